@@ -1,0 +1,60 @@
+# Every target works from a fresh clone: it makes .venv and installs what it needs first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Installing everything takes one resolver run; the stamp is renewed when its inputs change.
+RUNTIME := $(VENV)/.runtime
+DEV := $(VENV)/.dev
+
+.PHONY: demo test check unit test-installed test-long test-gpu format clean help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+demo: $(RUNTIME) ## answer the bundled prompts with the bundled model and show the memory report
+	$(BIN)/pagedrun generate recipes/demo/prompts.jsonl --output demo.out.jsonl --overwrite
+
+test: check unit ## everything: lint, types, import layers, all tests
+
+check: $(DEV) ## lint, format, types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(DEV) ## the tests
+	$(BIN)/pytest
+
+# A forgotten package works while editable and is missing from the wheel: run what users run on
+# a real install. It comes first on the path, so the editable one is not seen.
+test-installed: $(DEV) ## whole-program tests against a real (non-editable) install
+	rm -rf build/installed build/lib
+	$(BIN)/pip install --quiet --no-deps --target build/installed .
+	PYTHONPATH=build/installed PAGEDRUN_EXPECT_INSTALLED=build/installed \
+		$(BIN)/pytest tests/test_layout.py tests/test_program.py tests/cli tests/recipes
+
+test-long: $(DEV) ## the thorough forms, minutes each
+	$(BIN)/pytest -m long
+
+test-gpu: $(DEV) ## what needs a GPU
+	$(BIN)/pytest -m gpu
+
+format: $(DEV) ## let ruff fix and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f demo.out.jsonl*
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@ $(RUNTIME)
