@@ -1,0 +1,32 @@
+"""The ops of `pagedrun.kernels.reference`, fast on a CPU: Numba, and oneDNN through torch.
+
+Same names, same signatures, same meaning; what each op does is said there. float32 and bfloat16.
+A row's result is the same bytes whatever other rows are in the call: every kernel gives a row, or
+a (row, kv head), to one thread, and sums in an order that the row alone decides.
+
+Call `pagedrun.kernels.threads.prepare_environment()` before torch or numba is imported.
+"""
+
+from pagedrun.kernels.cpu.add_rms_norm import add_rms_norm
+from pagedrun.kernels.cpu.copy_blocks import copy_blocks
+from pagedrun.kernels.cpu.decode_attention import decode_attention
+from pagedrun.kernels.cpu.linear import PackedLinear
+from pagedrun.kernels.cpu.prefill_attention import prefill_attention
+from pagedrun.kernels.cpu.rms_norm import rms_norm
+from pagedrun.kernels.cpu.rotary_store import rotary_store
+from pagedrun.kernels.cpu.sample import sample
+from pagedrun.kernels.cpu.silu_mul import silu_mul
+from pagedrun.kernels.cpu.swap_blocks import swap_blocks
+
+__all__ = [
+    "PackedLinear",
+    "add_rms_norm",
+    "copy_blocks",
+    "decode_attention",
+    "prefill_attention",
+    "rms_norm",
+    "rotary_store",
+    "sample",
+    "silu_mul",
+    "swap_blocks",
+]

@@ -1,0 +1,83 @@
+"""How every Numba kernel of this package is compiled and spread over threads."""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+
+from pagedrun.kernels.threads import cpu_quota
+
+# Sums may be reordered, so that dot products become vector code, and a * b + c may fuse. NaN and
+# infinity keep their meaning.
+REORDERED = frozenset({"reassoc", "contract", "nsz"})
+# Only a * b + c may fuse: every sum keeps the order in which it is written.
+ORDERED = frozenset({"contract", "nsz"})
+
+# Two things that keep LLVM from vector code, seen here. A division that may raise: hence
+# `error_model="numpy"`, by which it gives infinity (a factor of ten for silu). And `a[start + i]`
+# where the index might be negative, which Numba would wrap around: loop over slices, from 0 (a
+# factor of five for softmax, of eight for silu).
+
+# Waking the other threads takes about 10 us, in which one thread gets through this many elements.
+SERIAL_ELEMENTS = 1 << 15
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function that Python calls, on its first call; its `prange` loops run in parallel.
+
+    The machine code is kept on disk, beside the source, else in the user's cache folder; where
+    neither can be written it is compiled anew in each process.
+    """
+    options = {"parallel": True, "fastmath": set(ORDERED), "error_model": "numpy", "nogil": True}
+    try:
+        compiled = numba.njit(cache=True, **options)(function)
+        # Numba takes kept code for fresh if the file of this one function is unchanged. The code
+        # holds parts and constants from other files too, so let it compare all of them.
+        cache_file = compiled._cache._cache_file
+        cache_file._source_stamp = (cache_file._source_stamp, _source_digest())
+    except (RuntimeError, AttributeError):  # no folder to keep the code in; or another Numba
+        return numba.njit(**options)(function)
+    return compiled
+
+
+def part(fastmath: frozenset[str] = ORDERED) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function that only kernels call; its code becomes part of theirs.
+
+    It has no entry from Python and no place on disk of its own: neither would ever be used.
+    """
+
+    def compile_lazily(function: Callable[..., Any]) -> Any:
+        decorate = numba.njit(
+            fastmath=set(fastmath),
+            error_model="numpy",
+            no_cpython_wrapper=True,
+            no_cfunc_wrapper=True,
+        )
+        return decorate(function)
+
+    return compile_lazily
+
+
+def spread(num_elements: int) -> None:
+    """Choose the threads of the next parallel kernel: all, or one where the work is too small.
+
+    The result is the same either way: a task never depends on the thread that runs it.
+    """
+    numba.set_num_threads(_all_threads() if num_elements > SERIAL_ELEMENTS else 1)
+
+
+@functools.cache
+def _all_threads() -> int:
+    return min(cpu_quota(), int(numba.config.NUMBA_NUM_THREADS))
+
+
+@functools.cache
+def _source_digest() -> str:
+    """Return a digest of all the sources of `pagedrun.kernels`."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

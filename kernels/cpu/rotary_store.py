@@ -1,0 +1,98 @@
+"""What happens to queries, keys and values between projection and attention, in one pass."""
+
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
+from pagedrun.kernels.cpu.jit import kernel, part, spread
+from pagedrun.kernels.cpu.rms_norm import inverse_rms
+
+
+def rotary_store(
+    qkv: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Normalise and rotate queries and keys, write keys and values; see the reference."""
+    assert key_cache.is_contiguous(), "written in place"
+    assert value_cache.is_contiguous(), "written in place"
+    query = torch.empty((len(qkv), num_heads, head_dim), dtype=qkv.dtype)
+    no_norm = qkv.new_empty(0)
+    spread(qkv.numel())
+    _rotary_store(
+        as_array(qkv.contiguous().view(len(qkv), num_heads + 2 * num_kv_heads, head_dim)),
+        as_array(cos_sin),
+        as_array(positions),
+        as_array(slots),
+        as_array(key_cache),
+        as_array(value_cache),
+        as_array(no_norm if q_norm is None else q_norm),
+        as_array(no_norm if k_norm is None else k_norm),
+        np.float32(eps),
+        as_array(query),
+    )
+    return query
+
+
+@kernel
+def _rotary_store(
+    heads: Any,
+    cos_sin: Any,
+    positions: Any,
+    slots: Any,
+    key_cache: Any,
+    value_cache: Any,
+    q_norm: Any,
+    k_norm: Any,
+    eps: Any,
+    query: Any,
+) -> None:
+    num_heads, num_kv_heads, block_size = query.shape[1], key_cache.shape[1], key_cache.shape[2]
+    for token in numba.prange(heads.shape[0]):
+        rotation = cos_sin[positions[token]]
+        for head in range(num_heads):
+            _rotate(heads[token, head], rotation, q_norm, eps, query[token, head])
+        slot = slots[token]
+        if slot >= 0:
+            block, offset = slot // block_size, slot % block_size
+            for head in range(num_kv_heads):
+                key = key_cache[block, head, offset]
+                _rotate(heads[token, num_heads + head], rotation, k_norm, eps, key)
+                value_cache[block, head, offset] = heads[token, num_heads + num_kv_heads + head]
+
+
+@part()
+def _rotate(head: Any, rotation: Any, norm: Any, eps: Any, out: Any) -> None:
+    """Write one head, normalised if `norm` is not empty, and rotated. rotation: [2, half]."""
+    half = rotation.shape[1]
+    wide = np.empty(head.shape[0], np.float32)
+    for i in range(head.shape[0]):
+        wide[i] = to_float32(head[i])
+    if norm.shape[0] > 0:
+        factor = inverse_rms(head, eps)
+        for i in range(head.shape[0]):
+            wide[i] *= factor * to_float32(norm[i])
+    _rotate_pairs(wide[:half], wide[half : 2 * half], rotation, out[:half], out[half : 2 * half])
+    for i in range(2 * half, head.shape[0]):
+        out[i] = from_float32(wide[i], out)
+
+
+@part()
+def _rotate_pairs(first: Any, second: Any, rotation: Any, out_first: Any, out_second: Any) -> None:
+    for i in range(first.shape[0]):
+        cos, sin = rotation[0, i], rotation[1, i]
+        out_first[i] = from_float32(first[i] * cos - second[i] * sin, out_first)
+        out_second[i] = from_float32(second[i] * cos + first[i] * sin, out_second)

@@ -1,0 +1,33 @@
+"""Every op in plain PyTorch: the definition of correct, on any device and in any float dtype.
+
+Written to be read, not to be fast. Arithmetic is float32 for narrower inputs and float64 for
+float64 inputs, so the same code is the oracle of the tests.
+
+Layout of the KV memory of one layer: `key_cache, value_cache [num_blocks, num_kv_heads,
+block_size, head_dim]`. Slot `block_id * block_size + offset` is one token's place in it. What a
+slot holds before its token is written is undefined, and may be NaN.
+"""
+
+from pagedrun.kernels.reference.add_rms_norm import add_rms_norm
+from pagedrun.kernels.reference.copy_blocks import copy_blocks
+from pagedrun.kernels.reference.decode_attention import decode_attention
+from pagedrun.kernels.reference.linear import PackedLinear
+from pagedrun.kernels.reference.prefill_attention import prefill_attention
+from pagedrun.kernels.reference.rms_norm import rms_norm
+from pagedrun.kernels.reference.rotary_store import rotary_store
+from pagedrun.kernels.reference.sample import sample
+from pagedrun.kernels.reference.silu_mul import silu_mul
+from pagedrun.kernels.reference.swap_blocks import swap_blocks
+
+__all__ = [
+    "PackedLinear",
+    "add_rms_norm",
+    "copy_blocks",
+    "decode_attention",
+    "prefill_attention",
+    "rms_norm",
+    "rotary_store",
+    "sample",
+    "silu_mul",
+    "swap_blocks",
+]

@@ -1,0 +1,48 @@
+"""Attention of single queries over keys and values in the KV memory."""
+
+import torch
+from torch import Tensor
+
+
+def decode_attention(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    table_rows: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    window: int | None,
+) -> Tensor:
+    """Return `softmax(q · k * scale) @ v` for each query row over its own visible keys.
+
+    q: [num_rows, num_heads, head_dim]. key_cache, value_cache: [num_blocks, num_kv_heads,
+    block_size, head_dim]. block_tables: [num_tables, max_blocks] int32, block ids in order of
+    position. table_rows: [num_rows] int32, which table a row reads; rows may share one.
+    context_lens: [num_rows] int32, at least 1: row r sees positions 0 .. context_lens[r] - 1, or
+    only the last `window` of them. Query head h reads kv head `h // (num_heads / num_kv_heads)`.
+    Returns [num_rows, num_heads, head_dim] in the dtype of `q`.
+    """
+    out = torch.empty_like(q)
+    for row, (table, length) in enumerate(zip(table_rows, context_lens, strict=True)):
+        last = int(length)
+        first = 0 if window is None else max(0, last - window)
+        key = gather_context(key_cache, block_tables[table], last)[:, first:]
+        value = gather_context(value_cache, block_tables[table], last)[:, first:]
+        query = q[row].to(key.dtype).view(len(key), -1, q.shape[-1])  # [kv_heads, group, head_dim]
+        weights = torch.softmax(query @ key.transpose(1, 2) * scale, dim=-1)
+        out[row] = (weights @ value).view(q.shape[1:])
+    return out
+
+
+def gather_context(cache: Tensor, block_table: Tensor, num_tokens: int) -> Tensor:
+    """Return the first `num_tokens` tokens of a table as [num_kv_heads, num_tokens, head_dim].
+
+    cache: [num_blocks, num_kv_heads, block_size, head_dim]. block_table: [max_blocks] int32.
+    The result is float32, or float64 for a float64 cache.
+    """
+    block_size = cache.shape[2]
+    num_blocks = -(-num_tokens // block_size)
+    blocks = cache[block_table[:num_blocks].long()].transpose(0, 1)
+    tokens = blocks.reshape(cache.shape[1], num_blocks * block_size, cache.shape[3])[:, :num_tokens]
+    return tokens.to(torch.promote_types(cache.dtype, torch.float32))

@@ -1,0 +1,58 @@
+"""What happens to queries, keys and values between projection and attention."""
+
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.reference.rms_norm import rms_norm
+
+
+def rotary_store(
+    qkv: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Normalise and rotate queries and keys, write keys and values to their slots.
+
+    qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], model dtype: all query heads,
+    then all key heads, then all value heads. cos_sin: [max_positions, 2, rotary_dim / 2] float32,
+    cosines then sines. positions: [num_tokens] int64. slots: [num_tokens] int64, where the token's
+    key and value go; -1 writes nothing (they are in the cache already). key_cache, value_cache:
+    [num_blocks, num_kv_heads, block_size, head_dim], model dtype, written in place. q_norm, k_norm:
+    [head_dim] weights of an RMS norm per head before the rotation, or None; eps is theirs.
+
+    The rotation pairs element i with i + rotary_dim / 2 (the "rotate half" convention of Hugging
+    Face); elements from rotary_dim on pass through. Everything is rounded once, at the end.
+    Returns the queries, [num_tokens, num_heads, head_dim], model dtype.
+    Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
+    """
+    wide = qkv.to(torch.promote_types(qkv.dtype, torch.float32))
+    heads = wide.view(len(qkv), num_heads + 2 * num_kv_heads, head_dim)
+    query, key, value = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], 1)
+    if q_norm is not None:
+        query = rms_norm(query, q_norm.to(wide.dtype), eps)
+    if k_norm is not None:
+        key = rms_norm(key, k_norm.to(wide.dtype), eps)
+    cos, sin = cos_sin[positions].unsqueeze(2).unbind(1)  # [num_tokens, 1, rotary_dim / 2]
+    query, key = (_rotate(each, cos, sin).to(qkv.dtype) for each in (query, key))
+
+    written = slots >= 0
+    block_size = key_cache.shape[2]
+    block_ids, offsets = slots[written] // block_size, slots[written] % block_size
+    key_cache[block_ids, :, offsets] = key[written].to(key_cache.dtype)
+    value_cache[block_ids, :, offsets] = value[written].to(value_cache.dtype)
+    return query
+
+
+def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = cos.shape[-1]
+    first, second, rest = torch.split(heads, [half, half, heads.shape[-1] - 2 * half], -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)

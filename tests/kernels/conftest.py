@@ -1,0 +1,71 @@
+"""KV memories as a long run leaves them: scattered, and NaN wherever nothing is written."""
+
+from pagedrun.kernels.threads import prepare_environment
+
+prepare_environment()  # before torch and numba
+
+from collections.abc import Callable  # noqa: E402
+from dataclasses import dataclass  # noqa: E402
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+# Of a result rounded once, relative to the largest element of the expected one.
+TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 1.2e-2}
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One layer's KV memory and the block tables of sequences of the given lengths."""
+
+    key_cache: Tensor
+    value_cache: Tensor
+    block_tables: Tensor
+
+
+@pytest.fixture
+def make_context() -> Callable[..., Context]:
+    return build_context
+
+
+def build_context(
+    lengths: list[int],
+    *,
+    num_kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    seed: int = 0,
+) -> Context:
+    """Return a NaN-filled cache with the first `lengths[i]` slots of table i written."""
+    generator = torch.Generator().manual_seed(seed)
+    num_blocks = [-(-length // block_size) for length in lengths]
+    shape = (sum(num_blocks) + 3, num_kv_heads, block_size, head_dim)
+    key_cache, value_cache = (torch.full(shape, torch.nan, dtype=dtype) for _ in range(2))
+    scattered = torch.randperm(shape[0], generator=generator)[: sum(num_blocks)]
+    # Entries past a sequence's own blocks name a block that holds nothing but NaN.
+    unused = next(block for block in range(shape[0]) if block not in scattered.tolist())
+    block_tables = torch.full((len(lengths), max(num_blocks)), unused, dtype=torch.int32)
+    for table, own, length in zip(
+        block_tables, torch.split(scattered, num_blocks), lengths, strict=True
+    ):
+        table[: len(own)] = own
+        positions = torch.arange(length)
+        slots = (own[positions // block_size], slice(None), positions % block_size)
+        for cache in (key_cache, value_cache):
+            written = torch.randn(length, num_kv_heads, head_dim, generator=generator)
+            cache[slots] = written.to(dtype)
+    return Context(key_cache, value_cache, block_tables)
+
+
+@pytest.fixture
+def assert_close() -> Callable[[Tensor, Tensor], None]:
+    """Compare a result with the float64 one, by what its dtype can hold."""
+
+    def compare(actual: Tensor, expected: Tensor) -> None:
+        assert actual.shape == expected.shape
+        error = (actual.double() - expected).abs().max().item()
+        assert error <= TOLERANCE[actual.dtype] * max(1.0, expected.abs().max().item())
+
+    return compare

@@ -1,0 +1,128 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.partition import PARTITION_TOKENS
+
+DTYPES = [torch.float32, torch.bfloat16]
+P = PARTITION_TOKENS
+
+
+def as_int32(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def expect(q: Tensor, context: Any, *rest: Any) -> Tensor:
+    caches = (context.key_cache.double(), context.value_cache.double())
+    return reference.decode_attention(q.double(), *caches, context.block_tables, *rest)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 1, 33, P])
+@pytest.mark.parametrize(
+    ("num_kv_heads", "group", "head_dim", "block_size"),
+    [(2, 2, 16, 16), (1, 7, 80, 5), (2, 1, 128, 256), (1, 4, 64, 1), (2, 2, 128, 64)],
+)
+def test_matches_reference(
+    num_kv_heads: int,
+    group: int,
+    head_dim: int,
+    block_size: int,
+    window: int | None,
+    dtype: torch.dtype,
+    make_context: Callable[..., Any],
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    # Around the borders of blocks and partitions, and rows that share a table.
+    lengths = [1, block_size, block_size + 1, P - 1, P, P + 1, 3 * P + 17]
+    context = make_context(
+        lengths, num_kv_heads=num_kv_heads, head_dim=head_dim, block_size=block_size, dtype=dtype
+    )
+    table_rows = as_int32([*range(len(lengths)), 6, 6, 6])
+    context_lens = as_int32([*lengths, 1, P, 2 * P + 5])
+    q = torch.randn(len(table_rows), num_kv_heads * group, head_dim).to(dtype)
+    rest = (table_rows, context_lens, head_dim**-0.5, window)
+    out = cpu.decode_attention(
+        q, context.key_cache, context.value_cache, context.block_tables, *rest
+    )
+    assert out.dtype is dtype
+    assert_close(out, expect(q, context, *rest))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_decode_row_alone_equals_row_in_batch(
+    dtype: torch.dtype, make_context: Callable[..., Any]
+) -> None:
+    torch.manual_seed(0)
+    lengths = [5, 127, 128, 300, 411, 700]
+    context = make_context(lengths, num_kv_heads=2, head_dim=80, block_size=16, dtype=dtype)
+    caches = (context.key_cache, context.value_cache)
+    q = torch.randn(6, 6, 80).to(dtype)
+    rows, lens = torch.arange(6, dtype=torch.int32), as_int32(lengths)
+    together = cpu.decode_attention(q, *caches, context.block_tables, rows, lens, 0.1, None)
+    for row in range(6):
+        one, table = slice(row, row + 1), context.block_tables[row : row + 1]
+        alone = cpu.decode_attention(q[one], *caches, table, as_int32([0]), lens[one], 0.1, None)
+        assert torch.equal(alone, together[one])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bytes_depend_neither_on_block_size_nor_on_where_blocks_lie(
+    dtype: torch.dtype, make_context: Callable[..., Any]
+) -> None:
+    torch.manual_seed(0)
+    dense = torch.randn(2, 300, 2, 64).to(dtype)
+    q = torch.randn(1, 4, 64).to(dtype)
+    results = []
+    for block_size, seed in ((1, 0), (5, 1), (16, 2), (256, 3), (16, 4)):
+        context = make_context(
+            [300], num_kv_heads=2, head_dim=64, block_size=block_size, dtype=dtype, seed=seed
+        )
+        positions = torch.arange(300)
+        slots = (context.block_tables[0, positions // block_size].long(), slice(None))
+        context.key_cache[(*slots, positions % block_size)] = dense[0]
+        context.value_cache[(*slots, positions % block_size)] = dense[1]
+        caches = (context.key_cache, context.value_cache)
+        lens = as_int32([299])
+        results.append(
+            cpu.decode_attention(q, *caches, context.block_tables, as_int32([0]), lens, 0.1, 200)
+        )
+    assert all(torch.equal(each, results[0]) for each in results)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_scores_neither_overflow_nor_vanish(
+    dtype: torch.dtype,
+    make_context: Callable[..., Any],
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    context = make_context([400], num_kv_heads=1, head_dim=32, block_size=16, dtype=dtype)
+    q = (torch.randn(1, 2, 32) * 300).to(dtype)  # scores of thousands: one key takes all
+    rest: tuple[Any, ...] = (as_int32([0]), as_int32([400]), 1.0, None)
+    caches = (context.key_cache, context.value_cache)
+    out = cpu.decode_attention(q, *caches, context.block_tables, *rest)
+    assert_close(out, expect(q, context, *rest))
+
+
+def test_a_nan_in_the_context_is_not_hidden(make_context: Callable[..., Any]) -> None:
+    context = make_context([40], num_kv_heads=1, head_dim=16, block_size=8, dtype=torch.float32)
+    context.key_cache[context.block_tables[0, 2], 0, 3, 1] = torch.nan
+    caches = (context.key_cache, context.value_cache)
+    q = torch.randn(1, 1, 16)
+    out = cpu.decode_attention(
+        q, *caches, context.block_tables, as_int32([0]), as_int32([40]), 1.0, None
+    )
+    assert out.isnan().all()
+
+
+def test_refuses_a_cache_it_would_have_to_copy() -> None:
+    cache = torch.zeros(4, 1, 8, 32)[..., ::2]
+    with pytest.raises(AssertionError):
+        cpu.decode_attention(
+            torch.zeros(1, 1, 16), cache, cache, as_int32([0])[None], as_int32([0]), as_int32([1]),
+            1.0, None,
+        )  # fmt: skip

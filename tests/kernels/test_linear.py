@@ -1,0 +1,84 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pagedrun.kernels import cpu, reference
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("num_rows", [1, 3, 63])
+@pytest.mark.parametrize(("num_in", "num_out"), [(16, 48), (333, 1000)])
+def test_matches_reference(
+    num_in: int,
+    num_out: int,
+    num_rows: int,
+    has_bias: bool,
+    dtype: torch.dtype,
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    torch.manual_seed(0)
+    weight = (torch.randn(num_out, num_in) / num_in**0.5).to(dtype)
+    bias = torch.randn(num_out).to(dtype) if has_bias else None
+    x = torch.randn(num_rows, num_in).to(dtype)
+    layer = cpu.PackedLinear(weight, bias)
+    wide_bias = None if bias is None else bias.double()
+    out = layer(x)
+    assert out.dtype is dtype
+    assert out.is_contiguous()
+    assert (layer.in_features, layer.out_features) == (num_in, num_out)
+    assert_close(out, reference.PackedLinear(weight.double(), wide_bias)(x.double()))
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_in", "num_out"), [(64, 192), (333, 1000), (1024, 512)])
+def test_linear_rows_do_not_depend_on_their_number(
+    num_in: int,
+    num_out: int,
+    dtype: torch.dtype,
+    is_packed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not is_packed:
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    torch.manual_seed(0)
+    weight, x = torch.randn(num_out, num_in).to(dtype), torch.randn(256, num_in).to(dtype)
+    layer = cpu.PackedLinear(weight)
+    assert layer.is_packed is is_packed
+    full = layer(x)
+    for num_rows in (1, 2, 3, 4, 7, 8, 12, 15, 16, 17, 31, 64, 100):
+        assert torch.equal(layer(x[:num_rows]), full[:num_rows]), num_rows
+        assert torch.equal(layer(x[-num_rows:]), full[-num_rows:]), num_rows
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_in", "num_out"), [(2048, 1024), (3072, 1024), (4096, 2048)])
+def test_linear_row_alone_equals_row_in_batch_at_model_shapes(
+    num_in: int, num_out: int, dtype: torch.dtype
+) -> None:
+    """oneDNN's one-row kernel sums in another order; one row in four showed it, not each."""
+    torch.manual_seed(0)
+    weight = (torch.randn(num_out, num_in) / num_in**0.5).to(dtype)
+    x = torch.randn(100, num_in).to(dtype)
+    layer = cpu.PackedLinear(weight)
+    full = layer(x)
+    for num_rows in (1, 2, 3, 5):
+        for start in range(0, len(x) - num_rows, 3):
+            rows = slice(start, start + num_rows)
+            assert torch.equal(layer(x[rows]), full[rows]), (num_rows, start)
+
+
+def test_packing_does_not_keep_the_weight() -> None:
+    weight = torch.randn(64, 64)
+    layer = cpu.PackedLinear(weight)
+    if not layer.is_packed:
+        pytest.skip("no oneDNN in this build of torch")
+    x = torch.ones(1, 64)
+    before = layer(x)
+    weight.zero_()
+    assert torch.equal(layer(x), before)

@@ -1,0 +1,161 @@
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.partition import PARTITION_TOKENS
+
+DTYPES = [torch.float32, torch.bfloat16]
+P = PARTITION_TOKENS
+
+
+def as_int32(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def run(
+    q: Tensor,
+    context: Any,
+    chunks: list[tuple[int, int, int]],
+    window: int | None = None,
+    backend: Any = cpu,
+) -> Tensor:
+    """Run chunks (table row, first position, number of tokens) whose queries are `q` in order."""
+    tables, firsts, sizes = zip(*chunks, strict=True)
+    caches = (context.key_cache, context.value_cache)
+    if backend is reference:
+        q, caches = q.double(), (caches[0].double(), caches[1].double())
+    starts = as_int32([0, *accumulate(sizes)])
+    out: Tensor = backend.prefill_attention(
+        q, *caches, context.block_tables, starts, as_int32(list(tables)),
+        as_int32(list(firsts)), q.shape[2] ** -0.5, window,
+    )  # fmt: skip
+    return out
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 1, 50, P + 3])
+@pytest.mark.parametrize(
+    ("num_kv_heads", "group", "head_dim", "block_size"),
+    [(2, 2, 16, 16), (1, 7, 80, 5), (2, 1, 128, 256), (1, 4, 64, 1)],
+)
+def test_matches_reference(
+    num_kv_heads: int,
+    group: int,
+    head_dim: int,
+    block_size: int,
+    window: int | None,
+    dtype: torch.dtype,
+    make_context: Callable[..., Any],
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    torch.manual_seed(0)
+    chunks = [(0, 0, 1), (1, 5, 63), (2, P, P), (3, P - 1, 3), (4, 3 * P + 2, 1), (5, 0, 300)]
+    context = make_context(
+        [first + size for _, first, size in chunks],
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        block_size=block_size,
+        dtype=dtype,
+    )
+    num_tokens = sum(size for _, _, size in chunks)
+    q = torch.randn(num_tokens, num_kv_heads * group, head_dim).to(dtype)
+    out = run(q, context, chunks, window)
+    assert out.dtype is dtype
+    assert_close(out, run(q, context, chunks, window, backend=reference))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 150])
+@pytest.mark.parametrize(
+    ("num_kv_heads", "group", "head_dim"), [(2, 2, 64), (1, 1, 16), (1, 7, 80)]
+)
+def test_prefill_in_chunks_equals_prefill_at_once(
+    num_kv_heads: int,
+    group: int,
+    head_dim: int,
+    window: int | None,
+    dtype: torch.dtype,
+    make_context: Callable[..., Any],
+) -> None:
+    torch.manual_seed(0)
+    full = make_context(
+        [600], num_kv_heads=num_kv_heads, head_dim=head_dim, block_size=16, dtype=dtype
+    )
+    q = torch.randn(600, num_kv_heads * group, head_dim).to(dtype)
+    at_once = run(q, full, [(0, 0, 600)], window)
+    for size in (1, 7, 128, 200):
+        # As in a run: while a chunk is computed, nothing after it is written yet.
+        growing = make_context(
+            [600], num_kv_heads=num_kv_heads, head_dim=head_dim, block_size=16, dtype=dtype
+        )
+        for cache in (growing.key_cache, growing.value_cache):
+            cache.fill_(torch.nan)
+        for first in range(0, 600, size):
+            end = min(600, first + size)
+            slots = torch.arange(first, end)
+            place = (full.block_tables[0, slots // 16].long(), slice(None), slots % 16)
+            growing.key_cache[place] = full.key_cache[place]
+            growing.value_cache[place] = full.value_cache[place]
+            chunk = run(q[first:end], growing, [(0, first, end - first)], window)
+            assert torch.equal(chunk, at_once[first:end]), (size, first)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_chunk_alone_equals_chunk_in_batch(
+    dtype: torch.dtype, make_context: Callable[..., Any]
+) -> None:
+    torch.manual_seed(0)
+    # Many of one height, so that they enter one product; others of every height.
+    chunks = [(row, 40 * row, 20) for row in range(20)]
+    chunks += [(20, 0, 300), (21, 200, 1), (22, 130, 90), (23, 0, 128)]
+    context = make_context(
+        [first + size for _, first, size in chunks],
+        num_kv_heads=2,
+        head_dim=32,
+        block_size=16,
+        dtype=dtype,
+    )
+    q = torch.randn(sum(size for _, _, size in chunks), 6, 32).to(dtype)
+    together = run(q, context, chunks)
+    start = 0
+    for chunk in chunks:
+        rows = slice(start, start + chunk[2])
+        assert torch.equal(run(q[rows], context, [chunk]), together[rows]), chunk
+        start = rows.stop
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shared_prefix_blocks_give_the_bytes_of_copies(
+    dtype: torch.dtype, make_context: Callable[..., Any]
+) -> None:
+    torch.manual_seed(0)
+    context = make_context([300 + 20] * 4, num_kv_heads=2, head_dim=32, block_size=4, dtype=dtype)
+    # 290 tokens in common: two whole partitions and a part of the third.
+    for table in context.block_tables[1:]:
+        for cache in (context.key_cache, context.value_cache):
+            cache[table[:72].long()] = cache[context.block_tables[0, :72].long()]
+    chunks = [(row, 300, 20) for row in range(4)]
+    q = torch.randn(80, 4, 32).to(dtype)
+    from_copies = run(q, context, chunks)
+    context.block_tables[1:, :72] = context.block_tables[0, :72]
+    assert torch.equal(run(q, context, chunks), from_copies)
+
+
+@pytest.mark.parametrize("precision", ["none", "bf16", "ieee"])
+def test_leaves_the_precision_setting_of_torch_as_it_was(
+    precision: str, make_context: Callable[..., Any]
+) -> None:
+    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = setting.fp32_precision
+    context = make_context([3], num_kv_heads=1, head_dim=16, block_size=4, dtype=torch.bfloat16)
+    try:
+        setting.fp32_precision = precision
+        run(torch.randn(3, 1, 16).bfloat16(), context, [(0, 0, 3)])
+        assert setting.fp32_precision == precision
+    finally:
+        setting.fp32_precision = before

@@ -1,0 +1,125 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pagedrun.kernels import cpu, reference
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def make(
+    num_tokens: int, heads: tuple[int, int, int], rotary_dim: int, block_size: int, dtype: Any
+) -> dict[str, Any]:
+    torch.manual_seed(0)
+    num_heads, num_kv_heads, head_dim = heads
+    angles = torch.rand(500, rotary_dim // 2) * 6
+    num_blocks = -(-num_tokens // block_size) + 2
+    caches = [
+        torch.full((num_blocks, num_kv_heads, block_size, head_dim), torch.nan, dtype=dtype)
+        for _ in range(2)
+    ]
+    slots = torch.randperm(num_blocks * block_size)[:num_tokens]
+    slots[::3] = -1
+    return {
+        "qkv": torch.randn(num_tokens, (num_heads + 2 * num_kv_heads) * head_dim).to(dtype),
+        "num_heads": num_heads,
+        "num_kv_heads": num_kv_heads,
+        "head_dim": head_dim,
+        "cos_sin": torch.stack([angles.cos(), angles.sin()], dim=1),
+        "positions": torch.randint(0, 500, (num_tokens,)),
+        "slots": slots,
+        "key_cache": caches[0],
+        "value_cache": caches[1],
+        "q_norm": torch.randn(head_dim).to(dtype),
+        "k_norm": torch.randn(head_dim).to(dtype),
+        "eps": 1e-6,
+    }
+
+
+def in_float64(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in arguments.items()
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("has_norm", [True, False])
+@pytest.mark.parametrize(
+    ("num_tokens", "heads", "rotary_dim", "block_size"),
+    [
+        (1, (2, 2, 16), 16, 16),
+        (3, (4, 2, 80), 32, 5),
+        (63, (7, 1, 128), 128, 1),
+        (130, (8, 2, 64), 64, 64),
+    ],
+)
+def test_matches_reference(
+    num_tokens: int,
+    heads: tuple[int, int, int],
+    rotary_dim: int,
+    block_size: int,
+    has_norm: bool,
+    dtype: torch.dtype,
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    arguments = make(num_tokens, heads, rotary_dim, block_size, dtype)
+    if not has_norm:
+        arguments |= {"q_norm": None, "k_norm": None}
+    wide = in_float64(arguments)
+    expected = reference.rotary_store(**wide)
+    assert_close(cpu.rotary_store(**arguments), expected)
+    for name in ("key_cache", "value_cache"):
+        # Slots that nothing went to are untouched in both.
+        assert torch.equal(arguments[name].isnan(), wide[name].isnan())
+        assert_close(arguments[name].nan_to_num(7.0), wide[name].nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_arrive_bit_for_bit(dtype: torch.dtype) -> None:
+    arguments = make(20, (2, 1, 32), 32, 4, dtype)
+    cpu.rotary_store(**arguments)
+    values = arguments["qkv"][:, -32:]
+    written = arguments["slots"] >= 0
+    slots = arguments["slots"][written]
+    assert torch.equal(arguments["value_cache"][slots // 4, 0, slots % 4], values[written])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_token_alone_equals_token_in_batch(dtype: torch.dtype) -> None:
+    arguments = make(150, (8, 2, 64), 64, 16, dtype)
+    together = cpu.rotary_store(**arguments)
+    keys = arguments["key_cache"].clone()
+    arguments["key_cache"].fill_(torch.nan)
+    for token in range(150):
+        one = slice(token, token + 1)
+        part = {name: arguments[name][one] for name in ("qkv", "positions", "slots")}
+        assert torch.equal(cpu.rotary_store(**arguments | part), together[one])
+    assert torch.equal(arguments["key_cache"].nan_to_num(7.0), keys.nan_to_num(7.0))
+
+
+def test_writes_into_a_view_of_one_layer() -> None:
+    arguments = make(9, (2, 1, 16), 16, 4, torch.float32)
+    layers = torch.full((3, 2, *arguments["key_cache"].shape), torch.nan)
+    arguments |= {"key_cache": layers[1, 0], "value_cache": layers[1, 1]}
+    cpu.rotary_store(**arguments)
+    assert layers[[0, 2]].isnan().all()
+    assert not layers[1].isnan().all()
+
+
+def test_slots_beyond_32_bits_of_elements() -> None:
+    # 2^31 elements lie before the slot: an int32 offset would wrap.
+    block_elements = 64 * 256
+    num_blocks = 2**31 // block_elements + 2
+    shape = (num_blocks, 1, 64, 256)
+    key_cache = torch.empty(shape, dtype=torch.bfloat16)  # never touched pages cost nothing
+    arguments = make(1, (1, 1, 256), 256, 64, torch.bfloat16)
+    value_cache = torch.empty(shape, dtype=torch.bfloat16)
+    slots = torch.tensor([(num_blocks - 1) * 64 + 3])
+    cpu.rotary_store(
+        **arguments | {"key_cache": key_cache, "value_cache": value_cache, "slots": slots}
+    )
+    assert torch.equal(value_cache[-1, 0, 3], arguments["qkv"][0, -256:])

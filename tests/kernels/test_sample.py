@@ -1,0 +1,222 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.reference.sample import gumbel_noise, philox4x32
+
+KNOWN_ANSWERS = [  # counter, key, result: the vectors published with Random123
+    ([0] * 4, (0, 0), [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+    (
+        [0xFFFFFFFF] * 4,
+        (0xFFFFFFFF, 0xFFFFFFFF),
+        [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD],
+    ),
+    (
+        [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+        (0xA4093822, 0x299F31D0),
+        [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+    ),
+]
+
+
+def choose(logits: Tensor, backend: Any = cpu, **given: Any) -> Tensor:
+    """Sample with one value for all rows, or a list with one for each."""
+    num_rows = len(logits)
+
+    def column(name: str, default: float, dtype: torch.dtype) -> Tensor:
+        value = given.get(name, default)
+        rows = value if isinstance(value, list) else [value] * num_rows
+        return torch.tensor(rows, dtype=dtype)
+
+    out: Tensor = backend.sample(
+        logits,
+        column("temperature", 1.0, torch.float32),
+        column("top_k", 0, torch.int32),
+        column("top_p", 1.0, torch.float32),
+        column("min_p", 0.0, torch.float32),
+        column("seed", 0, torch.int64),
+        column("row", 0, torch.int64),
+        column("sample", 0, torch.int64),
+        column("position", 0, torch.int64),
+    )
+    return out
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)
+def test_philox_known_answers(counter: list[int], key: tuple[int, int], words: list[int]) -> None:
+    out = philox4x32([torch.tensor([word]) for word in counter], key)
+    assert [int(word) for word in out] == words
+
+
+def test_noise_is_the_documented_function_of_the_words() -> None:
+    seed, position, row, sample = (7 << 32) | 5, 3, 2**32 + 11, 1
+    noise = gumbel_noise(10, seed, position, row, sample)
+    for v in range(10):
+        counter = [torch.tensor([word]) for word in (v // 4, position, 11, sample)]
+        u = (int(philox4x32(counter, (5, 7))[v % 4]) + 0.5) / 2**32
+        assert noise[v] == pytest.approx(-math.log(-math.log(u)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab_size", [1, 5, 255, 256, 257, 1000, 8193, 10007])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0.0},
+        {"temperature": 0.3},
+        {"temperature": 50.0},
+        {"top_k": 1},
+        {"top_k": 40, "temperature": 0.7},
+        {"top_k": 2**31 - 1},
+        {"top_p": 0.9},
+        {"top_p": 1e-6},
+        {"top_p": 0.999, "temperature": 3.0},
+        {"min_p": 0.1},
+        {"min_p": 1.0},
+        {"top_k": 100, "top_p": 0.8, "min_p": 0.01, "temperature": 1.5},
+    ],
+    ids=str,
+)
+def test_matches_reference(params: dict[str, float], vocab_size: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(vocab_size)
+    logits = (torch.randn(6, vocab_size) * 3).to(dtype)
+    streams = {
+        "seed": torch.randint(0, 2**62, (6,)).tolist(),
+        "row": torch.randint(0, 2**40, (6,)).tolist(),
+        "sample": torch.randint(0, 1024, (6,)).tolist(),
+        "position": torch.randint(0, 2**20, (6,)).tolist(),
+    }
+    expected = choose(logits, reference, **params, **streams)
+    assert torch.equal(choose(logits, **params, **streams), expected)
+
+
+def kept_by(z: NDArray[np.float64], top_k: int, top_p: float, min_p: float) -> set[int]:
+    """Which tokens the filters keep, by sorting: another road to the same set."""
+    probs = np.exp(z - z.max())
+    alive = probs >= min_p * probs.max()
+    if top_k > 0:
+        kth = np.sort(z[alive])[::-1][: min(top_k, alive.sum())][-1]
+        alive &= z >= kth
+    if top_p < 1:
+        total, mass = probs[alive].sum(), 0.0
+        for level in np.unique(z[alive])[::-1]:  # each value once: ties stand together
+            mass += probs[alive & (z == level)].sum()
+            if mass >= top_p * total:
+                alive &= z >= level
+                break
+    return set(np.flatnonzero(alive).tolist())
+
+
+@pytest.mark.parametrize("backend", [cpu, reference])
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"),
+    [(3, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.2), (5, 0.6, 0.05), (4, 0.31, 0.0), (0, 0.05, 0.9)],
+)
+def test_draws_exactly_the_tokens_that_the_filters_keep(
+    top_k: int, top_p: float, min_p: float, backend: Any
+) -> None:
+    # Integers and halves: many ties, also at the borders of the filters.
+    z = np.array([2.0, 0.5, 2.0, 1.0, 0.0, 1.0, 1.0, -1.0, 0.5, -3.0])
+    draws = 2000 if backend is cpu else 300
+    logits = torch.tensor(z, dtype=torch.float32).expand(draws, -1).contiguous()
+    ids = choose(logits, backend, top_k=top_k, top_p=top_p, min_p=min_p, row=list(range(draws)))
+    assert set(ids.tolist()) == kept_by(z, top_k, top_p, min_p)
+
+
+@pytest.mark.parametrize("vocab_size", [8193, 10007])
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p", "spread"),
+    [
+        (50, 1.0, 0.0, 1),
+        (0, 0.5, 0.0, 6),
+        (0, 0.9, 0.0, 1),
+        (0, 0.999, 0.0, 3),
+        (200, 0.9, 0.02, 2),
+    ],
+)
+def test_never_draws_what_the_filters_drop_from_a_large_vocabulary(
+    vocab_size: int, top_k: int, top_p: float, min_p: float, spread: float
+) -> None:
+    torch.manual_seed(3)
+    logits = torch.randn(vocab_size) * spread
+    kept = kept_by(logits.double().numpy(), top_k, top_p, min_p)
+    ids = choose(
+        logits.expand(400, -1), top_k=top_k, top_p=top_p, min_p=min_p, row=list(range(400))
+    )
+    assert set(ids.tolist()) <= kept
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("stream", ["seed", "row", "sample", "position"])
+def test_draws_follow_the_softmax(stream: str, temperature: float) -> None:
+    logits = torch.tensor([1.0, 0.0, -1.0, 2.0, 0.5, -torch.inf, 1.5])
+    draws = 20_000
+    ids = choose(logits.expand(draws, -1), temperature=temperature, **{stream: list(range(draws))})
+    expected = torch.softmax(logits / temperature, dim=0) * draws
+    counts = torch.bincount(ids, minlength=7)
+    assert counts[5] == 0
+    chi_square = ((counts - expected)[expected > 0] ** 2 / expected[expected > 0]).sum()
+    assert chi_square < 22.5  # five degrees of freedom, p = 0.0004; the draws are fixed
+
+
+def test_noise_of_neighbouring_tokens_and_rows_is_unrelated() -> None:
+    noise = torch.stack([gumbel_noise(4096, 1, position, 2, 3) for position in range(64)])
+    normal = (noise - noise.mean()) / noise.std()
+    assert noise.mean() == pytest.approx(0.5772, abs=0.01)  # Euler's constant
+    assert noise.std() == pytest.approx(math.pi / math.sqrt(6), abs=0.01)
+    for shift in (1, 2, 3, 4):
+        assert (normal[:, shift:] * normal[:, :-shift]).mean().abs() < 0.01
+    assert (normal[1:] * normal[:-1]).mean().abs() < 0.01
+
+
+def test_row_alone_equals_row_in_batch() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(12, 5003) * 4
+    params: dict[str, list[Any]] = {
+        "temperature": [0.0, 0.5, 1.0, 2.0] * 3,
+        "top_k": [0, 5, 0, 1, 700, 0] * 2,
+        "top_p": [1.0, 0.9, 0.3] * 4,
+        "min_p": [0.0, 0.0, 0.05, 0.5] * 3,
+        "row": list(range(12)),
+    }
+    together = choose(logits, **params)
+    for r in range(12):
+        one = {name: values[r] for name, values in params.items()}
+        assert choose(logits[r : r + 1], **one).item() == together[r]
+
+
+@pytest.mark.parametrize("backend", [cpu, reference])
+def test_greedy_takes_the_lowest_id_on_ties(backend: Any) -> None:
+    logits = torch.zeros(3, 1000)
+    logits[0, [700, 300, 999]] = 5.0
+    logits[1] = -torch.inf
+    logits[1, 600] = -1e30
+    assert choose(logits, backend, temperature=0.0).tolist() == [300, 600, 0]
+    assert choose(logits, backend, temperature=9e-6).tolist() == [300, 600, 0]
+
+
+@pytest.mark.parametrize("backend", [cpu, reference])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rows_without_a_choice_answer_minus_one(backend: Any, temperature: float) -> None:
+    logits = torch.zeros(4, 600)
+    logits[0, 599] = torch.nan
+    logits[1] = -torch.inf
+    logits[2, 17] = torch.inf
+    logits[3, 5] = 50.0
+    params = {"temperature": temperature, "top_k": 20, "top_p": 0.9, "min_p": 0.01}
+    assert choose(logits, backend, **params).tolist() == [-1, -1, -1, 5]
+
+
+def test_masked_tokens_are_never_drawn_however_hot() -> None:
+    logits = torch.full((500, 300), -torch.inf)
+    logits[:, [7, 270]] = torch.tensor([0.0, -5.0])
+    for params in ({}, {"top_p": 0.9999}, {"top_k": 50}, {"min_p": 1e-9}):
+        ids = choose(logits, temperature=100.0, row=list(range(500)), **params)
+        assert set(ids.tolist()) == {7, 270}, params

@@ -1,0 +1,106 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pagedrun.kernels import threads
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cgroup tree on a machine of 64 CPUs, and no wish of the user's."""
+    monkeypatch.setattr(threads, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(threads, "CGROUP_MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "NUMBA_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("NUMBA_THREADING_LAYER", raising=False)
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("250000 100000", 3), ("50000 100000", 1), ("max 100000", 64)]
+)
+def test_quota_of_cgroup_v2_is_rounded_up(cgroup: Path, limit: str, expected: int) -> None:
+    write(cgroup / "membership", "0::/\n")
+    write(cgroup / "cpu.max", limit + "\n")
+    assert threads.cpu_quota() == expected
+
+
+def test_the_tightest_enclosing_group_decides(cgroup: Path) -> None:
+    write(cgroup / "membership", "0::/slice/pod/app\n")
+    write(cgroup / "slice/cpu.max", "800000 100000\n")
+    write(cgroup / "slice/pod/cpu.max", "400000 100000\n")
+    write(cgroup / "slice/pod/app/cpu.max", "max 100000\n")
+    assert threads.cpu_quota() == 4
+
+
+@pytest.mark.parametrize(("quota", "expected"), [("150000", 2), ("-1", 64)])
+def test_quota_of_cgroup_v1(cgroup: Path, quota: str, expected: int) -> None:
+    write(cgroup / "membership", "5:memory:/x\n4:cpu,cpuacct:/box\n")
+    write(cgroup / "cpu,cpuacct/box/cpu.cfs_quota_us", quota + "\n")
+    write(cgroup / "cpu,cpuacct/box/cpu.cfs_period_us", "100000\n")
+    assert threads.cpu_quota() == expected
+
+
+def test_without_cgroups_the_affinity_decides(
+    cgroup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 7, 9}, raising=False)
+    assert threads.cpu_quota() == 3
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("5", 5), ("6,2", 6), ("0", 64), ("many", 64)])
+def test_the_user_decides_first(
+    cgroup: Path, monkeypatch: pytest.MonkeyPatch, asked: str, expected: int
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert threads.cpu_quota() == expected
+
+
+def test_prepare_keeps_what_the_user_has_set(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(cgroup / "membership", "0::/\n")
+    write(cgroup / "cpu.max", "200000 100000")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    threads.prepare_environment()
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
+    assert os.environ["OMP_NUM_THREADS"] == "2"
+    assert os.environ["NUMBA_NUM_THREADS"] == "2"
+    assert os.environ["NUMBA_THREADING_LAYER"] in ("omp", "workqueue")
+
+
+def test_falls_back_to_numba_s_own_pool_without_openmp(
+    cgroup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(threads, "CDLL", missing)
+    threads.prepare_environment()
+    assert os.environ["NUMBA_THREADING_LAYER"] == "workqueue"
+
+
+@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+def test_kernels_run_on_either_layer_with_the_threads_asked_for(layer: str) -> None:
+    code = (
+        "from pagedrun.kernels import threads; threads.prepare_environment()\n"
+        "import torch, numba; from pagedrun.kernels import cpu; threads.configure()\n"
+        "x = torch.randn(400, 256)\n"
+        "cpu.rms_norm(x, torch.ones(256), 1e-6)\n"
+        "print(numba.threading_layer(), numba.get_num_threads(), torch.get_num_threads())"
+    )
+    if layer == "omp":
+        pytest.importorskip("numba.np.ufunc.omppool")
+    env = os.environ | {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    env |= {"NUMBA_THREADING_LAYER": layer}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [layer, "2", "2"]
