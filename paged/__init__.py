@@ -1,0 +1,1 @@
+"""The engine: from requests to completions, one noun per file."""

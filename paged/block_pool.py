@@ -1,0 +1,255 @@
+"""BlockPool: who holds which block of KV memory, and which free block still holds a prefix.
+
+Pure accounting: it moves no bytes and knows neither tensors nor sequences. A block is *held*
+while its reference count is above zero and *free* otherwise. A free block that was published
+under a key stays *cached*: a later prompt with the same prefix takes it back without computing
+it, until the block is needed for something else (least recently released goes first).
+"""
+
+import hashlib
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+ROOT_DIGEST = hashlib.sha256(b"pagedrun prefix root").digest()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKey:
+    """Names the content of one full block: its tokens and, through the chain, all before them.
+
+    `digest` = SHA-256(parent digest ‖ tokens as little-endian int32). A fixed-width encoding of a
+    fixed number of tokens leaves no two token lists with the same bytes. A cryptographic hash,
+    because prompts come from strangers and a collision would hand one row another row's keys.
+    """
+
+    digest: bytes
+    parent: bytes
+    token_ids: tuple[int, ...]
+
+    @classmethod
+    def chain(cls, token_ids: Sequence[int], block_size: int) -> list["BlockKey"]:
+        """Return the keys of every full block of `token_ids`, first to last."""
+        keys: list[BlockKey] = []
+        parent = ROOT_DIGEST
+        for start in range(0, len(token_ids) - block_size + 1, block_size):
+            tokens = tuple(token_ids[start : start + block_size])
+            digest = hashlib.sha256(parent + array("i", tokens).tobytes()).digest()
+            keys.append(cls(digest, parent, tokens))
+            parent = digest
+        return keys
+
+
+@dataclass(slots=True)
+class PoolCounts:
+    """What the pool has done since it was built; blocks, not tokens."""
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    copies: int = 0
+    peak_held: int = 0
+    peak_shared: int = 0
+
+
+class BlockPool:
+    """A fixed number of blocks with reference counts, a free list and a prefix map.
+
+    Every operation costs O(1) per block it touches. Operations that need more free blocks than
+    there are return `None` and change nothing, so that the scheduler can wait or preempt.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError("a pool needs at least one block of at least one token")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.counts = PoolCounts()
+        self._ref_counts = [0] * num_blocks
+        self._fill = [0] * num_blocks  # tokens stored in each block
+        self._key_of: dict[int, BlockKey] = {}
+        self._block_of: dict[bytes, int] = {}
+        # Free blocks. Those without content: last freed, first taken, so that memory once touched
+        # is used again before new pages are. Those with a cached prefix: in the order of their
+        # release; a linked dict takes one out of the middle in O(1).
+        self._empty = list(range(num_blocks - 1, -1, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._num_shared = 0
+        self._num_tokens_held = 0
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody holds, those with a cached prefix included."""
+        return len(self._empty) + len(self._cached)
+
+    @property
+    def num_held(self) -> int:
+        """Blocks with at least one holder."""
+        return self.num_blocks - self.num_free
+
+    @property
+    def num_shared(self) -> int:
+        """Blocks with more than one holder."""
+        return self._num_shared
+
+    @property
+    def num_cached(self) -> int:
+        """Free blocks that still hold a prefix."""
+        return len(self._cached)
+
+    @property
+    def num_tokens_held(self) -> int:
+        """Tokens stored in held blocks; a shared block counts once."""
+        return self._num_tokens_held
+
+    def ref_count(self, block_id: int) -> int:
+        """Return how many block tables hold `block_id`."""
+        return self._ref_counts[block_id]
+
+    def is_published(self, block_id: int) -> bool:
+        """Return whether later prompts can find this block."""
+        return block_id in self._key_of
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Return how many blocks `num_tokens` tokens occupy."""
+        return -(-num_tokens // self.block_size)
+
+    def allocate(self, count: int) -> list[int] | None:
+        """Take `count` blocks with one holder each, or return `None` if so many are not free."""
+        if count > self.num_free:
+            return None
+        block_ids = [self._take_free() for _ in range(count)]
+        for block_id in block_ids:
+            self._ref_counts[block_id] = 1
+        self._note_peaks()
+        return block_ids
+
+    def match(self, keys: Iterable[BlockKey]) -> list[int]:
+        """Return the blocks that hold the longest published prefix of `keys`, taking none.
+
+        The digest finds the block; its tokens and its parent are compared before it is believed.
+        """
+        matched: list[int] = []
+        for key in keys:
+            block_id = self._block_of.get(key.digest)
+            if block_id is None or self._key_of[block_id] != key:
+                break
+            matched.append(block_id)
+        return matched
+
+    def num_free_among(self, block_ids: Iterable[int]) -> int:
+        """Return how many of `block_ids` are free, hence would leave the free list if shared."""
+        return sum(self._ref_counts[block_id] == 0 for block_id in block_ids)
+
+    def share(self, block_ids: Iterable[int]) -> None:
+        """Add one holder to each block; a cached free block is taken off the free list."""
+        for block_id in block_ids:
+            count = self._ref_counts[block_id]
+            if count == 0:
+                del self._cached[block_id]
+                self._num_tokens_held += self._fill[block_id]
+            elif count == 1:
+                self._num_shared += 1
+            self._ref_counts[block_id] = count + 1
+        self._note_peaks()
+
+    def release(self, block_ids: Sequence[int]) -> None:
+        """Take one holder off each block; a block without holders becomes free.
+
+        Last to first: the tail of a prefix is of no use without its head, so it is reused first.
+        """
+        for block_id in reversed(block_ids):
+            count = self._ref_counts[block_id]
+            if count <= 0:
+                raise ValueError(f"block {block_id} is released more often than it was taken")
+            self._ref_counts[block_id] = count - 1
+            if count == 2:
+                self._num_shared -= 1
+            elif count == 1:
+                self._num_tokens_held -= self._fill[block_id]
+                if block_id in self._key_of:
+                    self._cached[block_id] = None
+                else:
+                    self._fill[block_id] = 0
+                    self._empty.append(block_id)
+
+    def publish(self, block_id: int, key: BlockKey) -> None:
+        """Let later prompts find this block under `key`; its content is final from now on.
+
+        If another block is published under the same key, that one stays and this one is private.
+        """
+        if self._ref_counts[block_id] == 0:
+            raise ValueError(f"block {block_id} is free and cannot be published")
+        if key.digest not in self._block_of and block_id not in self._key_of:
+            self._block_of[key.digest] = block_id
+            self._key_of[block_id] = key
+
+    def retract(self, block_id: int) -> None:
+        """Make a published block impossible to find (its content turned out to be unusable)."""
+        key = self._key_of.pop(block_id, None)
+        if key is not None:
+            del self._block_of[key.digest]
+            if self._ref_counts[block_id] == 0:
+                del self._cached[block_id]
+                self._fill[block_id] = 0
+                self._empty.append(block_id)
+
+    def fork_for_write(self, block_id: int) -> int | None:
+        """Give one holder of a shared block a block of its own (copy-on-write).
+
+        Returns the new block, which takes over that holder; the caller copies the bytes. Returns
+        `None` when no block is free.
+        """
+        if self._ref_counts[block_id] < 2:
+            raise ValueError(f"block {block_id} is not shared; it can be written as it is")
+        new = self.allocate(1)
+        if new is None:
+            return None
+        self.release([block_id])
+        self.record_fill(new[0], self._fill[block_id])
+        self.counts.copies += 1
+        return new[0]
+
+    def record_fill(self, block_id: int, num_tokens: int) -> None:
+        """Note that a held block now stores its first `num_tokens` tokens."""
+        grown = num_tokens - self._fill[block_id]
+        if grown > 0:
+            self._fill[block_id] = num_tokens
+            self._num_tokens_held += grown
+
+    def check(self, block_tables: Iterable[Sequence[int]]) -> None:
+        """Prove the books: free + held = total, and reference counts = the tables' entries.
+
+        Raises `AssertionError` naming the first account that does not balance.
+        """
+        holders = Counter(block_id for table in block_tables for block_id in table)
+        for block_id, count in enumerate(self._ref_counts):
+            assert count == holders[block_id], (
+                f"block {block_id}: {count} references, {holders[block_id]} in tables"
+            )
+        free = [*self._empty, *self._cached]
+        assert len(free) == len(set(free)), "a block is twice on the free list"
+        assert all(self._ref_counts[block_id] == 0 for block_id in free), "a held block is free"
+        held = sum(count > 0 for count in self._ref_counts)
+        assert len(free) + held == self.num_blocks, "free + held is not the total"
+        assert self._num_shared == sum(count > 1 for count in self._ref_counts), "shared count"
+        assert {key.digest: block_id for block_id, key in self._key_of.items()} == self._block_of
+        assert set(self._cached) <= set(self._key_of), "a cached block has no key"
+        assert not set(self._empty) & set(self._key_of), "an empty block has a key"
+        assert all(0 <= fill <= self.block_size for fill in self._fill), "fill out of range"
+        held_tokens = sum(f for f, c in zip(self._fill, self._ref_counts, strict=True) if c)
+        assert self._num_tokens_held == held_tokens, "tokens held"
+
+    def _take_free(self) -> int:
+        if self._empty:
+            return self._empty.pop()
+        block_id, _ = self._cached.popitem(last=False)
+        del self._block_of[self._key_of.pop(block_id).digest]
+        self._fill[block_id] = 0
+        self.counts.evictions += 1
+        return block_id
+
+    def _note_peaks(self) -> None:
+        self.counts.peak_held = max(self.counts.peak_held, self.num_held)
+        self.counts.peak_shared = max(self.counts.peak_shared, self._num_shared)

@@ -1,0 +1,128 @@
+"""Engine: a loaded model, ready to start runs."""
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from types import ModuleType
+
+from pagedrun.kernels import cpu, threads
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.errors import ModelError, RowError
+from pagedrun.paged.memory import HostMemory, choose_num_blocks
+from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
+from pagedrun.paged.plan import Plan
+from pagedrun.paged.precision import choose_dtype
+from pagedrun.paged.report.timeline import StepRecord
+from pagedrun.paged.request import Completion, Request
+from pagedrun.paged.run import Run
+from pagedrun.paged.sampling import SamplingParams
+from pagedrun.paged.tokenizer import Tokenizer
+from pagedrun.paged.weights import Checkpoint
+
+
+class Engine:
+    """Loads the weights once; every `start` plans its requests and sizes a pool for them.
+
+    `kernels` is the backend: `pagedrun.kernels.cpu`, or `pagedrun.kernels.reference` to check it.
+    Raises `ModelError` when the model folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model_config: ModelConfig,
+        tokenizer: Tokenizer,
+        kernels: ModuleType = cpu,
+    ) -> None:
+        if tokenizer.vocab_size > model_config.vocab_size:
+            raise ModelError(
+                f"{config.model}: the tokenizer has {tokenizer.vocab_size} tokens but the model's "
+                f"embedding only {model_config.vocab_size}; use the tokenizer that belongs to it"
+            )
+        threads.configure()
+        began = time.perf_counter()
+        self.config = config
+        self.model_config = model_config
+        self.tokenizer = tokenizer
+        self.kernels = kernels
+        self.dtype = choose_dtype(config.dtype, model_config)
+        with Checkpoint.open(config.model) as checkpoint:
+            checkpoint.check(parameter_shapes(model_config), ignored_names(model_config))
+            self.model = Decoder(
+                model_config,
+                checkpoint.tensor,
+                self.dtype,
+                model_config.max_position_embeddings,
+                kernels,
+            )
+        self._times = {"load_s": time.perf_counter() - began}
+
+    def warm_up(self) -> None:
+        """Compile the kernels that runs will use, by a run of two tokens.
+
+        The first use on a machine takes tens of seconds; the machine code is kept on disk.
+        """
+        began = time.perf_counter()
+        params = SamplingParams(max_tokens=2, ignore_eos=True)
+        for _ in self.start([Request(index=0, prompt_token_ids=(0,), params=params)]):
+            pass
+        self._times["compile_s"] = time.perf_counter() - began
+
+    def start(
+        self, requests: Seq[Request], on_step: Callable[[StepRecord], None] | None = None
+    ) -> Run:
+        """Plan the requests and return their run: iterate it for one completion per request.
+
+        A request that cannot be run (too long, an id outside the vocabulary, larger than the pool)
+        gets a completion with an error; the others are not affected.
+        """
+        config = self.config
+        began = time.perf_counter()
+        accepted, refused = self._accept(requests)
+        plan = Plan.build(accepted, config.block_size, prefix_caching=config.prefix_caching)
+        bytes_per_block = self.model.kv_layout.bytes_per_token * config.block_size
+        memory = HostMemory.read()
+        num_blocks = choose_num_blocks(
+            bytes_per_block=bytes_per_block,
+            num_needed=max(plan.num_blocks_needed(config.max_num_seqs), 1),
+            num_blocks=config.num_blocks,
+            kv_cache_memory_bytes=config.kv_cache_memory_bytes,
+            available=memory.available,
+        )
+        return Run(
+            engine_config=config,
+            model=self.model,
+            tokenizer=self.tokenizer,
+            kernels=self.kernels,
+            plan=plan,
+            refused=refused,
+            num_blocks=num_blocks,
+            num_host_blocks=config.swap_space_bytes // bytes_per_block,
+            max_model_len=self._longest(accepted),
+            memory=memory,
+            times={**self._times, "plan_s": time.perf_counter() - began},
+            on_step=on_step,
+        )
+
+    @property
+    def max_model_len(self) -> int:
+        """The most tokens a prompt and its answer may have together."""
+        limit = self.model_config.max_position_embeddings
+        return min(limit, self.config.max_model_len or limit)
+
+    def _longest(self, requests: Seq[Request]) -> int:
+        """Return what a contiguous engine would reserve for each of these requests."""
+        longest = max((len(r.prompt_token_ids) + r.params.max_tokens for r in requests), default=1)
+        return self.config.max_model_len or longest
+
+    def _accept(self, requests: Seq[Request]) -> tuple[list[Request], list[Completion]]:
+        accepted: list[Request] = []
+        refused: list[Completion] = []
+        for request in requests:
+            try:
+                accepted.append(request.fitted(self.max_model_len, self.model_config.vocab_size))
+            except RowError as error:
+                refused.append(Completion(request, error=error))
+        return accepted, refused

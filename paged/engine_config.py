@@ -1,0 +1,63 @@
+"""EngineConfig: how a model is run. One field per flag, in the flag's own name."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pagedrun.paged.errors import UsageError
+from pagedrun.paged.scheduler import PreemptionMode
+
+DEVICES = ("auto", "cpu")
+DTYPES = ("auto", "float32", "bfloat16")
+_OPTIONAL = frozenset({"max_model_len", "num_blocks", "kv_cache_memory_bytes"})
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Where a field is `None` the engine decides: see `memory` for the pool's size.
+
+    `max_model_len` bounds prompt and answer together, in tokens. `swap_space_bytes` is host memory
+    for preempted sequences. Raises `UsageError` naming the flag for a value out of range.
+    """
+
+    model: Path
+    device: str = "auto"
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_cache_memory_bytes: int | None = None
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    prefix_caching: bool = True
+    preemption_mode: str = "swap"
+    swap_space_bytes: int = 2**30
+
+    def __post_init__(self) -> None:
+        for name, low in (
+            ("block_size", 1),
+            ("max_num_seqs", 1),
+            ("max_num_batched_tokens", 1),
+            ("swap_space_bytes", 0),
+            ("max_model_len", 2),
+            ("num_blocks", 1),
+            ("kv_cache_memory_bytes", 1),
+        ):
+            value = getattr(self, name)
+            if value is None and name in _OPTIONAL:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise UsageError(
+                    f"{_flag(name)} is {value!r}; it must be an integer of at least {low}"
+                )
+        for name, allowed in (
+            ("device", DEVICES),
+            ("dtype", DTYPES),
+            ("preemption_mode", tuple(PreemptionMode)),
+        ):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise UsageError(f"{_flag(name)} is {value!r}; choose one of {', '.join(allowed)}")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,52 @@
+"""What can go wrong, as types. Every message says what happened, where, and the way out.
+
+PagedrunError
+├── UsageError        the command, a flag or a file name is wrong          (exit status 2)
+│   └── ModelError    the model folder cannot be used                      (exit status 2)
+├── RowError          one input row cannot be answered; the run goes on    (exit status 3)
+└── EngineError       the engine cannot go on; undone rows stay undone     (exit status 1)
+"""
+
+
+class PagedrunError(Exception):
+    """Base of every error that pagedrun raises on purpose."""
+
+
+class UsageError(PagedrunError):
+    """The command, a flag or a file is wrong; nothing was run."""
+
+
+class ModelError(UsageError):
+    """The model folder is incomplete, inconsistent, or of a kind that is not supported."""
+
+
+class EngineError(PagedrunError):
+    """The engine cannot go on. Rows not yet written are not done."""
+
+
+class RowError(PagedrunError):
+    """One row cannot be answered.
+
+    `code` is a stable word for scripts, `param` the offending field, `line` the physical input
+    line counted from 1. The message never repeats the row itself and is cut at 1 kB.
+    """
+
+    MAX_MESSAGE = 1000
+
+    def __init__(
+        self, code: str, message: str, *, param: str | None = None, line: int | None = None
+    ) -> None:
+        super().__init__(message[: self.MAX_MESSAGE])
+        self.code = code
+        self.message = message[: self.MAX_MESSAGE]
+        self.param = param
+        self.line = line
+
+    def to_dict(self) -> dict[str, str | int | None]:
+        """Return the object that stands under `error` in an output row."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "param": self.param,
+            "line": self.line,
+        }

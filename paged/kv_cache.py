@@ -1,0 +1,102 @@
+"""KVCache: the tensors behind the block pool, allocated once, and the moves between them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from pagedrun.paged.scheduled_batch import BlockTransfer, TransferKind
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """What one token's keys and values look like in memory."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token in all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+    def allocate(self, num_blocks: int, block_size: int) -> Tensor:
+        """Return unwritten memory for `num_blocks` blocks.
+
+        [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]: one layer's keys for one
+        head and block lie together, which is what attention reads in one go. Not filled: what an
+        unwritten slot holds must never matter, and the system only backs pages that are written.
+        """
+        return torch.empty(
+            (self.num_layers, 2, num_blocks, self.num_kv_heads, block_size, self.head_dim),
+            dtype=self.dtype,
+        )
+
+
+class KVCache:
+    """Keys and values of every layer: the pool's blocks, and host blocks to swap them out to."""
+
+    def __init__(
+        self,
+        layout: KVLayout,
+        block_size: int,
+        num_blocks: int,
+        num_host_blocks: int,
+        kernels: ModuleType,
+    ) -> None:
+        self.layout = layout
+        self.block_size = block_size
+        self.blocks = layout.allocate(num_blocks, block_size)
+        self.host_blocks = layout.allocate(num_host_blocks, block_size)
+        self._kernels = kernels
+        self._layers = [(layer[0], layer[1]) for layer in self.blocks]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the pool, host blocks not counted."""
+        return self.blocks.nbytes
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return a layer's keys and values.
+
+        Each is [num_blocks, num_kv_heads, block_size, head_dim].
+        """
+        return self._layers[index]
+
+    def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
+        """Move the blocks in the order given; those that do not meet are moved together."""
+        for run in _independent_runs(transfers):
+            sources = torch.tensor([each.source for each in run])
+            targets = torch.tensor([each.target for each in run])
+            match run[0].kind:
+                case TransferKind.COPY:
+                    self._kernels.copy_blocks(self.blocks, sources, targets)
+                case TransferKind.SWAP_OUT:
+                    self._kernels.swap_blocks(self.blocks, self.host_blocks, sources, targets)
+                case TransferKind.SWAP_IN:
+                    self._kernels.swap_blocks(self.host_blocks, self.blocks, sources, targets)
+
+
+def _independent_runs(transfers: Iterable[BlockTransfer]) -> Iterable[list[BlockTransfer]]:
+    """Cut a list of transfers where the next one is of another kind, reads a block that the run
+    writes, or writes one that it touches."""
+    run: list[BlockTransfer] = []
+    read: set[int] = set()
+    written: set[int] = set()
+    for each in transfers:
+        # Only a copy has its sources and its targets in the same memory.
+        meets = each.target in written or (
+            each.kind is TransferKind.COPY and (each.source in written or each.target in read)
+        )
+        if run and (meets or each.kind is not run[0].kind):
+            yield run
+            run, read, written = [], set(), set()
+        run.append(each)
+        read.add(each.source)
+        written.add(each.target)
+    if run:
+        yield run

@@ -1,0 +1,89 @@
+"""LLM: the engine from Python, in the manner of vLLM."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.errors import PagedrunError, RowError
+from pagedrun.paged.hub import resolve_model
+from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.request import Completion, Request
+from pagedrun.paged.sampling import SamplingParams
+from pagedrun.paged.tokenizer import Tokenizer
+
+Prompt = str | Seq[int] | Seq[dict[str, Any]]  # text, token ids, or chat messages
+
+
+class LLM:
+    """A model in this process.
+
+        llm = LLM(model="path/to/model", max_num_seqs=64)
+        for completion in llm.generate(["Hello"], SamplingParams(max_tokens=32)):
+            print(completion.outputs[0].text)
+
+    `engine` takes the fields of `EngineConfig`. Raises `UsageError` or `ModelError` for a bad
+    option or model folder.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        revision: str | None = None,
+        tokenizer: str | Path | None = None,
+        chat_template: str | None = None,
+        **engine: Any,
+    ) -> None:
+        folder = resolve_model(str(model), revision)
+        tokenizer_folder = folder if tokenizer is None else resolve_model(str(tokenizer), None)
+        self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
+        self._engine = Engine(
+            EngineConfig(model=folder, **engine), ModelConfig.from_folder(folder), self.tokenizer
+        )
+        self.report: dict[str, Any] = {}
+
+    def generate(
+        self,
+        prompts: Prompt | Seq[Prompt],
+        params: SamplingParams | Seq[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Answer all prompts and return one completion each, in the order of the prompts.
+
+        A prompt is a text, a list of token ids, or a list of chat messages. `params` is one for
+        all or one for each. A prompt that cannot be answered gets a completion with an `error`;
+        the others are answered. `self.report` is then the memory report of this call.
+        """
+        batch = [prompts] if _is_single(prompts) else list(prompts)
+        if params is None or isinstance(params, SamplingParams):
+            each_params = [params or SamplingParams()] * len(batch)
+        else:
+            each_params = list(params)
+        if len(each_params) != len(batch):
+            raise PagedrunError(f"{len(batch)} prompts but {len(each_params)} SamplingParams")
+        answers: dict[int, Completion] = {}
+        requests: list[Request] = []
+        for index, (prompt, own) in enumerate(zip(batch, each_params, strict=True)):
+            request = Request(index, (), own)
+            try:
+                requests.append(replace(request, prompt_token_ids=self._encode(prompt)))
+            except RowError as error:
+                answers[index] = Completion(request, error=error)
+        run = self._engine.start(requests)
+        answers |= {completion.request.index: completion for completion in run}
+        self.report = run.report()
+        return [answers[index] for index in range(len(batch))]
+
+    def _encode(self, prompt: Any) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            return tuple(self.tokenizer.encode_batch([prompt], add_special_tokens=True)[0])
+        if prompt and isinstance(prompt[0], dict):
+            text = self.tokenizer.render_chat(list(prompt))
+            return tuple(self.tokenizer.encode_batch([text], add_special_tokens=False)[0])
+        return tuple(prompt)
+
+
+def _is_single(prompts: Any) -> bool:
+    return isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int | dict))

@@ -1,0 +1,1 @@
+"""Decoders: from token ids and a paged KV cache to logits."""

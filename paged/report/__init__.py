@@ -1,0 +1,1 @@
+"""What happened, as data; `cli` draws it."""

@@ -1,0 +1,72 @@
+"""The memory report: what a run did, in the shape that users and scripts rely on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagedrun.paged.block_pool import PoolCounts
+from pagedrun.paged.memory import peak_resident_bytes
+from pagedrun.paged.report.hardware import describe_hardware
+from pagedrun.paged.report.run_statistics import RunStatistics
+from pagedrun.paged.scheduler import PreemptionMode, SchedulerCounts
+
+
+def memory_report(
+    *,
+    statistics: RunStatistics,
+    scheduler: SchedulerCounts,
+    pool: PoolCounts,
+    times: Mapping[str, float],
+    memory: Mapping[str, int],
+    config: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the report without `rows`, which only the job knows.
+
+    Bytes, seconds and tokens throughout; rates are 0 … 1. `memory` holds what the engine knows of
+    the ledger; `other` is what the process had in use at its peak beyond weights, activations and
+    the part of the pool that was touched.
+    """
+    prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
+    run_s = max(statistics.run_s, 1e-9)
+    touched = pool.peak_held * statistics.block_size * statistics.bytes_per_token
+    known = memory["weights"] + memory["activations_peak"] + touched
+    attention_bytes = statistics.attention_tokens_read * statistics.bytes_per_token
+    return {
+        "tokens": {
+            "prompt": prompt,
+            "cached": cached,
+            "computed": prompt - cached,
+            "generated": statistics.generated_tokens,
+            "preempted_recomputed": scheduler.recomputed_tokens,
+        },
+        "time": {
+            **times,
+            "run_s": statistics.run_s,
+            "prompt_tokens_per_s": prompt / run_s,
+            "generated_tokens_per_s": statistics.generated_tokens / run_s,
+        },
+        "kv": statistics.kv(),
+        "prefix": {
+            "hit_tokens": cached,
+            "hit_rate": cached / prompt if prompt else 0.0,
+            "achievable_hit_rate": statistics.achievable_hit_tokens / prompt if prompt else 0.0,
+            "hits": pool.hits,
+            "misses": pool.misses,
+            "shared_blocks_peak": pool.peak_shared,
+            "bytes_saved": cached * statistics.bytes_per_token,
+            "attention_bytes_read": attention_bytes,
+            # The same as long as every sequence reads its whole context for itself.
+            "attention_bytes_without_sharing": attention_bytes,
+        },
+        "copy_on_write": {"forks": scheduler.forks, "block_copies": pool.copies},
+        "preemptions": {mode.value: scheduler.preemptions[mode] for mode in PreemptionMode},
+        "memory": {**memory, "other": max(0, peak_resident_bytes() - known)},
+        "finish_reasons": dict(statistics.finish_reasons),
+        "timeline": [record.to_dict() for record in statistics.timeline.records],
+        "config": {name: _plain(value) for name, value in config.items()},
+        "hardware": describe_hardware("cpu"),
+    }
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON can hold it."""
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,87 @@
+"""RunStatistics: what a run did, counted as it happens and told in the report's terms."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from pagedrun.paged.block_pool import BlockPool
+from pagedrun.paged.report.timeline import Timeline
+from pagedrun.paged.request import Completion
+from pagedrun.paged.scheduled_batch import ScheduledBatch
+
+
+@dataclass(slots=True)
+class RunStatistics:
+    """Counts of one run. `bytes_per_token` is that of keys and values in all layers."""
+
+    block_size: int
+    num_blocks: int
+    bytes_per_token: int
+    max_model_len: int
+    achievable_hit_tokens: int
+    num_shared_blocks_planned: int
+    timeline: Timeline = field(default_factory=Timeline)
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+    generated_tokens: int = 0
+    attention_tokens_read: int = 0
+    run_s: float = 0.0
+    max_step_tokens: int = 0
+    max_step_logits: int = 0
+    _peak_blocks: int = 0
+    _tokens_at_peak: int = 0
+    _finished_tokens: int = 0
+    _finished_samples: int = 0
+    _private_blocks: int = 0
+
+    def note_step(self, batch: ScheduledBatch, pool: BlockPool) -> None:
+        """Count one step. A prompt chunk reads its context once, a generated token its own."""
+        if pool.num_held > self._peak_blocks:
+            self._peak_blocks, self._tokens_at_peak = pool.num_held, 0
+        if pool.num_held == self._peak_blocks:
+            self._tokens_at_peak = max(pool.num_tokens_held, self._tokens_at_peak)
+        self.max_step_tokens = max(self.max_step_tokens, batch.num_tokens)
+        self.max_step_logits = max(
+            self.max_step_logits, sum(chunk.samples for chunk in batch.chunks)
+        )
+        for chunk in batch.chunks:
+            border = min(max(chunk.sequence.num_prompt_tokens, chunk.start), chunk.end)
+            if border > chunk.start:
+                self.attention_tokens_read += border
+            num_rows = chunk.end - border
+            self.attention_tokens_read += num_rows * (border + 1 + chunk.end) // 2
+
+    def note_completion(self, completion: Completion) -> None:
+        """Count one finished request."""
+        prompt = len(completion.request.prompt_token_ids)
+        # A prompt found whole counts one cached token less than its blocks hold.
+        hit_blocks = -(-completion.num_cached_tokens // self.block_size)
+        for output in completion.outputs:
+            self.finish_reasons[output.finish_reason] += 1
+            stored = prompt + len(output.token_ids) - 1
+            self._finished_tokens += stored
+            self._finished_samples += 1
+            self._private_blocks += -(-stored // self.block_size) - hit_blocks
+        if completion.error is not None:
+            self.finish_reasons["error"] += 1
+
+    def kv(self) -> dict[str, Any]:
+        """Return the report's `kv` object."""
+        slots = self._peak_blocks * self.block_size
+        utilization = self._tokens_at_peak / slots if slots else 0.0
+        pool_tokens = self.num_blocks * self.block_size
+        samples = max(self._finished_samples, 1)
+        mean_tokens = self._finished_tokens / samples
+        mean_private = max(self._private_blocks / samples, 1 / self.block_size)
+        own_blocks = max(self.num_blocks - self.num_shared_blocks_planned, 0)
+        return {
+            "block_size": self.block_size,
+            "num_blocks": self.num_blocks,
+            "bytes_per_token": self.bytes_per_token,
+            "pool_bytes": pool_tokens * self.bytes_per_token,
+            "peak_blocks": self._peak_blocks,
+            "utilization_at_peak": utilization,
+            "tail_waste": 1.0 - utilization if slots else 0.0,
+            "contiguous_utilization": min(mean_tokens / self.max_model_len, 1.0),
+            "contiguous_max_requests": pool_tokens // self.max_model_len,
+            "paged_max_requests": int(own_blocks / mean_private),
+        }

@@ -1,0 +1,57 @@
+"""ScheduledBatch: what one step computes, and which blocks move before it does."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pagedrun.paged.sequence import Sequence
+
+
+class TransferKind(Enum):
+    """Which memory a block moves between."""
+
+    COPY = "copy"  # pool → pool, for copy-on-write
+    SWAP_OUT = "swap_out"  # pool → host
+    SWAP_IN = "swap_in"  # host → pool
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTransfer:
+    """One block's bytes to move. Transfers run in the order in which they were scheduled:
+    a block freed by one may be the target of the next."""
+
+    kind: TransferKind
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledChunk:
+    """Tokens `[start, end)` of a sequence, computed in this step.
+
+    Those before `store_from` are in the cache already and are not written again. A chunk that
+    ends with the sequence's last token gives logits to sample from.
+    """
+
+    sequence: Sequence
+    start: int
+    end: int
+    store_from: int
+    samples: bool
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the chunk."""
+        return self.end - self.start
+
+
+@dataclass(slots=True)
+class ScheduledBatch:
+    """The chunks of one step and the transfers that precede them."""
+
+    chunks: list[ScheduledChunk] = field(default_factory=list)
+    transfers: list[BlockTransfer] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all chunks."""
+        return sum(chunk.num_tokens for chunk in self.chunks)

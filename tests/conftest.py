@@ -1,0 +1,135 @@
+"""Model folders for tests: small decoders with random weights, as transformers saves them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+NUM_BYTES = 256
+# Ids 256 and up, in this order.
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>")
+IM_END = NUM_BYTES + 2
+BOS = NUM_BYTES + 3
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# Weights this large keep the logits of a random model far apart, so that an argmax is no tie.
+INITIALIZER_RANGE = 0.15
+
+
+class MakeModel(Protocol):
+    """`make_model(family, name, **config_overrides)`; see the fixture."""
+
+    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
+    """Build a Hugging Face folder of a llama, mistral, qwen2 or qwen3 with random weights.
+
+    `config_overrides` go to the transformers config class; `max_shard_size` goes to
+    `save_pretrained` and `dtype` ("bfloat16", …) converts the weights. Folders are shared by the
+    session, by family and overrides: copy one before changing it.
+    """
+    built: dict[tuple[str, str], Path] = {}
+
+    def make(family: str, name: str, **config_overrides: Any) -> Path:
+        key = (family, json.dumps(config_overrides, sort_keys=True))
+        if key not in built:
+            folder = tmp_path_factory.mktemp(f"{family}-{name}")
+            save_random_model(folder, family, **config_overrides)
+            save_byte_tokenizer(folder, adds_bos=family in ("llama", "mistral"))
+            built[key] = folder
+        return built[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Build a fresh folder that holds the small byte-level tokenizer and no model."""
+
+    def make(adds_bos: bool = False) -> Path:
+        folder = tmp_path_factory.mktemp("tokenizer")
+        save_byte_tokenizer(folder, adds_bos=adds_bos)
+        return folder
+
+    return make
+
+
+def save_random_model(
+    folder: Path,
+    family: str,
+    *,
+    max_shard_size: str = "1GB",
+    dtype: str = "float32",
+    **config_overrides: Any,
+) -> None:
+    import torch
+    import transformers
+
+    config_class, model_class = {
+        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+        "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
+        "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    }[family]
+    shape = {
+        "vocab_size": 320,  # past the tokenizer's 261, as real models are padded
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 512,
+        "initializer_range": INITIALIZER_RANGE,
+        "bos_token_id": BOS if family in ("llama", "mistral") else None,
+        "eos_token_id": IM_END,
+        "pad_token_id": None,
+    }
+    if family == "mistral":
+        shape["sliding_window"] = None
+    config = config_class(**{**shape, **config_overrides})
+    with torch.random.fork_rng():
+        torch.manual_seed(20_261_120)
+        model = model_class(config)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                # Fresh norms are ones and fresh biases zeros: a test could not tell them forgotten.
+                if "norm" in name:
+                    parameter.uniform_(0.7, 1.3)
+                elif name.endswith("bias"):
+                    parameter.normal_(std=INITIALIZER_RANGE)
+    model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
+
+
+def save_byte_tokenizer(folder: Path, *, adds_bos: bool) -> None:
+    """Save a tokenizer of 256 bytes and five special tokens, with a ChatML template."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {letter: token_id for token_id, letter in enumerate(alphabet)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS]
+    )
+    if adds_bos:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", BOS)]
+        )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "chat_template": CHATML,
+    }
+    if adds_bos:
+        config["bos_token"] = "<s>"
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")

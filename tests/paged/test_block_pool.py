@@ -1,0 +1,436 @@
+"""BlockPool against a plain model of it, and the keys that name a block's content."""
+
+from collections import Counter, OrderedDict
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pagedrun.paged.block_pool import ROOT_DIGEST, BlockKey, BlockPool
+
+TOKENS = st.lists(st.integers(0, 2), max_size=14)  # few token ids, so that prefixes often agree
+
+
+def observed(pool: BlockPool) -> tuple[Any, ...]:
+    """Everything that can be seen of a pool from outside."""
+    blocks = range(pool.num_blocks)
+    return (
+        pool.num_free,
+        pool.num_held,
+        pool.num_shared,
+        pool.num_cached,
+        pool.num_tokens_held,
+        [pool.ref_count(block_id) for block_id in blocks],
+        [pool.is_published(block_id) for block_id in blocks],
+        str(pool.counts),
+    )
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Tables of tokens live in a pool; `content` plays the memory, the rest is the model.
+
+    `content[b]` is every token from the start of the prompt to the last one stored in block b:
+    what keys and values depend on.
+    """
+
+    @initialize(num_blocks=st.integers(1, 9), block_size=st.sampled_from([1, 2, 3, 4]))
+    def start(self, num_blocks: int, block_size: int) -> None:
+        self.pool = BlockPool(num_blocks, block_size)
+        self.size = block_size
+        self.tables: list[tuple[list[int], list[int]]] = []  # (token ids, block ids)
+        self.content: dict[int, tuple[int, ...]] = {}
+        self.fill: dict[int, int] = {}
+        self.published: dict[tuple[int, ...], int] = {}  # content → block
+        self.cached: OrderedDict[int, None] = OrderedDict()  # least recently released first
+        self.evictions = self.copies = 0
+        self.peak_held = self.peak_shared = 0
+
+    # ── The model ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def holders(self) -> Counter[int]:
+        return Counter(block_id for _, table in self.tables for block_id in table)
+
+    def take(self, count: int, holders: Counter[int]) -> list[int] | None:
+        """Allocate, and check the answer against the model."""
+        free = set(range(self.pool.num_blocks)) - set(holders)
+        before = observed(self.pool)
+        got = self.pool.allocate(count)
+        if count > len(free):
+            assert got is None
+            assert observed(self.pool) == before, "a refused allocation changed something"
+            return None
+        assert got is not None
+        assert len(got) == len(set(got)) == count
+        for block_id in got:
+            assert block_id in free, "allocated a block that somebody holds"
+            empty = free - set(self.cached)
+            if empty:
+                assert block_id in empty, "evicted a cached block while an empty one was free"
+            else:
+                assert block_id == next(iter(self.cached)), "not the least recently released"
+                del self.cached[block_id]
+                del self.published[self.content[block_id]]
+                self.evictions += 1
+            free.remove(block_id)
+            self.content.pop(block_id, None)
+            self.fill[block_id] = 0
+        self.note_peaks(holders + Counter(got))
+        return got
+
+    def note_peaks(self, holders: Counter[int]) -> None:
+        self.peak_held = max(self.peak_held, len(holders))
+        self.peak_shared = max(self.peak_shared, sum(count > 1 for count in holders.values()))
+
+    def write(self, table: list[int], tokens: list[int], start: int) -> None:
+        """Store tokens from `start` on; every block touched must have this one holder only."""
+        for index in range(start // self.size, -(-len(tokens) // self.size)):
+            block_id = table[index]
+            assert self.pool.ref_count(block_id) == 1, "a block with two holders is written"
+            assert not self.pool.is_published(block_id), "a published block is written"
+            end = min(len(tokens), (index + 1) * self.size)
+            self.content[block_id] = tuple(tokens[:end])
+            self.fill[block_id] = end - index * self.size
+            self.pool.record_fill(block_id, self.fill[block_id])
+
+    # ── Rules ───────────────────────────────────────────────────────────────────────────────────
+
+    @rule(tokens=TOKENS)
+    def add_table(self, tokens: list[int]) -> None:
+        """What admission does: match, share, allocate the rest."""
+        keys = BlockKey.chain(tokens, self.size)
+        before = observed(self.pool)
+        hits = self.pool.match(keys)
+        assert observed(self.pool) == before, "match took something"
+        expected = []
+        for index in range(len(keys)):
+            block_id = self.published.get(tuple(tokens[: (index + 1) * self.size]))
+            if block_id is None:
+                break
+            expected.append(block_id)
+        assert hits == expected
+        for index, block_id in enumerate(hits):
+            assert self.content[block_id] == tuple(tokens[: (index + 1) * self.size])
+        holders = self.holders
+        free_hits = [block_id for block_id in hits if not holders[block_id]]
+        assert self.pool.num_free_among(hits) == len(free_hits)
+        missing = self.pool.num_blocks_for(len(tokens)) - len(hits)
+        if missing + len(free_hits) > self.pool.num_free:
+            return
+        self.pool.share(hits)
+        for block_id in free_hits:
+            del self.cached[block_id]
+        holders += Counter(hits)
+        self.note_peaks(holders)
+        new = self.take(missing, holders)
+        assert new is not None
+        table = [*hits, *new]
+        self.tables.append((list(tokens), table))
+        self.write(table, tokens, len(hits) * self.size)
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def publish(self, data: st.DataObject) -> None:
+        tokens, table = data.draw(st.sampled_from(self.tables))
+        keys = BlockKey.chain(tokens, self.size)
+        for index, key in enumerate(keys):
+            content = tuple(tokens[: (index + 1) * self.size])
+            if content not in self.published and not self.pool.is_published(table[index]):
+                self.published[content] = table[index]
+            self.pool.publish(table[index], key)
+
+    @precondition(lambda self: 0 < len(self.tables) < 12)
+    @rule(data=st.data())
+    def fork_table(self, data: st.DataObject) -> None:
+        tokens, table = data.draw(st.sampled_from(self.tables))
+        self.pool.share(table)
+        self.tables.append((list(tokens), list(table)))
+        self.note_peaks(self.holders)
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data(), token=st.integers(0, 2))
+    def append_token(self, data: st.DataObject, token: int) -> None:
+        """What decoding does: own the last block, or take a new one, then write."""
+        tokens, table = data.draw(st.sampled_from(self.tables))
+        place = len(tokens)
+        if place % self.size == 0:
+            new = self.take(1, self.holders)
+            if new is None:
+                return
+            table += new
+        elif self.pool.ref_count(table[-1]) > 1:
+            shared = table[-1]
+            if not self.copy_on_write(shared, table):
+                return
+        tokens.append(token)
+        self.write(table, tokens, place)
+
+    def copy_on_write(self, shared: int, table: list[int]) -> bool:
+        holders = self.holders
+        before = observed(self.pool)
+        own = self.pool.fork_for_write(shared)
+        if len(holders) == self.pool.num_blocks:
+            assert own is None
+            assert observed(self.pool) == before
+            return False
+        assert own is not None
+        assert not holders[own], "copy-on-write gave away a held block"
+        if own in self.cached:
+            assert own == next(iter(self.cached))
+            assert len(holders) + len(self.cached) == self.pool.num_blocks
+            del self.cached[own]
+            del self.published[self.content[own]]
+            self.evictions += 1
+        self.note_peaks(holders + Counter([own]))
+        self.content[own] = self.content[shared]
+        self.fill[own] = self.fill[shared]
+        self.copies += 1
+        table[-1] = own
+        assert self.pool.num_tokens_held == sum(self.fill[b] for b in self.holders)
+        return True
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def drop_table(self, data: st.DataObject) -> None:
+        place = data.draw(st.integers(0, len(self.tables) - 1))
+        _, table = self.tables.pop(place)
+        self.pool.release(table)
+        holders = self.holders
+        for block_id in reversed(table):
+            if not holders[block_id] and block_id in self.published.values():
+                self.cached[block_id] = None
+
+    @precondition(lambda self: self.published)
+    @rule(data=st.data())
+    def retract(self, data: st.DataObject) -> None:
+        content = data.draw(st.sampled_from(sorted(self.published)))
+        block_id = self.published.pop(content)
+        self.pool.retract(block_id)
+        self.cached.pop(block_id, None)
+
+    @rule(count=st.integers(0, 10))
+    def allocate_and_release(self, count: int) -> None:
+        """Blocks that are taken and given back unwritten are plain free blocks again."""
+        holders = self.holders
+        got = self.take(count, holders)
+        if got is not None:
+            self.pool.release(got)
+
+    @invariant()
+    def books_balance(self) -> None:
+        pool, holders = self.pool, self.holders
+        pool.check(table for _, table in self.tables)
+        assert pool.num_held == len(holders)
+        assert pool.num_free == pool.num_blocks - len(holders)
+        assert pool.num_shared == sum(count > 1 for count in holders.values())
+        assert pool.num_cached == len(self.cached)
+        assert pool.num_tokens_held == sum(self.fill[block_id] for block_id in holders)
+        published = set(self.published.values())
+        assert published == {b for b in range(pool.num_blocks) if pool.is_published(b)}
+        assert (pool.counts.evictions, pool.counts.copies) == (self.evictions, self.copies)
+        assert pool.counts.peak_held == self.peak_held
+        assert pool.counts.peak_shared == self.peak_shared
+
+    @invariant()
+    def every_table_reads_its_own_tokens(self) -> None:
+        for tokens, table in self.tables:
+            for index, block_id in enumerate(table):
+                end = min(len(tokens), (index + 1) * self.size)
+                assert self.content[block_id][:end] == tuple(tokens[:end])
+
+
+class LongPoolMachine(PoolMachine):
+    """The same rules, for many more and longer walks."""
+
+
+TestPool = PoolMachine.TestCase
+TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPoolLong = pytest.mark.long(LongPoolMachine.TestCase)
+TestPoolLong.settings = settings(max_examples=2000, stateful_step_count=80, deadline=None)
+
+
+# ── Single behaviours ───────────────────────────────────────────────────────────────────────────
+
+
+def published_pool(
+    tokens: list[int], block_size: int, spare: int = 0
+) -> tuple[BlockPool, list[int]]:
+    """A pool in which `tokens` were computed, published and released."""
+    keys = BlockKey.chain(tokens, block_size)
+    pool = BlockPool(len(keys) + spare, block_size)
+    table = pool.allocate(len(keys))
+    assert table is not None
+    for block_id, key in zip(table, keys, strict=True):
+        pool.record_fill(block_id, block_size)
+        pool.publish(block_id, key)
+    pool.release(table)
+    return pool, table
+
+
+@pytest.mark.parametrize(("num_blocks", "block_size"), [(0, 1), (1, 0), (-1, 4)])
+def test_a_pool_without_room_is_refused(num_blocks: int, block_size: int) -> None:
+    with pytest.raises(ValueError, match="at least one block"):
+        BlockPool(num_blocks, block_size)
+
+
+def test_the_tail_of_a_prefix_is_evicted_before_its_head() -> None:
+    tokens = [1, 2, 3, 4, 5, 6]
+    pool, table = published_pool(tokens, 2)
+    taken = pool.allocate(1)
+    assert taken == [table[-1]]
+    assert pool.match(BlockKey.chain(tokens, 2)) == table[:2]
+
+
+def test_the_prefix_used_last_is_evicted_last() -> None:
+    pool = BlockPool(2, 1)
+    for token in (7, 8):
+        block = pool.allocate(1)
+        assert block is not None
+        pool.publish(block[0], BlockKey.chain([token], 1)[0])
+        pool.release(block)
+    again = pool.match(BlockKey.chain([7], 1))
+    pool.share(again)
+    pool.release(again)  # 7 was just used, 8 was not
+    pool.allocate(1)
+    assert pool.match(BlockKey.chain([7], 1)) == again
+    assert pool.match(BlockKey.chain([8], 1)) == []
+
+
+def test_the_second_block_under_one_key_stays_private() -> None:
+    pool, _ = published_pool([1, 2], 2, spare=1)
+    [key] = BlockKey.chain([1, 2], 2)
+    [first] = pool.match([key])
+    pool.share([first])
+    twin = pool.allocate(1)
+    assert twin is not None
+    pool.publish(twin[0], key)
+    assert pool.match([key]) == [first]
+    assert not pool.is_published(twin[0])
+    pool.release(twin)
+    assert pool.num_cached == 0  # a private block is of no use to anyone else
+
+
+def test_a_block_keeps_its_first_key() -> None:
+    """A second one would make the pool forget which of the two to take back on eviction."""
+    pool, [block_id] = published_pool([1, 2], 2)
+    [other] = BlockKey.chain([5, 6], 2)
+    pool.share([block_id])
+    pool.publish(block_id, other)
+    assert pool.match([other]) == []
+    assert pool.match(BlockKey.chain([1, 2], 2)) == [block_id]
+    pool.check([[block_id]])
+
+
+def test_a_retracted_block_is_not_found_but_stays_with_its_holders() -> None:
+    pool, table = published_pool([1, 2, 3, 4], 2)
+    keys = BlockKey.chain([1, 2, 3, 4], 2)
+    pool.share(table)
+    pool.retract(table[0])
+    assert pool.match(keys) == []
+    assert pool.ref_count(table[0]) == 1
+    pool.release(table)
+    assert pool.num_cached == 1  # the second block; the first went to the empty ones
+    assert pool.num_free == 2
+
+
+def test_misuse_is_refused() -> None:
+    pool = BlockPool(2, 4)
+    [key] = BlockKey.chain([1, 2, 3, 4], 4)
+    with pytest.raises(ValueError, match="free and cannot be published"):
+        pool.publish(0, key)
+    with pytest.raises(ValueError, match="more often"):
+        pool.release([0])
+    held = pool.allocate(1)
+    assert held is not None
+    with pytest.raises(ValueError, match="not shared"):
+        pool.fork_for_write(held[0])
+
+
+def test_check_sees_a_table_that_the_pool_does_not_know() -> None:
+    pool = BlockPool(2, 4)
+    held = pool.allocate(1)
+    assert held is not None
+    with pytest.raises(AssertionError, match="1 references, 2 in tables"):
+        pool.check([held, held])
+
+
+# ── Keys ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_digest_is_the_documented_one() -> None:
+    first, second = BlockKey.chain([1, 258, 70_000, 2**31 - 1, 9], 2)
+    assert first.parent == ROOT_DIGEST
+    assert first.digest == sha256(ROOT_DIGEST + bytes([1, 0, 0, 0, 2, 1, 0, 0])).digest()
+    tokens = (70_000).to_bytes(4, "little") + (2**31 - 1).to_bytes(4, "little")
+    assert second.digest == sha256(first.digest + tokens).digest()
+    assert second.parent == first.digest
+    assert second.token_ids == (70_000, 2**31 - 1)  # and the ninth token fills no block
+
+
+@given(tokens=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=24), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_digest_depends_on_every_token_before_it(tokens: list[int], data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 5))
+    place = data.draw(st.integers(0, len(tokens) - 1))
+    changed = list(tokens)
+    changed[place] = data.draw(st.integers(0, 2**31 - 1).filter(lambda t: t != tokens[place]))
+    before, after = BlockKey.chain(tokens, size), BlockKey.chain(changed, size)
+    assert len(before) == len(after) == len(tokens) // size
+    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+        assert (old == new) == (index < place // size)
+        assert (old.digest == new.digest) == (index < place // size)
+
+
+def test_a_digest_depends_on_the_order_of_tokens_and_of_blocks() -> None:
+    orders = [[1, 2, 3, 4], [2, 1, 3, 4], [3, 4, 1, 2], [4, 3, 2, 1], [1, 2, 4, 3]]
+    assert len({BlockKey.chain(order, 2)[-1].digest for order in orders}) == len(orders)
+
+
+@given(tokens=st.lists(st.integers(0, 300), min_size=1, max_size=16))
+@settings(max_examples=100, deadline=None)
+def test_no_two_splits_of_a_prompt_share_a_digest(tokens: list[int]) -> None:
+    """Neither [1, 2] + [3] and [1] + [2, 3], nor a block and the same tokens elsewhere."""
+    digests: dict[bytes, tuple[tuple[int, ...], ...]] = {}
+    for size in range(1, len(tokens) + 1):
+        pieces: tuple[tuple[int, ...], ...] = ()
+        for key in BlockKey.chain(tokens, size):
+            pieces = (*pieces, key.token_ids)
+            assert digests.setdefault(key.digest, pieces) == pieces
+
+
+def test_a_forged_digest_is_not_believed() -> None:
+    """Two prompts whose digests collide do not get each other's keys and values."""
+    tokens = [1, 2, 3, 4]
+    pool, table = published_pool(tokens, 2)
+    first, second = BlockKey.chain(tokens, 2)
+    assert pool.match([first, second]) == table
+    other_tokens = BlockKey(first.digest, first.parent, (9, 9))
+    assert pool.match([other_tokens, second]) == []
+    assert pool.match([first, BlockKey(second.digest, second.parent, (9, 9))]) == table[:1]
+    # The last block's tokens agree, but it follows another prefix.
+    assert pool.match([first, BlockKey(second.digest, b"another parent", (3, 4))]) == table[:1]
+
+
+def test_a_colliding_block_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Constant:
+        def __init__(self, _: bytes) -> None: ...
+
+        def digest(self) -> bytes:
+            return b"all alike"
+
+    monkeypatch.setattr("pagedrun.paged.block_pool.hashlib.sha256", Constant)
+    [one] = BlockKey.chain([1, 2], 2)
+    [two] = BlockKey.chain([5, 6], 2)
+    assert one.digest == two.digest
+    pool = BlockPool(2, 2)
+    blocks = pool.allocate(2)
+    assert blocks is not None
+    pool.publish(blocks[0], one)
+    pool.publish(blocks[1], two)
+    assert pool.match([one]) == blocks[:1]
+    assert pool.match([two]) == []
+    pool.release(blocks)
+    pool.check([])

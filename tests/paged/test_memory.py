@@ -1,0 +1,137 @@
+"""How much memory there is, from made-up /proc and cgroup files, and the pool's size."""
+
+from pathlib import Path
+
+import pytest
+
+from pagedrun.paged.errors import UsageError
+from pagedrun.paged.memory import (
+    POOL_SHARE_OF_FREE,
+    HostMemory,
+    choose_num_blocks,
+    peak_resident_bytes,
+)
+
+MIB = 2**20
+MEMINFO = "MemTotal:        8192 kB\nMemFree:          100 kB\nMemAvailable:    4096 kB\n"
+HOST = HostMemory(total=8 * MIB, available=4 * MIB)
+
+
+@pytest.fixture
+def meminfo(tmp_path: Path) -> Path:
+    path = tmp_path / "meminfo"
+    path.write_text(MEMINFO + "HugePages_Total:       0\n")
+    return path
+
+
+def cgroup_v2(folder: Path, limit: str, current: int, inactive_file: int) -> Path:
+    folder.mkdir()
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{current}\n")
+    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {inactive_file}\nfile 7\n")
+    return folder
+
+
+def cgroup_v1(folder: Path, limit: int, usage: int, inactive_file: int) -> Path:
+    folder.mkdir()
+    (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
+    (folder / "memory.usage_in_bytes").write_text(f"{usage}\n")
+    (folder / "memory.stat").write_text(f"cache 9\ntotal_inactive_file {inactive_file}\n")
+    return folder
+
+
+def test_a_host_without_a_container(meminfo: Path, tmp_path: Path) -> None:
+    assert HostMemory.read(meminfo, tmp_path / "no such folder") == HOST
+
+
+def test_cgroup_v2(meminfo: Path, tmp_path: Path) -> None:
+    """What is used counts without the file cache, which the kernel drops when asked."""
+    root = cgroup_v2(tmp_path / "cgroup", str(3 * MIB), current=2 * MIB, inactive_file=MIB)
+    assert HostMemory.read(meminfo, root) == HostMemory(3 * MIB, 2 * MIB)
+
+
+def test_cgroup_v2_without_a_limit(meminfo: Path, tmp_path: Path) -> None:
+    root = cgroup_v2(tmp_path / "cgroup", "max", current=2 * MIB, inactive_file=MIB)
+    assert HostMemory.read(meminfo, root) == HOST
+
+
+def test_cgroup_v1(meminfo: Path, tmp_path: Path) -> None:
+    root = cgroup_v1(tmp_path / "cgroup", 3 * MIB, usage=MIB, inactive_file=MIB // 2)
+    assert HostMemory.read(meminfo, root) == HostMemory(3 * MIB, 2 * MIB + MIB // 2)
+
+
+def test_cgroup_v1_without_a_limit(meminfo: Path, tmp_path: Path) -> None:
+    root = cgroup_v1(tmp_path / "cgroup", 9_223_372_036_854_771_712, usage=MIB, inactive_file=0)
+    assert HostMemory.read(meminfo, root) == HOST
+
+
+def test_the_host_may_have_less_than_the_container_allows(meminfo: Path, tmp_path: Path) -> None:
+    root = cgroup_v2(tmp_path / "cgroup", str(64 * MIB), current=MIB, inactive_file=0)
+    assert HostMemory.read(meminfo, root) == HOST
+
+
+def test_a_container_over_its_limit_has_nothing_left(meminfo: Path, tmp_path: Path) -> None:
+    root = cgroup_v2(tmp_path / "cgroup", str(MIB), current=2 * MIB, inactive_file=0)
+    assert HostMemory.read(meminfo, root) == HostMemory(MIB, 0)
+
+
+def test_more_droppable_than_used_is_nothing_used(meminfo: Path, tmp_path: Path) -> None:
+    """The three files are not read at one instant."""
+    root = cgroup_v2(tmp_path / "cgroup", str(2 * MIB), current=MIB, inactive_file=3 * MIB)
+    assert HostMemory.read(meminfo, root) == HostMemory(2 * MIB, 2 * MIB)
+
+
+@pytest.mark.parametrize("missing", ["memory.max", "memory.current", "memory.stat"])
+def test_a_cgroup_with_a_missing_file_is_no_limit(
+    meminfo: Path, tmp_path: Path, missing: str
+) -> None:
+    root = cgroup_v2(tmp_path / "cgroup", str(MIB), current=0, inactive_file=0)
+    (root / missing).unlink()
+    assert HostMemory.read(meminfo, root) == HOST
+
+
+def test_this_machine() -> None:
+    memory = HostMemory.read()
+    assert 0 <= memory.available <= memory.total
+    assert MIB < peak_resident_bytes() < 2**50
+
+
+def choose(
+    *,
+    bytes_per_block: int = 100,
+    num_needed: int = 50,
+    num_blocks: int | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    available: int = 10_000,
+) -> int:
+    return choose_num_blocks(
+        bytes_per_block=bytes_per_block,
+        num_needed=num_needed,
+        num_blocks=num_blocks,
+        kv_cache_memory_bytes=kv_cache_memory_bytes,
+        available=available,
+    )
+
+
+def test_the_number_of_blocks_decides_over_all_else() -> None:
+    assert choose(num_blocks=7, kv_cache_memory_bytes=100_000, available=0) == 7
+
+
+def test_the_bytes_decide_over_the_need() -> None:
+    assert choose(kv_cache_memory_bytes=999, available=0) == 9
+    assert choose(kv_cache_memory_bytes=100) == 1
+
+
+def test_the_pool_takes_what_is_needed_up_to_its_share() -> None:
+    assert choose(num_needed=50) == 50
+    assert choose(num_needed=5_000) == int(10_000 * POOL_SHARE_OF_FREE) // 100 == 80
+
+
+def test_no_room_for_a_single_block() -> None:
+    with pytest.raises(UsageError, match=r"--num-blocks is 0; it must be at least 1"):
+        choose(num_blocks=0)
+    with pytest.raises(UsageError, match=r"--kv-cache-memory-bytes 99 holds no block.* 100 bytes"):
+        choose(kv_cache_memory_bytes=99)
+    with pytest.raises(UsageError, match=r"124 bytes are free and one block takes 100"):
+        choose(available=124)
+    assert choose(available=125) == 1
