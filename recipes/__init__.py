@@ -1,0 +1,1 @@
+"""What to run: the bundled demo model with its prompts."""
