@@ -1,0 +1,35 @@
+"""The words that flags with a fixed set of values take."""
+
+from enum import StrEnum
+
+
+class Device(StrEnum):
+    """Where the model runs."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+
+
+class Dtype(StrEnum):
+    """In what the model computes."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+class Preemption(StrEnum):
+    """What becomes of the keys and values of a sequence that has to wait."""
+
+    SWAP = "swap"
+    RECOMPUTE = "recompute"
+
+
+class ProgressMode(StrEnum):
+    """How progress is shown on stderr."""
+
+    AUTO = "auto"
+    RICH = "rich"
+    PLAIN = "plain"
+    JSON = "json"
+    NONE = "none"

@@ -1,0 +1,24 @@
+"""The terminal on stderr. stdout is for data, and nothing here ever writes to it."""
+
+import sys
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from pagedrun.cli.safe_text import safe
+
+
+def stderr_console(stream: TextIO | None = None, width: int | None = None) -> Console:
+    """Return a console that takes text literally: no markup, no emoji codes, no highlighting.
+
+    Width and colour follow COLUMNS, NO_COLOR, TERM and whether stderr is a terminal.
+    """
+    return Console(
+        file=stream or sys.stderr, width=width, markup=False, emoji=False, highlight=False
+    )
+
+
+def note(console: Console, message: str, style: str = "") -> None:
+    """Print one line of prose that may hold somebody else's text; it is never wrapped."""
+    console.print(Text(safe(message), style=style), soft_wrap=True)

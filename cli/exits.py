@@ -1,0 +1,81 @@
+"""How a command ends: one table from what went wrong to exit status and sentence."""
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from pagedrun.cli.safe_text import safe
+from pagedrun.paged.errors import EngineError, PagedrunError, RowError, UsageError
+from pagedrun.paged.job.output_file import OutputError
+from pagedrun.paged.job.signals import JobInterrupted, exit_status
+
+OK = 0
+ENGINE_FAILED = 1
+REFUSED = 2
+ROWS_FAILED = 3
+STOPPED_EARLY = 4
+INTERRUPTED = 130
+
+# Most specific first. A `RowError` that gets here was raised for a flag, not for a row.
+_STATUSES: tuple[tuple[type[BaseException], int], ...] = (
+    (UsageError, REFUSED),
+    (RowError, REFUSED),
+    (OutputError, STOPPED_EARLY),
+    (EngineError, ENGINE_FAILED),
+    (PagedrunError, ENGINE_FAILED),
+    (BrokenPipeError, STOPPED_EARLY),
+    (KeyboardInterrupt, INTERRUPTED),
+    (MemoryError, ENGINE_FAILED),
+    (Exception, ENGINE_FAILED),
+)
+DEBUG_VARIABLE = "PAGEDRUN_DEBUG"
+
+
+@contextmanager
+def boundary() -> Iterator[None]:
+    """Turn any error into one sentence on stderr and its exit status."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception | KeyboardInterrupt | JobInterrupted):
+            raise
+        if os.environ.get(DEBUG_VARIABLE) == "1":
+            traceback.print_exc()
+        sentence = describe(error)
+        if sentence is not None:
+            print(sentence, file=sys.stderr)
+        raise typer.Exit(status_of(error)) from error
+
+
+def status_of(error: BaseException) -> int:
+    """Return the exit status for `error`."""
+    if isinstance(error, JobInterrupted):
+        return exit_status(error)
+    return next(status for kind, status in _STATUSES if isinstance(error, kind))
+
+
+def describe(error: BaseException) -> str | None:
+    """Return what to tell the user; None where the reader of a pipe has simply gone away."""
+    if isinstance(error, BrokenPipeError) or isinstance(error.__cause__, BrokenPipeError):
+        return None
+    if isinstance(error, PagedrunError):
+        return f"Error: {safe(str(error))}"
+    if isinstance(error, JobInterrupted):
+        return f"Stopped: {safe(str(error))}. The rows written so far are whole and stay."
+    if isinstance(error, KeyboardInterrupt):
+        return "Stopped."
+    if isinstance(error, MemoryError):
+        return (
+            "Error: out of memory; lower --kv-cache-memory-bytes, --max-num-seqs or "
+            "--max-num-batched-tokens"
+        )
+    return (
+        f"Error: {type(error).__name__}: {safe(str(error))} (a fault of pagedrun; "
+        f"{DEBUG_VARIABLE}=1 shows where, please report it)"
+    )

@@ -1,0 +1,98 @@
+"""`pagedrun generate`: from flags to a job, and from its result to an exit status."""
+
+import json
+import sys
+
+import typer
+
+from pagedrun.cli import exits, options
+
+HELP = """Answer every row of INPUT: one output row each, and a memory report at the end.
+
+A row is a JSON object with "prompt", "messages" or "prompt_token_ids". It may have an "id" and \
+sampling parameters of its own; other columns come back under "input".
+
+Examples:
+
+  pagedrun generate prompts.jsonl
+  pagedrun generate prompts.jsonl -o answers.jsonl --model ./model --max-tokens 64
+  pagedrun generate rows.jsonl --prompt-template "Translate: {{ text }}"
+  zcat rows.jsonl.gz | pagedrun generate - -o - > answers.jsonl
+
+Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, 4 stopped early, \
+130 or 143 interrupted.
+"""
+
+
+def generate(  # one parameter for each flag: this is where Typer reads them from
+    context: typer.Context,
+    input_name: options.InputName,
+    output: options.Output = None,
+    overwrite: options.Overwrite = None,
+    ordered: options.Ordered = None,
+    limit: options.Limit = None,
+    report: options.ReportPath = None,
+    model: options.Model = None,
+    revision: options.Revision = None,
+    tokenizer: options.Tokenizer = None,
+    device: options.DeviceFlag = None,
+    dtype: options.DtypeFlag = None,
+    max_model_len: options.MaxModelLen = None,
+    system: options.System = None,
+    prompt_template: options.PromptTemplateFlag = None,
+    prompt_field: options.PromptField = None,
+    chat_template: options.ChatTemplate = None,
+    max_tokens: options.MaxTokens = None,
+    min_tokens: options.MinTokens = None,
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    min_p: options.MinP = None,
+    n: options.NumSamples = None,
+    seed: options.Seed = None,
+    stop: options.Stop = None,
+    stop_token_ids: options.StopTokenIds = None,
+    ignore_eos: options.IgnoreEos = None,
+    block_size: options.BlockSize = None,
+    num_blocks: options.NumBlocks = None,
+    kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
+    max_num_seqs: options.MaxNumSeqs = None,
+    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
+    prefix_caching: options.PrefixCaching = None,
+    preemption_mode: options.PreemptionFlag = None,
+    swap_space_bytes: options.SwapSpaceBytes = None,
+    progress: options.Progress = None,
+    json_report: options.JsonFlag = None,
+    quiet: options.Quiet = None,
+) -> None:
+    """Answer every row of INPUT, and report where the memory went."""
+    with exits.boundary():
+        given = {key: value for key, value in context.params.items() if value not in (None, [], ())}
+        raise typer.Exit(_run(given))
+
+
+def _run(given: dict[str, object]) -> int:
+    # Imported here, because `--help` must not wait for them.
+    from pagedrun.cli.console import note, stderr_console
+    from pagedrun.cli.job_flags import job_config
+    from pagedrun.cli.progress import show_progress
+    from pagedrun.cli.report import draw_report, summary
+    from pagedrun.kernels.threads import prepare_environment
+    from pagedrun.paged.job.job import run_job
+
+    prepare_environment()  # before anything imports torch
+    console = stderr_console()
+    quiet = bool(given.get("quiet"))
+    config = job_config(given)
+    if "model" not in given and not quiet:
+        note(console, f"No --model: using the bundled demo model ({config.engine.model})")
+    with show_progress(str(given.get("progress", "auto")), console, quiet=quiet) as listener:
+        result = run_job(config, listener)
+    if not quiet:
+        draw_report(result.report, console)
+        note(console, summary(result, config.output))
+    if given.get("json_report"):
+        json.dump(result.report, sys.stdout, ensure_ascii=False, allow_nan=False)
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    return exits.ROWS_FAILED if result.num_failed else exits.OK

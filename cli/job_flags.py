@@ -1,0 +1,111 @@
+"""From flags as given to a `JobConfig`; a flag that is not given keeps its default."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.errors import RowError, UsageError
+from pagedrun.paged.hub import resolve_model
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.output_file import STDOUT
+from pagedrun.paged.job.prompts import PromptConfig
+from pagedrun.paged.job.reader import STDIN
+from pagedrun.paged.job.template import PromptTemplate
+from pagedrun.paged.sampling import FIELD_NAMES, SamplingParams
+from pagedrun.recipes.demo import demo_model_folder
+
+OUTPUT_SUFFIX = ".out.jsonl"
+_ENGINE_FIELDS = frozenset(field.name for field in fields(EngineConfig)) - {"model"}
+
+
+def job_config(given: Mapping[str, Any]) -> JobConfig:
+    """Return the job that the flags describe.
+
+    `given` maps flag names, with underscores, to their values. Raises `UsageError` for a value
+    that cannot be used, and for flags that exclude each other.
+    """
+    output = given.get("output") or default_output(given["input_name"])
+    if output == STDOUT and given.get("json_report"):
+        raise UsageError("--json and -o - both write to stdout; use --report PATH for one of them")
+    engine = {name: _plain(value) for name, value in given.items() if name in _ENGINE_FIELDS}
+    tokenizer = given.get("tokenizer")
+    return JobConfig(
+        input=given["input_name"],
+        output=output,
+        engine=EngineConfig(model=_model_folder(given), **engine),
+        tokenizer=resolve_model(tokenizer) if tokenizer is not None else None,
+        chat_template=text_or_file(given.get("chat_template"), "--chat-template"),
+        sampling=_sampling(given),
+        prompts=_prompts(given),
+        limit=given.get("limit"),
+        overwrite=given.get("overwrite", False),
+        ordered=given.get("ordered", False),
+        report=given.get("report"),
+        origins=dict.fromkeys(given, "flag"),
+    )
+
+
+def default_output(input_name: str) -> str:
+    """Return where answers go if the user does not say: the input's stem, in this folder."""
+    stem = "stdin" if input_name == STDIN else Path(input_name).stem
+    return f"{stem}{OUTPUT_SUFFIX}"
+
+
+def text_or_file(value: str | None, flag: str) -> str | None:
+    """Return `value`, or what is in the file that `@path` names, without its last newline."""
+    if value is None or not value.startswith("@"):
+        return value
+    path = value[1:]
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{flag} {value}: the file is not UTF-8 text") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{flag} {value}: the file cannot be read ({reason})") from error
+    return text.removesuffix("\n")
+
+
+def _model_folder(given: Mapping[str, Any]) -> Path:
+    if "model" not in given:
+        if "revision" in given:
+            raise UsageError("--revision needs --model with a name on the hub")
+        return demo_model_folder()
+    return resolve_model(given["model"], given.get("revision"))
+
+
+def _sampling(given: Mapping[str, Any]) -> SamplingParams:
+    values = {name: value for name, value in given.items() if name in FIELD_NAMES}
+    if "stop_token_ids" in values:
+        values["stop_token_ids"] = _token_ids(values["stop_token_ids"])
+    try:
+        return SamplingParams().override(values)
+    except RowError as error:
+        flag = f"--{error.param.replace('_', '-')}" if error.param else "a sampling flag"
+        raise UsageError(f"{flag}: {error.message}") from error
+
+
+def _token_ids(texts: list[str]) -> list[int]:
+    words = [word.strip() for text in texts for word in text.split(",")]
+    if not all(word.isdecimal() and word.isascii() and len(word) < 10 for word in words):
+        raise UsageError("--stop-token-ids takes token ids, such as --stop-token-ids 2,50256")
+    return [int(word) for word in words]
+
+
+def _prompts(given: Mapping[str, Any]) -> PromptConfig:
+    if "prompt_template" in given and "prompt_field" in given:
+        raise UsageError("--prompt-template and --prompt-field exclude each other")
+    template = text_or_file(given.get("prompt_template"), "--prompt-template")
+    return PromptConfig(
+        field=given.get("prompt_field"),
+        template=PromptTemplate(template) if template is not None else None,
+        system=text_or_file(given.get("system"), "--system"),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return the word itself for a flag with a fixed set of them."""
+    return value.value if isinstance(value, StrEnum) else value

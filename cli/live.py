@@ -1,0 +1,72 @@
+"""The live display on a terminal: one small block that redraws itself while the job runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pagedrun.cli.console import note
+from pagedrun.cli.progress import show_eta, show_seconds
+from pagedrun.cli.run_figures import RunFigures, RunWatch
+from pagedrun.paged.job.listener import JobListener
+
+REDRAWS_PER_SECOND = 4
+LABEL_WIDTH = 8
+
+
+@contextmanager
+def show_live(console: Console) -> Iterator[JobListener]:
+    """Give a listener whose figures are drawn until the block ends, and then cleared away."""
+    watch = RunWatch(lambda message: note(console, f"Warning: {message}", "yellow"))
+    with Live(
+        _LiveFigures(watch),
+        console=console,
+        refresh_per_second=REDRAWS_PER_SECOND,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ):
+        yield watch
+
+
+class _LiveFigures:
+    """Draws the figures of the moment each time Rich asks."""
+
+    def __init__(self, watch: RunWatch) -> None:
+        self._watch = watch
+
+    def __rich__(self) -> RenderableType:
+        return draw_figures(self._watch.figures())
+
+
+def draw_figures(figures: RunFigures) -> RenderableType:
+    """Return the block: rows, speed, and how full the pool is."""
+    bars = Table.grid(padding=(0, 1), expand=True)
+    bars.add_column(width=LABEL_WIDTH)
+    bars.add_column(ratio=1)
+    bars.add_column(justify="right", no_wrap=True)
+    failed = f", {figures.rows_failed} failed" if figures.rows_failed else ""
+    bars.add_row(
+        Text("rows"),
+        ProgressBar(total=max(figures.rows_total, 1), completed=figures.rows_done),
+        Text(f"{figures.rows_done}/{figures.rows_total}{failed}, ETA {show_eta(figures)}"),
+    )
+    bars.add_row(
+        Text("KV pool"),
+        ProgressBar(total=1.0, completed=figures.pool_use),
+        Text(f"{figures.pool_use:.1%} used"),
+    )
+    speed = Text(
+        f"{figures.phase.value}, {show_seconds(figures.elapsed_s)} · "
+        f"prompt {figures.prompt_tokens_per_s:.0f} tokens/s · "
+        f"generated {figures.generated_tokens_per_s:.0f} tokens/s"
+    )
+    batch = Text(
+        f"running {figures.running} · waiting {figures.waiting} · "
+        f"prefix hit rate {figures.hit_rate:.1%} · preemptions {figures.preemptions}"
+    )
+    return Group(bars, speed, batch)

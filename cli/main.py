@@ -1,0 +1,65 @@
+"""The `pagedrun` command: its subcommands, its version, and the last place where errors end."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from pagedrun._version import __version__
+from pagedrun.cli import exits
+from pagedrun.cli.generate import HELP, generate
+from pagedrun.cli.safe_text import safe
+
+app = typer.Typer(
+    name="pagedrun",
+    help="Offline batch inference that plans: every prompt is known before the first token.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(help=HELP)(generate)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"pagedrun {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool | None,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = None,
+) -> None:
+    """Offline batch inference that plans: every prompt is known before the first token."""
+
+
+def main() -> None:
+    """Run the command line and exit with its status."""
+    try:
+        status = app(prog_name="pagedrun", standalone_mode=False)
+    except Exception as error:
+        status = _refuse(error)
+    sys.exit(status if isinstance(status, int) else exits.OK)
+
+
+def _refuse(error: Exception) -> int:
+    """Tell what is wrong with the command line itself and return the exit status.
+
+    Typer's own errors are known by what they can do, since it keeps their types to itself.
+    """
+    format_message = getattr(error, "format_message", None)
+    if format_message is None:
+        raise error
+    message = format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return exits.REFUSED  # the help is on the screen already
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        print(f"Try '{context.command_path} --help' for help.", file=sys.stderr)
+    print(f"Error: {safe(message)}", file=sys.stderr)
+    return exits.REFUSED

@@ -1,0 +1,49 @@
+"""Small files written whole or not at all, whenever the machine stops."""
+
+import errno
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+PRIVATE_MODE = 0o600  # prompts and answers are the owner's
+
+
+def replace_file(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write `chunks` to a file beside `path` and move it there; `OSError` leaves `path` as it was.
+
+    The name of the file beside cannot be guessed, so nobody can put a link in its place.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def replace_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write one JSON object to `path`, whole or not at all."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    replace_file(path, [text.encode("utf-8", "replace"), b"\n"])
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new or moved name in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems cannot
+            raise
+    finally:
+        os.close(descriptor)

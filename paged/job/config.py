@@ -1,0 +1,55 @@
+"""JobConfig: everything that decides what a job writes, and where each setting came from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.job.output_file import STDOUT
+from pagedrun.paged.job.prompts import PromptConfig
+from pagedrun.paged.job.reader import DEFAULT_MAX_LINE_BYTES
+from pagedrun.paged.sampling import SamplingParams
+
+REPORT_SUFFIX = ".report.json"
+MANIFEST_SUFFIX = ".run.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """One job. `input` and `output` are paths, or `-` for the standard streams.
+
+    `tokenizer` is a folder, None for the model's own. `chat_template` is Jinja text. `limit` is
+    the number of rows to read. `report` is where the report goes instead of beside the output.
+    `origins` names where a setting came from ("flag", "recipe"); one that is not in it is the
+    default.
+    """
+
+    input: str
+    output: str
+    engine: EngineConfig
+    tokenizer: Path | None = None
+    chat_template: str | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    prompts: PromptConfig = field(default_factory=PromptConfig)
+    limit: int | None = None
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+    overwrite: bool = False
+    ordered: bool = False
+    report: Path | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def report_path(self) -> Path | None:
+        """Where the report goes: as asked, else beside the output; None if that is a stream."""
+        return self.report or self._beside(REPORT_SUFFIX)
+
+    @property
+    def manifest_path(self) -> Path | None:
+        """Where the manifest goes: beside the output; None if that is a stream."""
+        return self._beside(MANIFEST_SUFFIX)
+
+    def _beside(self, suffix: str) -> Path | None:
+        path = Path(self.output)
+        if self.output == STDOUT or (path.exists() and not path.is_file()):
+            return None
+        return path.with_name(path.name + suffix)

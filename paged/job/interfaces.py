@@ -1,0 +1,75 @@
+"""What the job asks of tokenizer and engine, so that its tests need neither weights nor torch."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.report.timeline import StepRecord
+from pagedrun.paged.request import Completion, Request
+
+
+class ModelShape(Protocol):
+    """The part of `ModelConfig` that bounds a request."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits; every token id is below it."""
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Longest context that the model was made for, in tokens."""
+
+
+class TokenizerLike(Protocol):
+    """The part of `Tokenizer` that turns prompts into ids."""
+
+    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+        """Return the ids of each text; `RowError` if one of them cannot be encoded."""
+
+    def render_chat(self, messages: list[dict[str, Any]]) -> str:
+        """Return the chat as text; `RowError` (`template_error`) if the template refuses it."""
+
+
+class RunLike(Protocol):
+    """The part of `Run` that a job reads; iterated once."""
+
+    def __iter__(self) -> Iterator[Completion]:
+        """Yield exactly one completion for each request, as they finish."""
+
+    def report(self) -> dict[str, Any]:
+        """Return what happened, in the shape of the report file, without the rows."""
+
+
+class EngineLike(Protocol):
+    """The part of `Engine` that a job drives."""
+
+    def warm_up(self) -> None:
+        """Compile what a run will use, so that its own time is spent on rows."""
+
+    def start(
+        self, requests: Sequence[Request], on_step: Callable[[StepRecord], None] | None = None
+    ) -> RunLike:
+        """Plan the requests and return their run."""
+
+
+class OpenModel(Protocol):
+    """A model whose shape and tokenizer are known and whose weights are not yet read.
+
+    Every mistake in the input is found with it, before the minutes that weights may take.
+    """
+
+    @property
+    def config(self) -> ModelShape:
+        """Return the model's shape."""
+
+    @property
+    def tokenizer(self) -> TokenizerLike:
+        """Return the tokenizer, with the chat template in force."""
+
+    def load_engine(self) -> EngineLike:
+        """Read the weights."""
+
+
+ModelOpener = Callable[[EngineConfig, Path, str | None], OpenModel]
+"""Opens (engine configuration, tokenizer folder, chat template or None for the folder's own)."""

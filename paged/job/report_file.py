@@ -1,0 +1,61 @@
+"""The report of a job: the engine's figures, completed with what only the job knows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagedrun.paged.job.tally import Tally
+
+_ENGINE_KEYS = {  # what the report holds for a job of which no row reached the engine: zeros
+    "tokens": ("prompt", "cached", "computed", "generated", "preempted_recomputed"),
+    "time": (
+        "load_s",
+        "compile_s",
+        "plan_s",
+        "run_s",
+        "prompt_tokens_per_s",
+        "generated_tokens_per_s",
+    ),
+    "kv": (
+        "block_size",
+        "num_blocks",
+        "bytes_per_token",
+        "pool_bytes",
+        "peak_blocks",
+        "utilization_at_peak",
+        "tail_waste",
+        "contiguous_utilization",
+        "contiguous_max_requests",
+        "paged_max_requests",
+    ),
+    "prefix": (
+        "hit_tokens",
+        "hit_rate",
+        "achievable_hit_rate",
+        "hits",
+        "misses",
+        "shared_blocks_peak",
+        "bytes_saved",
+        "attention_bytes_read",
+        "attention_bytes_without_sharing",
+    ),
+    "copy_on_write": ("forks", "block_copies"),
+    "preemptions": ("swap", "recompute"),
+    "memory": ("weights", "kv_pool", "activations_peak", "other", "device_total"),
+}
+
+
+def empty_engine_report() -> dict[str, Any]:
+    """Return the engine's part of the report for a run in which it had nothing to do."""
+    report: dict[str, Any] = {name: dict.fromkeys(keys, 0) for name, keys in _ENGINE_KEYS.items()}
+    return {**report, "timeline": [], "config": {}, "hardware": {}}
+
+
+def job_report(engine_report: Mapping[str, Any], tally: Tally) -> dict[str, Any]:
+    """Return the whole report, rows first."""
+    report: dict[str, Any] = {"rows": tally.rows()}
+    accuracy = tally.accuracy()
+    if accuracy is not None:
+        report["accuracy"] = accuracy
+    report.update(engine_report)
+    report["finish_reasons"] = dict(tally.finish_reasons)
+    return report

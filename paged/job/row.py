@@ -1,0 +1,86 @@
+"""Row: one non-blank line of the input, and the name by which its answer is found again."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pagedrun.paged.errors import RowError, UsageError
+
+ID_COLUMNS = ("id", "custom_id")
+MAX_ID_CHARS = 1024
+MAX_SHOWN_DUPLICATES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One input row, or the reason why it cannot be one.
+
+    `index` counts non-blank lines from 0, `line` physical lines from 1, `byte_offset` the bytes
+    before the line. `digest` is the SHA-256 of the line without its end, so that an edited input
+    can be noticed. A row with an `error` has whatever columns could still be read.
+    """
+
+    index: int
+    line: int
+    byte_offset: int
+    digest: bytes
+    id: str | int
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    error: RowError | None = None
+
+
+def id_column(columns: Mapping[str, Any]) -> str | None:
+    """Return the column that names the row: `id`, else `custom_id`; null counts as absent."""
+    return next((name for name in ID_COLUMNS if columns.get(name) is not None), None)
+
+
+def row_id(columns: Mapping[str, Any], index: int) -> str | int:
+    """Return the row's own id as given, or `row-<index>`.
+
+    Raises `RowError` (`invalid_id`) for anything but a string or an integer.
+    """
+    name = id_column(columns)
+    if name is None:
+        return default_id(index)
+    value = columns[name]
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise RowError("invalid_id", f"{name} must be a string or an integer", param=name)
+    if len(str(value)) > MAX_ID_CHARS:
+        raise RowError("invalid_id", f"{name} is longer than {MAX_ID_CHARS} characters", param=name)
+    return value
+
+
+def at_line(error: RowError, line: int) -> RowError:
+    """Return `error` with the physical line it belongs to, if it does not name one already."""
+    if error.line is not None:
+        return error
+    return RowError(error.code, error.message, param=error.param, line=line)
+
+
+def default_id(index: int) -> str:
+    """Return the id of a row that has none."""
+    return f"row-{index}"
+
+
+def refuse_duplicate_ids(rows: Iterable[Row], source: str) -> None:
+    """Raise `UsageError` with line numbers if two rows have the same id, 1 and "1" included.
+
+    Answers are joined to their rows by id, so two rows of one name lose one of the answers.
+    """
+    first_line: dict[str, int] = {}
+    found: list[str] = []
+    num_duplicates = 0
+    for row in rows:
+        key = str(row.id)
+        line = first_line.setdefault(key, row.line)
+        if line != row.line:
+            num_duplicates += 1
+            if len(found) < MAX_SHOWN_DUPLICATES:
+                shown = key if len(key) <= 40 else key[:39] + "…"
+                found.append(f"{shown!r} on lines {line} and {row.line}")
+    if found:
+        more = f" and {num_duplicates - len(found)} more" if num_duplicates > len(found) else ""
+        raise UsageError(
+            f"{source}: ids must be unique, but {'; '.join(found)}{more}; "
+            "give each row its own id or leave the column out"
+        )

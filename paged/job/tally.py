@@ -1,0 +1,61 @@
+"""Tally: how the rows of a job ended, counted as they are written."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from pagedrun.paged.errors import EngineError
+from pagedrun.paged.job.requests import JobRow
+from pagedrun.paged.request import Completion
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a job with `total` rows. Accuracy counts rows that name an `expected` answer."""
+
+    total: int
+    ok: int = 0
+    failed: int = 0
+    skipped: int = 0
+    num_expected: int = 0
+    num_correct: int = 0
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+
+    def note_failed(self, row: JobRow) -> None:
+        """Count a row that was never asked of the engine, or that it could not answer."""
+        self.failed += 1
+        self.finish_reasons["error"] += 1
+        self.num_expected += row.expected is not None
+
+    def note_completion(self, row: JobRow, completion: Completion) -> None:
+        """Count a row that came back from the engine, answered or not."""
+        if completion.error is not None:
+            self.note_failed(row)
+            return
+        self.ok += 1
+        self.finish_reasons.update(output.finish_reason.value for output in completion.outputs)
+        if row.expected is not None:
+            self.num_expected += 1
+            self.num_correct += completion.outputs[0].text.strip() == row.expected.strip()
+
+    def check(self) -> None:
+        """Raise `EngineError` unless every row was counted once."""
+        done = self.ok + self.failed + self.skipped
+        if done != self.total:
+            raise EngineError(
+                f"{self.total} rows were read but {done} are accounted for; please report this"
+            )
+
+    def rows(self) -> dict[str, int]:
+        """Return the `rows` object of report and manifest."""
+        return {
+            "total": self.total,
+            "ok": self.ok,
+            "failed": self.failed,
+            "skipped": self.skipped,
+        }
+
+    def accuracy(self) -> dict[str, int] | None:
+        """Return the `accuracy` object of the report; None if no row names an answer."""
+        if not self.num_expected:
+            return None
+        return {"expected": self.num_expected, "correct": self.num_correct}

@@ -1,0 +1,84 @@
+"""RowWriter: output rows as lines, each written once and made durable within a second."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pagedrun.paged.job.atomic import replace_file
+from pagedrun.paged.job.output_file import OutputError, OutputFile
+
+SYNC_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Span:
+    """Where the line of a row stands in the output."""
+
+    index: int
+    offset: int
+    num_bytes: int
+
+
+class RowWriter:
+    """Appends rows to a claimed output. With `ordered`, `finish` sorts them by their index.
+
+    `hold` keeps signals away while a row is being written.
+    """
+
+    def __init__(
+        self,
+        output: OutputFile,
+        *,
+        ordered: bool = False,
+        hold: Callable[[], AbstractContextManager[None]] = nullcontext,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._output = output
+        self._spans: list[_Span] | None = [] if ordered else None
+        self._hold = hold
+        self._clock = clock
+        self._synced = clock()
+
+    def begin(self) -> None:
+        """Drop what an earlier run left in the output; call once, before the first row."""
+        self._output.begin()
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one row with a single write. Raises `OutputError`."""
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        # "replace": a model's text is the engine's to keep whole, but a row is never lost for it.
+        data = text.encode("utf-8", "replace") + b"\n"
+        with self._hold():
+            offset = self._output.append(data)
+            if self._spans is not None:
+                self._spans.append(_Span(row["index"], offset, len(data)))
+        if self._clock() - self._synced >= SYNC_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make all rows so far durable. Raises `OutputError`."""
+        self._output.sync()
+        self._synced = self._clock()
+
+    def finish(self) -> None:
+        """Make all rows durable and put them in input order if that was asked."""
+        self.sync()
+        if self._spans is not None:
+            path = Path(os.path.realpath(self._output.path))
+            try:
+                replace_file(path, self._sorted_lines(sorted(self._spans)))
+            except OSError as error:
+                raise OutputError(
+                    f"{path} could not be put in input order ({error.strerror}); every row is in "
+                    "it, in the order in which they finished",
+                    error,
+                ) from error
+
+    def _sorted_lines(self, spans: list[_Span]) -> Iterator[bytes]:
+        for span in spans:
+            yield self._output.read(span.offset, span.num_bytes)

@@ -1,0 +1,299 @@
+"""The command as a user meets it: help, exit statuses, what goes to which stream."""
+
+import errno
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagedrun import __version__
+from pagedrun.cli import exits
+from pagedrun.cli.main import main
+from pagedrun.cli.options import default_of
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.errors import EngineError, ModelError, RowError, UsageError
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.job import JobResult
+from pagedrun.paged.job.listener import JobListener, Phase
+from pagedrun.paged.job.output_file import OutputError
+from pagedrun.paged.job.report_file import empty_engine_report
+from pagedrun.paged.job.signals import JobInterrupted
+from pagedrun.paged.job.tally import Tally
+
+HOSTILE = "\x1b[2J[/red]\u202e:smile:"
+HEAVY = {"torch", "transformers", "numba", "numpy", "tokenizers", "huggingface_hub", "jinja2"}
+
+FLAGS = """
+--output -o --model --revision --tokenizer --device --dtype --max-model-len --max-tokens
+--temperature --top-p --top-k --min-p --n --seed --stop --stop-token-ids --ignore-eos --min-tokens
+--system --prompt-template --prompt-field --chat-template --limit --block-size --num-blocks
+--kv-cache-memory-bytes --max-num-seqs --max-num-batched-tokens --prefix-caching
+--no-prefix-caching --preemption-mode --swap-space-bytes --overwrite --ordered --progress --report
+--json --quiet
+"""
+
+RunJob = Callable[[JobConfig, JobListener], JobResult]
+
+
+def result_with(num_failed: int) -> JobResult:
+    report = {
+        "rows": {"total": 3, "ok": 3 - num_failed, "failed": num_failed, "skipped": 0},
+        **empty_engine_report(),
+        "finish_reasons": {"stop": 3 - num_failed, "error": num_failed},
+    }
+    return JobResult(report, num_failed, Path("out.report.json"), None)
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command with a job that does what it is told; return status, stdout and stderr."""
+
+    def run_command(job: RunJob | BaseException | None, *args: str) -> tuple[int, str, str]:
+        def run_job(config: JobConfig, listener: JobListener) -> JobResult:
+            if isinstance(job, BaseException):
+                raise job
+            return result_with(0) if job is None else job(config, listener)
+
+        monkeypatch.setattr("pagedrun.paged.job.job.run_job", run_job)
+        monkeypatch.setattr("pagedrun.kernels.threads.prepare_environment", lambda: None)
+        monkeypatch.setattr("sys.argv", ["pagedrun", *args])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert isinstance(caught.value.code, int)
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return run_command
+
+
+class TestExitStatus:
+    @pytest.mark.parametrize(("num_failed", "status"), [(0, 0), (1, 3), (3, 3)])
+    def test_of_a_finished_job(self, run: Any, num_failed: int, status: int) -> None:
+        assert run(lambda config, listener: result_with(num_failed), "generate", "x")[0] == status
+
+    @pytest.mark.parametrize(
+        ("error", "status"),
+        [
+            (UsageError("u"), 2),
+            (ModelError("m"), 2),
+            (RowError("invalid_param", "r"), 2),
+            (EngineError("e"), 1),
+            (OutputError("o", OSError(errno.ENOSPC, "full")), 4),
+            (JobInterrupted(signal.SIGINT), 130),
+            (JobInterrupted(signal.SIGTERM), 143),
+            (KeyboardInterrupt(), 130),
+            (MemoryError(), 1),
+            (RuntimeError("bug"), 1),
+            (OSError(errno.EIO, "io"), 1),
+        ],
+        ids=lambda value: repr(value),
+    )
+    def test_of_an_error(self, run: Any, error: BaseException, status: int) -> None:
+        got, out, err = run(error, "generate", "x.jsonl")
+        assert got == status
+        assert out == ""
+        assert "Traceback" not in err
+        # The line about the demo model, and one sentence.
+        assert len(err.strip().splitlines()) == 2
+
+    def test_a_reader_that_went_away_ends_it_quietly(self, run: Any) -> None:
+        pipe = BrokenPipeError(errno.EPIPE, "Broken pipe")
+        error = OutputError("stdout", pipe)
+        error.__cause__ = pipe
+        assert run(error, "generate", "x.jsonl", "-o", "-", "--quiet") == (4, "", "")
+
+    def test_debug_shows_where(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PAGEDRUN_DEBUG", "1")
+        status, _, err = run(RuntimeError("bug"), "generate", "x.jsonl")
+        assert status == 1
+        assert "Traceback" in err
+
+    @pytest.mark.parametrize(
+        "args",
+        [
+            ["generate"],
+            ["generate", "x.jsonl", "--no-such-flag"],
+            ["generate", "x.jsonl", "extra"],
+            ["generate", "x.jsonl", "--max-tokens", "many"],
+            ["generate", "x.jsonl", "--dtype", "float8"],
+            ["generate", "x.jsonl", "--kv-cache-memory-bytes", "lots"],
+            ["generate", "x.jsonl", "--limit", "0"],
+            ["generate", "x.jsonl", "--top-p", "2"],
+            ["nonsense"],
+            [],
+        ],
+    )
+    def test_of_a_wrong_command_line(self, run: Any, args: list[str]) -> None:
+        status, _, err = run(None, *args)
+        assert status == 2
+        assert "Traceback" not in err
+
+
+class TestHostileText:
+    @pytest.mark.parametrize(
+        "args",
+        [
+            ["generate", f"{HOSTILE}.jsonl"],
+            ["generate", "x.jsonl", f"--{HOSTILE}"],
+            ["generate", "x.jsonl", HOSTILE],
+            ["generate", "x.jsonl", "--max-tokens", HOSTILE],
+            ["generate", "x.jsonl", "--dtype", HOSTILE],
+            ["generate", "x.jsonl", "--model", HOSTILE],
+            ["generate", "x.jsonl", "--system", f"@{HOSTILE}"],
+            ["generate", "x.jsonl", "--kv-cache-memory-bytes", HOSTILE],
+            ["generate", "x.jsonl", "--prompt-template", "{{" + HOSTILE],
+            [HOSTILE],
+        ],
+    )
+    def test_on_the_command_line(self, run: Any, args: list[str]) -> None:
+        _, out, err = run(UsageError(f"{args[1:]} {HOSTILE} is wrong"), *args)
+        self.check(out + err)
+
+    def test_in_errors_warnings_and_reports(self, run: Any) -> None:
+        for error in (UsageError(HOSTILE), EngineError(HOSTILE), ValueError(HOSTILE)):
+            self.check(run(error, "generate", "x.jsonl")[2])
+
+        def job(config: JobConfig, listener: JobListener) -> JobResult:
+            listener.on_phase(Phase.RUN)
+            listener.on_tally(Tally(total=1, ok=1))
+            listener.on_warning(HOSTILE)
+            result = result_with(0)
+            result.report["finish_reasons"] = {HOSTILE: 1}
+            return result
+
+        _, out, err = run(job, "generate", "x.jsonl", "-o", f"{HOSTILE}.jsonl")
+        assert err.count("\\x1b[2J[/red]\\u202e:smile:") == 3
+        self.check(out + err)
+
+    def check(self, text: str) -> None:
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+
+
+class TestStreams:
+    def test_tables_go_to_stderr(self, run: Any) -> None:
+        status, out, err = run(None, "generate", "x.jsonl")
+        assert (status, out) == (0, "")
+        assert "bundled demo model" in err
+        assert "KV pool" in err
+        assert "3 rows: 3 ok → x.out.jsonl" in err
+
+    def test_json_is_the_only_thing_on_stdout(self, run: Any) -> None:
+        _, out, err = run(None, "generate", "x.jsonl", "--json")
+        assert json.loads(out) == result_with(0).report
+        assert "KV pool" in err
+
+    def test_quiet_is_quiet(self, run: Any) -> None:
+        def job(config: JobConfig, listener: JobListener) -> JobResult:
+            listener.on_warning("w")
+            return result_with(1)
+
+        assert run(job, "generate", "x.jsonl", "--quiet") == (3, "", "")
+        assert run(UsageError("u"), "generate", "x.jsonl", "--quiet") == (2, "", "Error: u\n")
+
+    def test_flags_reach_the_job(self, run: Any) -> None:
+        seen: list[JobConfig] = []
+
+        def job(config: JobConfig, listener: JobListener) -> JobResult:
+            seen.append(config)
+            return result_with(0)
+
+        args = (
+            "generate in.jsonl -o o.jsonl --overwrite --ordered --limit 5 --max-tokens 7 --top-k -1"
+            " --stop a --stop b --stop-token-ids 1,2 --no-prefix-caching --dtype bfloat16"
+            " --kv-cache-memory-bytes 1MiB --swap-space-bytes 0 --preemption-mode recompute"
+            " --report r.json --ignore-eos --n 2"
+        )
+        assert run(job, *args.split())[0] == 0
+        (config,) = seen
+        assert (config.input, config.output, config.limit) == ("in.jsonl", "o.jsonl", 5)
+        assert (config.overwrite, config.ordered, config.report) == (True, True, Path("r.json"))
+        sampling = config.sampling
+        assert (sampling.max_tokens, sampling.top_k, sampling.n) == (7, -1, 2)
+        assert (sampling.stop, sampling.stop_token_ids) == (("a", "b"), (1, 2))
+        assert sampling.ignore_eos
+        engine = config.engine
+        assert (engine.prefix_caching, engine.dtype) == (False, "bfloat16")
+        assert (engine.kv_cache_memory_bytes, engine.swap_space_bytes) == (2**20, 0)
+        assert engine.preemption_mode == "recompute"
+        assert config.origins["preemption_mode"] == "flag"
+        assert "block_size" not in config.origins
+
+
+class TestHelp:
+    @pytest.mark.parametrize("args", [["--help"], ["generate", "--help"], ["--version"]])
+    def test_it_imports_nothing_heavy(self, args: list[str]) -> None:
+        code = (
+            "import sys\n"
+            f"sys.argv = ['pagedrun', *{args!r}]\n"
+            "from pagedrun.cli.main import main\n"
+            "try:\n    main()\n"
+            "except SystemExit as error:\n    status = error.code\n"
+            "print(status, *sorted(sys.modules), file=sys.stderr)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        )
+        status, *modules = done.stderr.split()
+        assert status == "0"
+        assert HEAVY & set(modules) == set()
+        assert done.stdout
+
+    def test_importing_the_package_is_light(self) -> None:
+        code = "import sys, pagedrun; print(*sys.modules)"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        )
+        assert (HEAVY | {"typer", "rich"}) & set(done.stdout.split()) == set()
+
+    def test_the_module_is_the_command(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "pagedrun", "--version"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        assert done.stdout == f"pagedrun {__version__}\n"
+
+    def test_every_flag_is_named_in_full_at_80_columns(
+        self, run: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        status, out, _ = run(None, "generate", "--help")
+        assert status == 0
+        for flag in FLAGS.split():
+            assert f"{flag} " in out, flag
+        assert "Examples:" in out
+        assert "Exit status:" in out
+
+    def test_defaults_are_read_from_where_they_live(self) -> None:
+        assert default_of(EngineConfig, "max_num_seqs") == str(EngineConfig(Path()).max_num_seqs)
+        assert default_of(EngineConfig, "num_blocks") is None
+
+
+def test_every_status_of_the_table_is_in_the_help(run: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = run(None, "generate", "--help")
+    sentence = " ".join(out[out.index("Exit status:") :].split())
+    for status in (exits.OK, exits.ENGINE_FAILED, exits.REFUSED, exits.ROWS_FAILED):
+        assert f"{status} " in sentence
+    for status in (exits.STOPPED_EARLY, exits.INTERRUPTED, 143):
+        assert f"{status} " in sentence
+
+
+def test_the_public_names() -> None:
+    import pagedrun
+
+    assert set(pagedrun.__all__) == {"LLM", "SamplingParams", "__version__"}
+    assert pagedrun.SamplingParams(max_tokens=3).max_tokens == 3
+    assert set(pagedrun.__all__) <= set(dir(pagedrun))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = pagedrun.nonsense
