@@ -1,0 +1,149 @@
+"""The engine against Transformers: the same tokens, greedy and in float32, however it runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import torch
+import transformers
+
+from pagedrun.paged.llm import LLM
+from pagedrun.paged.sampling import SamplingParams
+
+NUM_GENERATED = 40
+VOCAB = 256  # ids of plain bytes; the models' special ids stay out of the prompts
+# Lengths 1, block − 1, block, block + 1, 2 · block, 3 · block + 7 for blocks of 16, 64 and 256.
+LENGTHS = sorted({1, 600} | {n for b in (16, 64, 256) for n in (b - 1, b, b + 1, 2 * b, 3 * b + 7)})
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 256,
+}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-mha-untied": ("llama", {"num_key_value_heads": 4, "tie_word_embeddings": False}),
+    "llama-gqa-tied-llama3": (
+        "llama",
+        {"num_key_value_heads": 2, "tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE},
+    ),
+    "llama-biased-linear": (
+        "llama",
+        {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
+        },
+    ),
+    "mistral-window": ("mistral", {"num_key_value_heads": 2, "sliding_window": 100}),
+    "mistral-full": ("mistral", {"num_key_value_heads": 2, "sliding_window": None}),
+    "qwen2-gqa-tied": ("qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": True}),
+    "qwen2-window-upper-layers": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 50, "max_window_layers": 1},
+    ),
+    "qwen3-gqa": ("qwen3", {"num_key_value_heads": 2, "tie_word_embeddings": False}),
+    "qwen3-mqa-yarn-tied": (
+        "qwen3",
+        {"num_key_value_heads": 1, "tie_word_embeddings": True, "rope_parameters": YARN_ROPE},
+    ),
+}
+
+
+class MakeModel(Protocol):
+    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A model folder and what Transformers generates with it for each prompt length."""
+
+    folder: Path
+    prompts: list[list[int]]
+    tokens: list[list[int]]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def oracle(request: pytest.FixtureRequest, make_model: MakeModel) -> Oracle:
+    family, overrides = MODELS[request.param]
+    folder = make_model(family, request.param, max_position_embeddings=1024, **overrides)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None  # or it would fill in for the one not given
+    generator = torch.Generator().manual_seed(1)
+    shared = torch.randint(VOCAB, (max(LENGTHS),), generator=generator).tolist()
+    # Every length is a prefix of the longest, so that the cache has work; half of them twice,
+    # with another ending, so that the last block is not the same.
+    prompts = [shared[:length] for length in LENGTHS]
+    prompts += [[*shared[: length - 1], 7] for length in LENGTHS[::2]]
+    return Oracle(folder, prompts, [_generate(model, prompt) for prompt in prompts])
+
+
+@torch.inference_mode()
+def _generate(model: Any, prompt: list[int]) -> list[int]:
+    out = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        generation_config=transformers.GenerationConfig(
+            max_new_tokens=NUM_GENERATED, do_sample=False, eos_token_id=None, pad_token_id=0
+        ),
+    )
+    return list(out[0, len(prompt) :].tolist())
+
+
+def _check(oracle: Oracle, **engine: Any) -> dict[str, Any]:
+    llm = LLM(oracle.folder, dtype="float32", **engine)
+    params = SamplingParams(max_tokens=NUM_GENERATED, ignore_eos=True)
+    completions = llm.generate(oracle.prompts, params)
+    for prompt, expected, completion in zip(
+        oracle.prompts, oracle.tokens, completions, strict=True
+    ):
+        assert completion.error is None
+        assert list(completion.outputs[0].token_ids) == expected, f"prompt of {len(prompt)} tokens"
+    return llm.report
+
+
+@pytest.mark.parametrize("chunk", [2048, 37])
+@pytest.mark.parametrize("prefix_caching", [True, False], ids=["cached", "uncached"])
+@pytest.mark.parametrize("block_size", [16, 64, 256])
+def test_tokens_equal_transformers(
+    oracle: Oracle, block_size: int, prefix_caching: bool, chunk: int
+) -> None:
+    report = _check(
+        oracle,
+        block_size=block_size,
+        prefix_caching=prefix_caching,
+        max_num_batched_tokens=chunk,
+        max_num_seqs=len(oracle.prompts),
+    )
+    assert (report["prefix"]["hit_tokens"] > 0) == prefix_caching
+
+
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+@pytest.mark.parametrize("block_size", [16, 64, 256])
+def test_tokens_equal_transformers_when_preempted(
+    oracle: Oracle, block_size: int, mode: str
+) -> None:
+    needed = -(-(max(LENGTHS) + NUM_GENERATED) // block_size)
+    report = _check(
+        oracle,
+        block_size=block_size,
+        num_blocks=needed + 2,
+        preemption_mode=mode,
+        max_num_batched_tokens=301,
+        prefix_caching=False,
+    )
+    if block_size == 16:  # larger blocks grow too rarely for sequences to collide
+        assert report["preemptions"][mode] > 0
+
+
+def test_a_single_sequence_at_a_time_gives_the_same_tokens(oracle: Oracle) -> None:
+    _check(oracle, max_num_seqs=1, max_num_batched_tokens=64)

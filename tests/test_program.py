@@ -1,0 +1,219 @@
+"""The program as a user runs it: real processes, the bundled model, files on disk."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from pagedrun import LLM, SamplingParams
+from pagedrun.recipes import demo
+
+CONTRACT_KEYS = {
+    "rows": {"total", "ok", "failed", "skipped"},
+    "tokens": {"prompt", "cached", "computed", "generated", "preempted_recomputed"},
+    "time": {"load_s", "plan_s", "run_s", "prompt_tokens_per_s", "generated_tokens_per_s"},
+    "kv": {
+        "block_size",
+        "num_blocks",
+        "bytes_per_token",
+        "pool_bytes",
+        "peak_blocks",
+        "utilization_at_peak",
+        "tail_waste",
+        "contiguous_utilization",
+        "contiguous_max_requests",
+        "paged_max_requests",
+    },
+    "prefix": {
+        "hit_tokens",
+        "hit_rate",
+        "achievable_hit_rate",
+        "hits",
+        "misses",
+        "shared_blocks_peak",
+        "bytes_saved",
+        "attention_bytes_read",
+        "attention_bytes_without_sharing",
+    },
+    "copy_on_write": {"forks", "block_copies"},
+    "preemptions": {"swap", "recompute"},
+    "memory": {"weights", "kv_pool", "activations_peak", "other", "device_total"},
+    "config": set(),
+    "hardware": set(),
+}
+ROW_KEYS = {"index", "id", "text", "finish_reason", "outputs", "usage", "input", "error"}
+
+
+class MakeModel(Protocol):
+    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+
+
+def pagedrun(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pagedrun", *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("demo")
+    done = pagedrun("generate", str(demo.demo_prompts_path()), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""  # stdout is for data
+    return folder / "prompts.out.jsonl", done.stderr
+
+
+def test_the_demo_answers_its_questions(demo_run: tuple[Path, str]) -> None:
+    output, _ = demo_run
+    rows = read_rows(output)
+    questions = read_rows(demo.demo_prompts_path())
+    assert sorted(row["index"] for row in rows) == list(range(len(questions)))
+    assert {row["id"] for row in rows} == {question["id"] for question in questions}
+    right = sum(row["text"].strip() == row["input"]["expected"] for row in rows)
+    assert right / len(rows) >= 0.99
+    assert all(set(row) == ROW_KEYS for row in rows)
+
+
+def test_the_demo_finds_every_shared_prefix(demo_run: tuple[Path, str]) -> None:
+    report = json.loads(Path(f"{demo_run[0]}.report.json").read_text())
+    prefix = report["prefix"]
+    assert prefix["achievable_hit_rate"] > 0.9
+    assert prefix["hit_rate"] == pytest.approx(prefix["achievable_hit_rate"], rel=0.01)
+
+
+def test_the_report_keeps_the_contract(demo_run: tuple[Path, str]) -> None:
+    report = json.loads(Path(f"{demo_run[0]}.report.json").read_text())
+    for name, keys in CONTRACT_KEYS.items():
+        assert keys <= set(report[name]), name
+    point = {"t", "step", "running", "waiting", "blocks_used", "blocks_shared", "blocks_cached"}
+    assert all(point | {"tokens"} == set(each) for each in report["timeline"])
+    assert report["rows"]["total"] == sum(report["rows"][k] for k in ("ok", "failed", "skipped"))
+    tokens = report["tokens"]
+    assert tokens["prompt"] == tokens["cached"] + tokens["computed"]
+    rows = read_rows(demo_run[0])
+    assert tokens["prompt"] == sum(row["usage"]["prompt_tokens"] for row in rows)
+    assert tokens["cached"] == sum(row["usage"]["cached_tokens"] for row in rows)
+    assert tokens["generated"] == sum(row["usage"]["completion_tokens"] for row in rows)
+
+
+def test_the_screen_names_the_model_the_accuracy_and_the_memory(demo_run: tuple[Path, str]) -> None:
+    _, screen = demo_run
+    assert "bundled demo model" in screen.splitlines()[0]
+    for word in ("accuracy", "hit rate", "KV pool", "utilisation"):
+        assert word in screen
+    assert "\x1b" not in screen  # not a terminal: no escapes
+
+
+def test_a_file_of_every_kind_of_row(tmp_path: Path) -> None:
+    """Good, sampled, malformed and impossible rows side by side: one answer each, in order."""
+    lines = [
+        '{"id": "plain", "prompt": "Hello"}',
+        '{"id": "chat", "messages": [{"role": "user", "content": "Show Ada Moss."}]}',
+        '{"prompt_token_ids": [5, 6, 7], "n": 3, "temperature": 1.0, "max_tokens": 5}',
+        '{"id": "broken", "prompt": ',
+        "",
+        '{"id": "nothing"}',
+        '{"id": "[/red]\\u001b[2J", "prompt": "' + "x " * 5000 + '"}',
+        '{"prompt_token_ids": [999999]}',
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    done = pagedrun("generate", "rows.jsonl", "--ordered", "--max-tokens", "9", cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "\x1b" not in done.stderr
+    rows = read_rows(tmp_path / "rows.out.jsonl")
+    assert [row["index"] for row in rows] == list(range(7))
+    codes = [row["error"] and row["error"]["code"] for row in rows]
+    assert codes[:3] == [None, None, None]
+    assert codes[3] == "invalid_json_line"
+    assert rows[3]["error"]["line"] == 4
+    assert codes[5:] == ["prompt_too_long", "token_id_out_of_range"]
+    assert len(rows[2]["outputs"]) == 3
+    assert all(set(row) == ROW_KEYS for row in rows)
+
+
+def broken_copy(source: Path, target: Path, fault: str) -> Path:
+    """Copy a model folder and break it in the way that `fault` names."""
+    shutil.copytree(source, target)
+    weights = target / "model.safetensors"
+    if fault == "only .bin weights":
+        weights.rename(target / "pytorch_model.bin")
+    elif fault == "a missing shard":
+        index = json.loads((target / "model.safetensors.index.json").read_text())
+        (target / sorted(set(index["weight_map"].values()))[-1]).unlink()
+    elif fault == "a misshapen tensor":
+        tensors = load_file(weights)
+        tensors["model.norm.weight"] = tensors["model.norm.weight"][:-1].clone()
+        save_file(tensors, weights)
+    elif fault == "a tokenizer larger than the embedding":
+        tensors = load_file(weights)
+        config = json.loads((target / "config.json").read_text())
+        config["vocab_size"] = 260
+        (target / "config.json").write_text(json.dumps(config))
+        for name in ("model.embed_tokens.weight", "lm_head.weight"):
+            if name in tensors:
+                tensors[name] = tensors[name][:260].clone()
+        save_file(tensors, weights)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("a wrong folder", ["nowhere"]),
+        ("only .bin weights", ["safetensors", ".bin"]),
+        ("a missing shard", ["model-0000"]),
+        ("a misshapen tensor", ["model.norm.weight", "63", "64"]),
+        ("a tokenizer larger than the embedding", ["tokenizer", "261", "260"]),
+    ],
+)
+def test_a_bad_model_folder_gets_one_sentence(
+    fault: str, words: list[str], make_model: MakeModel, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "Hello"}\n')
+    shards = {"max_shard_size": "100KB"} if fault == "a missing shard" else {}
+    good = make_model("qwen3", "good", **shards)
+    model = tmp_path / "nowhere"
+    if fault != "a wrong folder":
+        model = broken_copy(good, tmp_path / "model", fault)
+    done = pagedrun("generate", "rows.jsonl", "--model", str(model), cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("Error")]
+    assert all(word in sentence for word in words), sentence
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "rows.out.jsonl").exists()
+
+
+def test_help_imports_no_torch(tmp_path: Path) -> None:
+    done = pagedrun("generate", "--help", cwd=tmp_path, PYTHONPROFILEIMPORTTIME="1")
+    assert done.returncode == 0
+    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+    assert "pagedrun.cli.generate" in imported
+    assert not imported & {"torch", "transformers", "numba", "numpy"}
+
+
+def test_the_same_from_python(demo_run: tuple[Path, str]) -> None:
+    expected = {row["id"]: row["text"] for row in read_rows(demo_run[0])}
+    questions = read_rows(demo.demo_prompts_path())[:20]
+    llm = LLM(model=demo.demo_model_folder())
+    completions = llm.generate(
+        [question["messages"] for question in questions], SamplingParams(max_tokens=256)
+    )
+    assert [each.outputs[0].text for each in completions] == [
+        expected[question["id"]] for question in questions
+    ]
+    assert llm.report["prefix"]["hit_tokens"] > 0
