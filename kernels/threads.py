@@ -23,10 +23,8 @@ import os
 import sys
 from collections.abc import Iterator
 from ctypes import CDLL
-from pathlib import Path
 
-CGROUP_ROOT = Path("/sys/fs/cgroup")
-CGROUP_MEMBERSHIP = Path("/proc/self/cgroup")
+from pagedrun.kernels.cgroup import ControlGroup, control_groups
 
 
 def cpu_quota() -> int:
@@ -80,40 +78,22 @@ def _threading_layer() -> str:
 
 def _cgroup_quotas() -> Iterator[float]:
     """Yield the CPU quota of this process's control group and of each group around it."""
-    try:
-        memberships = CGROUP_MEMBERSHIP.read_text().splitlines()
-    except OSError:  # not Linux
-        return
-    for line in memberships:
-        _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            folders, read = [CGROUP_ROOT, CGROUP_ROOT / "unified"], _read_v2
-        elif "cpu" in controllers.split(","):
-            folders, read = [CGROUP_ROOT / "cpu", CGROUP_ROOT / controllers], _read_v1
-        else:
-            continue
-        for root in folders:
-            folder = root / group.lstrip("/")
-            for each in (folder, *folder.parents):
-                quota = read(each)
-                if quota is not None:
-                    yield quota
-                if each == root:
-                    break
+    for group in control_groups("cpu"):
+        quota = _quota_v2(group) if group.version == 2 else _quota_v1(group)
+        if quota is not None:
+            yield quota
 
 
-def _read_v2(folder: Path) -> float | None:
+def _quota_v2(group: ControlGroup) -> float | None:
     try:
-        quota, period = (folder / "cpu.max").read_text().split()
+        quota, period = (group.read("cpu.max") or "").split()
         return int(quota) / int(period)
-    except (OSError, ValueError):  # no such file; or "max", which is no limit
+    except (ValueError, ZeroDivisionError):  # no such file; or "max", which is no limit
         return None
 
 
-def _read_v1(folder: Path) -> float | None:
-    try:
-        quota = int((folder / "cpu.cfs_quota_us").read_text())
-        period = int((folder / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
+def _quota_v1(group: ControlGroup) -> float | None:
+    quota, period = group.read_int("cpu.cfs_quota_us"), group.read_int("cpu.cfs_period_us")
+    if quota is None or not period:
         return None
     return quota / period if quota > 0 else None  # -1: no limit

@@ -1,16 +1,28 @@
 """How much memory there is, and how many blocks of it the KV pool gets."""
 
 import resource
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from pagedrun.kernels.cgroup import ControlGroup, control_groups
 from pagedrun.paged.errors import UsageError
 
 # What the pool leaves of the free memory: activations, the page cache, and whoever else is there.
 POOL_SHARE_OF_FREE = 0.8
 
-_CGROUP_V2 = Path("/sys/fs/cgroup")
-_CGROUP_V1 = Path("/sys/fs/cgroup/memory")
+
+class _Files(NamedTuple):
+    """Where a control group says what: two files, and a line of memory.stat."""
+
+    limit: str
+    usage: str
+    droppable: str
+
+
+_FILES_V2 = _Files("memory.max", "memory.current", "inactive_file")
+_FILES_V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,43 +33,36 @@ class HostMemory:
     available: int
 
     @classmethod
-    def read(
-        cls, meminfo: Path = Path("/proc/meminfo"), cgroup: Path | None = None
-    ) -> "HostMemory":
-        """Read the host's figures and the container's limit (cgroup v2 or v1)."""
+    def read(cls, meminfo: Path = Path("/proc/meminfo")) -> "HostMemory":
+        """Read the host's figures and the limits of the control groups around this process."""
         fields = {}
         for line in meminfo.read_text().splitlines():
             name, _, value = line.partition(":")
             fields[name] = int(value.split()[0]) * 1024
         total, available = fields["MemTotal"], fields["MemAvailable"]
-        container = _container_limit(cgroup)
-        if container is not None:
-            limit, used = container
+        for limit, used in _group_limits():
             total = min(total, limit)
             available = min(available, max(limit - used, 0))
         return cls(total, available)
 
 
-def _container_limit(root: Path | None) -> tuple[int, int] | None:
-    """Return (limit, bytes in use that cannot be dropped), or `None` where there is no limit."""
-    v2, v1 = root or _CGROUP_V2, root or _CGROUP_V1
-    for limit_file, usage_file, stat_file, droppable in (
-        (v2 / "memory.max", v2 / "memory.current", v2 / "memory.stat", "inactive_file"),
-        (
-            v1 / "memory.limit_in_bytes",
-            v1 / "memory.usage_in_bytes",
-            v1 / "memory.stat",
-            "total_inactive_file",
-        ),
-    ):
-        try:
-            limit = int(limit_file.read_text())  # "max" is no number: no limit
-            used = int(usage_file.read_text())
-            stat = dict(line.split() for line in stat_file.read_text().splitlines())
-        except (OSError, ValueError):
+def _group_limits() -> Iterator[tuple[int, int]]:
+    """Yield (limit, bytes in use that cannot be dropped) of every group that has a limit."""
+    for group in control_groups("memory"):
+        names = _FILES_V2 if group.version == 2 else _FILES_V1
+        limit, used = group.read_int(names.limit), group.read_int(names.usage)
+        if limit is None or used is None:
             continue
-        return limit, max(used - int(stat.get(droppable, 0)), 0)
-    return None
+        yield limit, max(used - _droppable(group, names.droppable), 0)
+
+
+def _droppable(group: ControlGroup, name: str) -> int:
+    """Return the bytes of file cache that the kernel drops when asked; 0 if it does not say."""
+    for line in (group.read("memory.stat") or "").splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.strip().isdecimal():
+            return int(value)
+    return 0
 
 
 def peak_resident_bytes() -> int:

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from pagedrun.kernels import cgroup as cgroups
 from pagedrun.kernels import threads
 
 
 @pytest.fixture
 def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cgroup tree on a machine of 64 CPUs, and no wish of the user's."""
-    monkeypatch.setattr(threads, "CGROUP_ROOT", tmp_path)
-    monkeypatch.setattr(threads, "CGROUP_MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    monkeypatch.setattr(cgroups, "MEMBERSHIP", tmp_path / "membership")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "NUMBA_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
@@ -48,6 +49,22 @@ def test_quota_of_cgroup_v1(cgroup: Path, quota: str, expected: int) -> None:
     write(cgroup / "cpu,cpuacct/box/cpu.cfs_quota_us", quota + "\n")
     write(cgroup / "cpu,cpuacct/box/cpu.cfs_period_us", "100000\n")
     assert threads.cpu_quota() == expected
+
+
+def test_a_group_of_cgroup_v1_around_this_one(cgroup: Path) -> None:
+    write(cgroup / "membership", "1:cpu:/pod/box\n")
+    for folder, quota in (("cpu/pod/box", "900000"), ("cpu/pod", "300000"), ("cpu", "-1")):
+        write(cgroup / folder / "cpu.cfs_quota_us", quota)
+        write(cgroup / folder / "cpu.cfs_period_us", "100000")
+    assert threads.cpu_quota() == 3
+
+
+@pytest.mark.parametrize("limit", ["", "200000", "200000 0", "two 100000"])
+def test_a_malformed_quota_is_no_limit(cgroup: Path, limit: str) -> None:
+    write(cgroup / "membership", "0::/box\n")
+    write(cgroup / "box/cpu.max", limit)
+    write(cgroup / "cpu.max", "500000 100000")
+    assert threads.cpu_quota() == 5
 
 
 def test_without_cgroups_the_affinity_decides(
