@@ -21,6 +21,7 @@ class Sequence:
 
     request: Request
     block_keys: list[BlockKey]
+    num_shared_tokens: int = 0  # leading prompt tokens that another row, or sample, has as well
     sample_index: int = 0
     pending_samples: tuple[int, ...] = (0,)
     output_token_ids: list[int] = field(default_factory=list)
@@ -73,6 +74,7 @@ class Sequence:
         return Sequence(
             request=self.request,
             block_keys=self.block_keys,
+            num_shared_tokens=self.num_shared_tokens,
             sample_index=sample_index,
             pending_samples=(sample_index,),
             block_table=list(self.block_table),
