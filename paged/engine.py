@@ -1,16 +1,19 @@
 """Engine: a loaded model, ready to start runs."""
 
+import copy
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 from pagedrun.kernels import cpu, threads
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import ModelError, RowError
 from pagedrun.paged.memory import HostMemory, choose_num_blocks
 from pagedrun.paged.model_config import ModelConfig
-from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.decoder import Decoder, ReadTensor
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
 from pagedrun.paged.plan import Plan
 from pagedrun.paged.precision import choose_dtype
@@ -26,6 +29,7 @@ class Engine:
     """Loads the weights once; every `start` plans its requests and sizes a pool for them.
 
     `kernels` is the backend: `pagedrun.kernels.cpu`, or `pagedrun.kernels.reference` to check it.
+    `read` gives the weights by name; None reads them from the folder `config.model`.
     Raises `ModelError` when the model folder cannot be used.
     """
 
@@ -35,6 +39,7 @@ class Engine:
         model_config: ModelConfig,
         tokenizer: Tokenizer,
         kernels: ModuleType = cpu,
+        read: ReadTensor | None = None,
     ) -> None:
         if tokenizer.vocab_size > model_config.vocab_size:
             raise ModelError(
@@ -48,16 +53,25 @@ class Engine:
         self.tokenizer = tokenizer
         self.kernels = kernels
         self.dtype = choose_dtype(config.dtype, model_config)
-        with Checkpoint.open(config.model) as checkpoint:
-            checkpoint.check(parameter_shapes(model_config), ignored_names(model_config))
-            self.model = Decoder(
-                model_config,
-                checkpoint.tensor,
-                self.dtype,
-                model_config.max_position_embeddings,
-                kernels,
-            )
+        if read is not None:
+            self.model = self._decoder(read)
+        else:
+            with Checkpoint.open(config.model) as checkpoint:
+                checkpoint.check(parameter_shapes(model_config), ignored_names(model_config))
+                self.model = self._decoder(checkpoint.tensor)
         self._times = {"load_s": time.perf_counter() - began}
+
+    def reconfigured(self, **changes: Any) -> "Engine":
+        """Return an engine with other settings and the same weights, not loaded again.
+
+        `changes` are fields of `EngineConfig`; raises `UsageError` for a value out of range.
+        `model` and `dtype` are part of the weights and cannot change.
+        """
+        assert not changes.keys() & {"model", "dtype"}, "the weights would have to be loaded again"
+        other = copy.copy(self)
+        other.config = replace(self.config, **changes)
+        other._times = dict(self._times)
+        return other
 
     def warm_up(self) -> None:
         """Compile the kernels that runs will use, by a run of two tokens.
@@ -111,6 +125,10 @@ class Engine:
         """The most tokens a prompt and its answer may have together."""
         limit = self.model_config.max_position_embeddings
         return min(limit, self.config.max_model_len or limit)
+
+    def _decoder(self, read: ReadTensor) -> Decoder:
+        config = self.model_config
+        return Decoder(config, read, self.dtype, config.max_position_embeddings, self.kernels)
 
     def _longest(self, requests: Seq[Request]) -> int:
         """Return what a contiguous engine would reserve for each of these requests."""
