@@ -82,14 +82,23 @@ class ModelConfig:
     def from_folder(cls, folder: str | Path) -> "ModelConfig":
         """Read `folder`/config.json, and the end-of-sequence ids of generation_config.json.
 
-        Where config.json is silent the defaults are those of transformers 5. Raises `ModelError`
-        if the folder or config.json is missing or unreadable, the model is of a kind that is not
-        supported, or a field is missing, of the wrong type, or out of range.
+        Raises `ModelError` if the folder or config.json is missing or unreadable, and for what
+        `from_json` refuses.
         """
         path = require_folder(folder)
         config = JsonObject.read(path / "config.json")
         generation_path = path / "generation_config.json"
         generation = JsonObject.read(generation_path) if generation_path.exists() else None
+        return cls.from_json(config, generation)
+
+    @classmethod
+    def from_json(cls, config: JsonObject, generation: JsonObject | None = None) -> "ModelConfig":
+        """Read the contents of a config.json, and of a generation_config.json if there is one.
+
+        Where it is silent the defaults are those of transformers 5. Raises `ModelError` if the
+        model is of a kind that is not supported, or a field is missing, of the wrong type, or out
+        of range.
+        """
         model_type, family = _family(config)
         _refuse_unsupported(config)
 

@@ -1,0 +1,37 @@
+"""Spread: several measurements of one thing, or of the ratio of two, taken in turns."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The middle, the least and the most of `count` measurements."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Spread | None":
+        """Return the spread of the values, None if there are none."""
+        ordered = sorted(values)
+        if not ordered:
+            return None
+        return cls(median(ordered), ordered[0], ordered[-1], len(ordered))
+
+    @classmethod
+    def of_ratios(
+        cls, numerators: Seq[float | None], denominators: Seq[float | None]
+    ) -> "Spread | None":
+        """Return the spread of the ratios of pairs; pairs with nothing measured are left out."""
+        pairs = zip(numerators, denominators, strict=True)
+        return cls.of(above / below for above, below in pairs if above is not None and below)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, as a result states them."""
+        return {"median": self.median, "low": self.low, "high": self.high, "count": self.count}

@@ -1,0 +1,38 @@
+"""RandomWeights: a model's tensors made up on the spot, for measuring without a checkpoint."""
+
+import zlib
+
+import torch
+from torch import Tensor
+
+from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.models.parameters import parameter_shapes
+
+
+class RandomWeights:
+    """Tensors of the right shapes whose values keep activations in range.
+
+    Matrices are normal with a standard deviation of fan_in^-0.5, so that a product neither grows
+    nor shrinks what it is given; norms are ones and biases zeros. A tensor depends on the seed and
+    on its name alone: read twice, or by two programs, it is the same.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, seed: int = 0) -> None:
+        self._shapes = parameter_shapes(config)
+        self._dtype = dtype
+        self._seed = seed
+
+    def read(self, name: str) -> Tensor:
+        """Return the tensor called `name`, in the dtype of the weights, as fresh memory.
+
+        Raises `KeyError` for a name that the model does not have.
+        """
+        shape = self._shapes[name]
+        if len(shape) == 1:
+            fill = 0.0 if name.endswith("bias") else 1.0
+            return torch.full(shape, fill, dtype=self._dtype)
+        # Only 32 bits of a seed count, so both go through a digest of that size.
+        digest = zlib.crc32(f"{self._seed} {name}".encode())
+        generator = torch.Generator().manual_seed(digest)
+        values = torch.randn(shape, generator=generator)
+        return values.mul_(shape[1] ** -0.5).to(self._dtype)

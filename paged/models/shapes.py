@@ -1,0 +1,177 @@
+"""The shapes of well-known models, so that one can be measured without its weights.
+
+The fields are those of the models' public config.json files.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pagedrun.paged.errors import UsageError
+from pagedrun.paged.json_object import JsonObject
+from pagedrun.paged.model_config import ModelConfig
+
+VOCAB_MULTIPLE = 64
+
+_QWEN3 = {
+    "model_type": "qwen3",
+    "vocab_size": 151_936,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000.0,
+    "max_position_embeddings": 40_960,
+    "tie_word_embeddings": True,
+    "bos_token_id": 151_643,
+    "eos_token_id": 151_645,
+    "dtype": "bfloat16",
+}
+_LLAMA3 = {
+    "model_type": "llama",
+    "vocab_size": 128_256,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500_000.0,
+    "max_position_embeddings": 131_072,
+    "bos_token_id": 128_000,
+    "eos_token_id": 128_001,
+    "dtype": "bfloat16",
+}
+_LLAMA3_SCALING = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+_CONFIGS: dict[str, dict[str, Any]] = {
+    "qwen3-0.6b": {
+        **_QWEN3,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+    },
+    "qwen3-1.7b": {
+        **_QWEN3,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 28,
+    },
+    "qwen3-8b": {
+        **_QWEN3,
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": False,
+    },
+    "llama-3.2-1b": {
+        **_LLAMA3,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "head_dim": 64,
+        "tie_word_embeddings": True,
+        "rope_scaling": {**_LLAMA3_SCALING, "factor": 32.0},
+    },
+    "llama-3.1-8b": {
+        **_LLAMA3,
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 32,
+        "head_dim": 128,
+        "tie_word_embeddings": False,
+        "rope_scaling": {**_LLAMA3_SCALING, "factor": 8.0},
+    },
+    "qwen2.5-0.5b": {
+        "model_type": "qwen2",
+        "vocab_size": 151_936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1_000_000.0,
+        "max_position_embeddings": 32_768,
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+        "bos_token_id": 151_643,
+        "eos_token_id": 151_643,
+        "dtype": "bfloat16",
+    },
+    "mistral-7b": {
+        "model_type": "mistral",
+        "vocab_size": 32_768,
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1_000_000.0,
+        "sliding_window": None,
+        "max_position_embeddings": 32_768,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "dtype": "bfloat16",
+    },
+    # Nobody's model: for tests, and to see a command work at once.
+    "tiny": {
+        **_QWEN3,
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    },
+}
+SHAPE_NAMES = tuple(_CONFIGS)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model without weights: its name and the fields of its config.json."""
+
+    name: str
+    fields: Mapping[str, Any]
+
+    @classmethod
+    def named(cls, name: str, num_layers: int | None = None) -> "Shape":
+        """Return a shape of `SHAPE_NAMES`, cut to `num_layers` if given.
+
+        A cut shape keeps the proportions of the whole: its vocabulary shrinks with its depth, so
+        that the embedding and the head weigh what they weigh in the whole model. Raises
+        `UsageError` for a name that is not known, or more layers than the model has.
+        """
+        fields = _CONFIGS.get(name)
+        if fields is None:
+            raise UsageError(
+                f"--shape {name} is not known; choose one of {', '.join(SHAPE_NAMES)}, or give a "
+                "model folder with --model"
+            )
+        whole = fields["num_hidden_layers"]
+        if num_layers is None or num_layers == whole:
+            return cls(name, fields)
+        if not 1 <= num_layers <= whole:
+            raise UsageError(f"--layers is {num_layers}; {name} has {whole} layers to choose from")
+        vocab_size = max(round(fields["vocab_size"] * num_layers / whole / VOCAB_MULTIPLE), 1)
+        changes = {
+            "num_hidden_layers": num_layers,
+            "vocab_size": vocab_size * VOCAB_MULTIPLE,
+            "bos_token_id": 0,  # the model's own may lie past the smaller vocabulary
+            "eos_token_id": 1,
+        }
+        return cls(name, {**fields, **changes})
+
+    @property
+    def config(self) -> ModelConfig:
+        """The shape as the engine reads it."""
+        return ModelConfig.from_json(JsonObject(f"shape {self.name}", self.fields))
