@@ -14,6 +14,10 @@ fair shares would double the time.
     passive, Numba layer "workqueue"     1,740 to 2,500      4,800 to 5,400
     OpenMP's default, which spins       36,000 to 64,000    71,000 to 128,000
 
+The same from Python, where torch is imported first and so spins while Numba's threads do not: as
+fast alone, 4 to 40 times as long beside a process with two busy threads. It is too late to change
+that then; `prepare_environment` warns.
+
 "omp" wakes its threads in 12 us where "workqueue" takes 31, so it is taken where its library
 exists (slim containers may lack it).
 """
@@ -21,6 +25,7 @@ exists (slim containers may lack it).
 import math
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from ctypes import CDLL
 
@@ -42,8 +47,16 @@ def cpu_quota() -> int:
 def prepare_environment() -> None:
     """Set the variables that torch and numba read once. Call it before either is imported.
 
-    What the user has set stays as it is.
+    What the user has set stays as it is. Warns where torch is there already: its threads spin.
     """
+    if "torch" in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+        warnings.warn(
+            "torch was imported before pagedrun's engine, so its threads wait by spinning, and "
+            "beside other busy programs a run may take many times as long; "
+            "set OMP_WAIT_POLICY=passive, or write `from pagedrun import LLM` before torch",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     threads = str(cpu_quota())
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("OMP_NUM_THREADS", threads)

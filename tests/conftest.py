@@ -7,6 +7,10 @@ from typing import Any, Protocol
 
 import pytest
 
+from pagedrun.kernels.threads import prepare_environment
+
+prepare_environment()  # before any test imports torch
+
 NUM_BYTES = 256
 # Ids 256 and up, in this order.
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>")

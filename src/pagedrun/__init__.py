@@ -14,6 +14,9 @@ __all__ = ["LLM", "SamplingParams", "__version__"]
 def __getattr__(name: str) -> object:
     """Import the engine when it is first asked for (PEP 562): `import pagedrun` stays light."""
     if name == "LLM":
+        from pagedrun.kernels.threads import prepare_environment
+
+        prepare_environment()  # before the next line imports torch and numba, which read it once
         from pagedrun.paged.llm import LLM
 
         return LLM

@@ -1,7 +1,9 @@
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -18,6 +20,7 @@ def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "NUMBA_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("NUMBA_THREADING_LAYER", raising=False)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)  # as in a program that just began
     return tmp_path
 
 
@@ -91,6 +94,60 @@ def test_prepare_keeps_what_the_user_has_set(cgroup: Path, monkeypatch: pytest.M
     assert os.environ["OMP_NUM_THREADS"] == "2"
     assert os.environ["NUMBA_NUM_THREADS"] == "2"
     assert os.environ["NUMBA_THREADING_LAYER"] in ("omp", "workqueue")
+
+
+def test_prepare_warns_once_where_torch_was_first(
+    cgroup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    with pytest.warns(RuntimeWarning, match="OMP_WAIT_POLICY=passive"):
+        threads.prepare_environment()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        threads.prepare_environment()  # the variable is set now: all is said
+        monkeypatch.delitem(sys.modules, "torch")
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+        threads.prepare_environment()
+
+
+PREPARED = """
+import os, sys
+from importlib.abc import MetaPathFinder
+class Watch(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "numba") and name not in seen:
+            seen[name] = os.environ.get("OMP_WAIT_POLICY")
+seen = {}
+sys.meta_path.insert(0, Watch())
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from pagedrun import LLM",
+        "import pagedrun; pagedrun.SamplingParams(); pagedrun.LLM",
+        "sys.argv = ['pagedrun', 'generate', 'missing.jsonl', '-o', 'out.jsonl', '--quiet']\n"
+        "from pagedrun.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "import torch, numba",
+    ],
+    ids=["from-import", "attribute", "command"],
+)
+def test_torch_finds_the_environment_prepared(program: str, tmp_path: Path) -> None:
+    """Whichever way a program comes in, the variable is set before torch and numba read it."""
+    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    code = f"{PREPARED}\n{program}\nprint(seen['torch'], seen['numba'])"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "passive passive\n", done.stderr
 
 
 def test_falls_back_to_numba_s_own_pool_without_openmp(
