@@ -59,6 +59,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     max_num_seqs: options.MaxNumSeqs = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,
     prefix_caching: options.PrefixCaching = None,
+    prefix_once: options.PrefixOnce = None,
     preemption_mode: options.PreemptionFlag = None,
     swap_space_bytes: options.SwapSpaceBytes = None,
     progress: options.Progress = None,

@@ -206,6 +206,16 @@ PrefixCaching = Annotated[
         declared=("--prefix-caching/--no-prefix-caching",),
     ),
 ]
+PrefixOnce = Annotated[
+    bool | None,
+    _flag(
+        "prefix-once",
+        "Read a shared prefix once for all rows that decode. Off gives the same bytes, slower.",
+        "Shared prefixes",
+        default="on",
+        declared=("--prefix-once/--no-prefix-once",),
+    ),
+]
 PreemptionFlag = Annotated[
     Preemption | None,
     _engine(

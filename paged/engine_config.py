@@ -29,6 +29,7 @@ class EngineConfig:
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 2048
     prefix_caching: bool = True
+    prefix_once: bool = True
     preemption_mode: str = "swap"
     swap_space_bytes: int = 2**30
 

@@ -5,8 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.paged.prefix_sharing import group_prefixes
 from pagedrun.paged.scheduled_batch import ScheduledBatch, ScheduledChunk
 
 NO_SLOT = -1  # the token's key and value are in the cache already
@@ -30,10 +34,12 @@ class DecodeInputs:
     """Generated tokens, one query each.
 
     table_rows: [num_rows] int32. context_lens: [num_rows] int32, the token itself included.
+    prefixes: which rows read which shared partitions together, if any do.
     """
 
     table_rows: Tensor
     context_lens: Tensor
+    prefixes: PrefixGroups | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +65,13 @@ class ForwardBatch:
     logits_rows: Tensor
 
     @classmethod
-    def build(cls, batch: ScheduledBatch, block_size: int) -> "ForwardBatch":
-        """Lay out the chunks of a scheduled batch."""
+    def build(
+        cls, batch: ScheduledBatch, block_size: int, *, prefix_once: bool = True
+    ) -> "ForwardBatch":
+        """Lay out the chunks of a scheduled batch.
+
+        `prefix_once` lets rows that share partitions read them together.
+        """
         tables = _block_tables(batch.chunks)
         pieces = [piece for row, chunk in enumerate(batch.chunks) for piece in _split(row, chunk)]
         ordered = [piece for piece in pieces if piece.is_prompt]
@@ -90,7 +101,14 @@ class ForwardBatch:
             block_tables=torch.from_numpy(tables),
             num_prefill_tokens=num_prefill,
             prefill=_prefill_inputs([piece for piece in ordered if piece.is_prompt]),
-            decode=_decode_inputs(rows[num_prefill:], positions[num_prefill:]),
+            decode=_decode_inputs(
+                batch.chunks,
+                tables,
+                rows[num_prefill:].astype(np.int32),
+                positions[num_prefill:],
+                block_size,
+                prefix_once,
+            ),
             logits_rows=torch.tensor(wanted, dtype=torch.int64),
         )
 
@@ -139,10 +157,21 @@ def _prefill_inputs(pieces: list[_Piece]) -> PrefillInputs | None:
     )
 
 
-def _decode_inputs(rows: np.ndarray, positions: np.ndarray) -> DecodeInputs | None:
+def _decode_inputs(
+    chunks: Seq[ScheduledChunk],
+    tables: NDArray[np.int32],
+    rows: NDArray[np.int32],
+    positions: NDArray[np.int64],
+    block_size: int,
+    prefix_once: bool,
+) -> DecodeInputs | None:
     if not len(rows):
         return None
+    shared = np.array([chunk.sequence.num_shared_tokens for chunk in chunks], dtype=np.int32)
     return DecodeInputs(
-        table_rows=torch.from_numpy(rows.astype(np.int32)),
+        table_rows=torch.from_numpy(rows),
         context_lens=torch.from_numpy((positions + 1).astype(np.int32)),
+        prefixes=group_prefixes(
+            tables, rows, shared[rows] // PARTITION_TOKENS, block_size, share=prefix_once
+        ),
     )

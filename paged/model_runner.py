@@ -10,14 +10,19 @@ from pagedrun.paged.scheduled_batch import ScheduledBatch
 
 
 class ModelRunner:
-    """Moves the blocks that a batch wants moved, then computes it."""
+    """Moves the blocks that a batch wants moved, then computes it.
 
-    def __init__(self, model: Decoder, cache: KVCache) -> None:
+    `prefix_once` lets rows read the partitions that they share together.
+    """
+
+    def __init__(self, model: Decoder, cache: KVCache, *, prefix_once: bool = True) -> None:
         self._model = model
         self._cache = cache
+        self._prefix_once = prefix_once
 
     @torch.inference_mode()
     def run(self, batch: ScheduledBatch) -> Tensor:
         """Return [num_logits, vocab_size]: a row for each chunk that samples, in order."""
         self._cache.transfer(batch.transfers)
-        return self._model.logits(ForwardBatch.build(batch, self._cache.block_size), self._cache)
+        forward = ForwardBatch.build(batch, self._cache.block_size, prefix_once=self._prefix_once)
+        return self._model.logits(forward, self._cache)

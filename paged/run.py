@@ -72,7 +72,7 @@ class Run:
             achievable_hit_tokens=plan.achievable_hit_tokens,
             num_shared_blocks_planned=plan.num_shared_blocks,
         )
-        self._runner = ModelRunner(model, self.cache)
+        self._runner = ModelRunner(model, self.cache, prefix_once=config.prefix_once)
         self._sampler = Sampler(eos_token_ids, kernels)
         self._stop_rule = StopRule(tokenizer, eos_token_ids)
         self._outputs: dict[int, list[SampleOutput]] = {}

@@ -12,6 +12,7 @@ from pagedrun.kernels.cpu.copy_blocks import copy_blocks
 from pagedrun.kernels.cpu.decode_attention import decode_attention
 from pagedrun.kernels.cpu.linear import PackedLinear
 from pagedrun.kernels.cpu.prefill_attention import prefill_attention
+from pagedrun.kernels.cpu.prefix_attention import prefix_attention
 from pagedrun.kernels.cpu.rms_norm import rms_norm
 from pagedrun.kernels.cpu.rotary_store import rotary_store
 from pagedrun.kernels.cpu.sample import sample
@@ -24,6 +25,7 @@ __all__ = [
     "copy_blocks",
     "decode_attention",
     "prefill_attention",
+    "prefix_attention",
     "rms_norm",
     "rotary_store",
     "sample",

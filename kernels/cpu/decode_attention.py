@@ -20,6 +20,7 @@ from pagedrun.kernels.cpu.jit import REORDERED, kernel, part, spread
 from pagedrun.kernels.cpu.prefetch import prefetch_row
 from pagedrun.kernels.cpu.softmax import weigh
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.prefix_groups import PrefixState
 
 
 def decode_attention(
@@ -31,10 +32,12 @@ def decode_attention(
     context_lens: Tensor,
     scale: float,
     window: int | None,
+    prefix: PrefixState | None = None,
 ) -> Tensor:
     """Attend from single query rows over the blocks of their tables; see the reference."""
     assert key_cache.is_contiguous(), "a copy would cost too much"
     assert value_cache.is_contiguous(), "a copy would cost too much"
+    assert prefix is None or window is None, "a window may end inside a prefix"
     out = torch.empty(q.shape, dtype=q.dtype)
     spread(q.numel() * block_tables.shape[1] * key_cache.shape[2])
     _decode(
@@ -46,9 +49,19 @@ def decode_attention(
         as_array(context_lens),
         np.float32(scale) * LOG2_E,
         window or 0,
+        *_prefix_arrays(prefix),
         as_array(out),
     )
     return out
+
+
+def _prefix_arrays(prefix: PrefixState | None) -> tuple[Any, ...]:
+    """Return what the kernel reads of a prefix: arrays without rows where there is none."""
+    if prefix is None:
+        nothing = np.empty((0, 0), np.float32)
+        return np.empty(0, np.int32), nothing, nothing, np.empty((0, 0, 0), np.float32)
+    states = (prefix.num_partitions, prefix.peaks, prefix.masses, prefix.totals)
+    return tuple(as_array(each) for each in states)
 
 
 @kernel
@@ -61,6 +74,10 @@ def _decode(
     context_lens: Any,
     scale: Any,
     window: Any,
+    num_partitions: Any,
+    peaks: Any,
+    masses: Any,
+    totals: Any,
     out: Any,
 ) -> None:
     num_kv_heads = key_cache.shape[1]
@@ -69,7 +86,30 @@ def _decode(
         table = block_tables[table_rows[row]]
         last = context_lens[row]
         first = max(0, last - window) if window > 0 else 0
-        _attend(q[row], key_cache, value_cache, table, kv_head, first, last, scale, out[row])
+        group = q.shape[1] // num_kv_heads
+        heads = slice(kv_head * group, (kv_head + 1) * group)
+        total = np.zeros((group, q.shape[2]), np.float32)
+        peak = np.full(group, -np.inf, np.float32)  # the largest score so far, a power of two
+        mass = np.zeros(group, np.float32)  # the sum of weights relative to it
+        if num_partitions.shape[0] > 0:
+            first = num_partitions[row] * PARTITION_TOKENS
+            total[:] = totals[row, heads]
+            peak[:] = peaks[row, heads]
+            mass[:] = masses[row, heads]
+        _attend(
+            q[row, heads],
+            key_cache,
+            value_cache,
+            table,
+            kv_head,
+            first,
+            last,
+            scale,
+            total,
+            peak,
+            mass,
+        )
+        _write(total, mass, out[row, heads])
 
 
 @part()
@@ -82,20 +122,18 @@ def _attend(
     first: Any,
     last: Any,
     scale: Any,
-    out: Any,
+    total: Any,
+    peaks: Any,
+    masses: Any,
 ) -> None:
-    """Write the attention of one query row for one kv head over positions first .. last - 1."""
-    head_dim = q.shape[1]
-    group = q.shape[0] // key_cache.shape[1]
+    """Merge positions first .. last - 1 into the state of one row's query heads [group, dim]."""
+    group, head_dim = q.shape
     query = np.empty((group, head_dim), np.float32)
     for g in range(group):
         for d in range(head_dim):
-            query[g, d] = to_float32(q[kv_head * group + g, d])
+            query[g, d] = to_float32(q[g, d])
     weights = np.empty((group, PARTITION_TOKENS), np.float32)
     partial = np.empty((group, head_dim), np.float32)
-    total = np.zeros((group, head_dim), np.float32)
-    peaks = np.full(group, -np.inf, np.float32)  # the largest score so far, as a power of two
-    masses = np.zeros(group, np.float32)  # the sum of weights relative to it
     part_peaks, part_masses = np.empty(group, np.float32), np.empty(group, np.float32)
 
     for start in range(first - first % PARTITION_TOKENS, last, PARTITION_TOKENS):
@@ -112,10 +150,14 @@ def _attend(
             masses[g] = masses[g] * old + part_masses[g] * new
             for d in range(head_dim):
                 total[g, d] = total[g, d] * old + partial[g, d] * new
-    for g in range(group):
+
+
+@part()
+def _write(total: Any, masses: Any, out: Any) -> None:
+    for g in range(total.shape[0]):
         inverse = np.float32(1.0) / masses[g]
-        for d in range(head_dim):
-            out[kv_head * group + g, d] = from_float32(total[g, d] * inverse, out)
+        for d in range(total.shape[1]):
+            out[g, d] = from_float32(total[g, d] * inverse, out)
 
 
 @part(fastmath=REORDERED)

@@ -15,7 +15,6 @@ float32. That took half the time of float32 products.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -27,6 +26,7 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.exp2 import LOG2_E
 from pagedrun.kernels.cpu.jit import spread
+from pagedrun.kernels.cpu.matrix_products import multiply_in, padded_rows
 from pagedrun.kernels.cpu.prefill_partition import (
     gather,
     merge,
@@ -36,7 +36,6 @@ from pagedrun.kernels.cpu.prefill_partition import (
 )
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
-MIN_ROWS = 16  # fewer give other bits in float32, and other code paths
 TILE_ROWS = 256
 BATCH_ROWS = 512
 MAX_BATCH_TILES = 16
@@ -85,7 +84,7 @@ def prefill_attention(
         first_positions.tolist(),
         group=q.shape[1] // key_cache.shape[1],
     )
-    with _multiply_in(q.dtype):
+    with multiply_in(q.dtype):
         for batch in _batches(tiles):
             _attend(q, key_cache, value_cache, block_tables, batch, scale, window, out)
     return out
@@ -107,15 +106,10 @@ def _cut_tiles(
                     first_position=position + row - first,
                     context_end=position + end - first,
                     table_row=table_row,
-                    num_rows=_padded(num_tokens * group),
+                    num_rows=padded_rows(num_tokens * group),
                 )
             )
     return tiles
-
-
-def _padded(num_rows: int) -> int:
-    """Round up to one of few heights: oneDNN compiles a product anew for each shape it meets."""
-    return MIN_ROWS if num_rows <= MIN_ROWS else -(-num_rows // 32) * 32
 
 
 def _batches(tiles: list[Tile]) -> Iterator[list[Tile]]:
@@ -128,18 +122,6 @@ def _batches(tiles: list[Tile]) -> Iterator[list[Tile]]:
         size = min(MAX_BATCH_TILES, max(1, BATCH_ROWS // num_rows))
         for start in range(0, len(equal), size):
             yield equal[start : start + size]
-
-
-@contextmanager
-def _multiply_in(dtype: torch.dtype) -> Iterator[None]:
-    """Let float32 products run on the bfloat16 units if `dtype` is bfloat16, else exactly."""
-    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = setting.fp32_precision
-    setting.fp32_precision = "bf16" if dtype is torch.bfloat16 else "ieee"
-    try:
-        yield
-    finally:
-        setting.fp32_precision = before
 
 
 def _attend(

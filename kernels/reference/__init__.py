@@ -13,6 +13,7 @@ from pagedrun.kernels.reference.copy_blocks import copy_blocks
 from pagedrun.kernels.reference.decode_attention import decode_attention
 from pagedrun.kernels.reference.linear import PackedLinear
 from pagedrun.kernels.reference.prefill_attention import prefill_attention
+from pagedrun.kernels.reference.prefix_attention import prefix_attention
 from pagedrun.kernels.reference.rms_norm import rms_norm
 from pagedrun.kernels.reference.rotary_store import rotary_store
 from pagedrun.kernels.reference.sample import sample
@@ -25,6 +26,7 @@ __all__ = [
     "copy_blocks",
     "decode_attention",
     "prefill_attention",
+    "prefix_attention",
     "rms_norm",
     "rotary_store",
     "sample",

@@ -1,7 +1,12 @@
 """Attention of single queries over keys and values in the KV memory."""
 
+import math
+
 import torch
 from torch import Tensor
+
+from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.prefix_groups import PrefixState
 
 
 def decode_attention(
@@ -13,6 +18,7 @@ def decode_attention(
     context_lens: Tensor,
     scale: float,
     window: int | None,
+    prefix: PrefixState | None = None,
 ) -> Tensor:
     """Return `softmax(q · k * scale) @ v` for each query row over its own visible keys.
 
@@ -21,18 +27,38 @@ def decode_attention(
     position. table_rows: [num_rows] int32, which table a row reads; rows may share one.
     context_lens: [num_rows] int32, at least 1: row r sees positions 0 .. context_lens[r] - 1, or
     only the last `window` of them. Query head h reads kv head `h // (num_heads / num_kv_heads)`.
+    `prefix` holds what `prefix_attention` made of a row's first partitions; only the rest is read
+    then. It goes with no window.
     Returns [num_rows, num_heads, head_dim] in the dtype of `q`.
     """
     out = torch.empty_like(q)
     for row, (table, length) in enumerate(zip(table_rows, context_lens, strict=True)):
         last = int(length)
         first = 0 if window is None else max(0, last - window)
+        if prefix is not None:
+            first = int(prefix.num_partitions[row]) * PARTITION_TOKENS
         key = gather_context(key_cache, block_tables[table], last)[:, first:]
         value = gather_context(value_cache, block_tables[table], last)[:, first:]
         query = q[row].to(key.dtype).view(len(key), -1, q.shape[-1])  # [kv_heads, group, head_dim]
-        weights = torch.softmax(query @ key.transpose(1, 2) * scale, dim=-1)
-        out[row] = (weights @ value).view(q.shape[1:])
+        scores = query @ key.transpose(1, 2) * scale
+        if prefix is None:
+            out[row] = (torch.softmax(scores, dim=-1) @ value).view(q.shape[1:])
+        else:
+            out[row] = _continue(scores, value, prefix, row)
     return out
+
+
+def _continue(scores: Tensor, value: Tensor, prefix: PrefixState, row: int) -> Tensor:
+    """Return the attention of one row over its prefix and the keys behind it.
+
+    scores: [kv_heads, group, num_keys], value: [kv_heads, num_keys, head_dim].
+    """
+    powers = (scores * math.log2(math.e)).flatten(0, 1)  # [num_heads, num_keys]
+    peak = torch.maximum(prefix.peaks[row], powers.amax(dim=-1))
+    weights, old = torch.exp2(powers - peak[:, None]), torch.exp2(prefix.peaks[row] - peak)
+    own = (weights.view(scores.shape) @ value).flatten(0, 1)
+    total = prefix.totals[row] * old[:, None] + own
+    return total / (prefix.masses[row] * old + weights.sum(dim=-1))[:, None]
 
 
 def gather_context(cache: Tensor, block_table: Tensor, num_tokens: int) -> Tensor:

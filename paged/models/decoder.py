@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pagedrun.paged.forward_batch import ForwardBatch
+from pagedrun.paged.forward_batch import DecodeInputs, ForwardBatch
 from pagedrun.paged.kv_cache import KVCache, KVLayout
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.parameters import parameter_shapes
@@ -191,15 +191,32 @@ class DecoderLayer:
             )
         if batch.decode is not None:
             parts.append(
-                kernels.decode_attention(
-                    q[batch.num_prefill_tokens :],
-                    keys,
-                    values,
-                    batch.block_tables,
-                    batch.decode.table_rows,
-                    batch.decode.context_lens,
-                    self._scale,
-                    self._window,
-                )
+                self._decode(q[batch.num_prefill_tokens :], keys, values, batch, batch.decode)
             )
         return torch.cat(parts).flatten(1) if len(parts) > 1 else parts[0].flatten(1)
+
+    def _decode(
+        self, q: Tensor, keys: Tensor, values: Tensor, batch: ForwardBatch, decode: DecodeInputs
+    ) -> Tensor:
+        """Attend from generated tokens: over shared prefixes together, then each over its own.
+
+        A layer with a sliding window has no shared part, since each row's window begins elsewhere.
+        """
+        tables = batch.block_tables
+        prefix = None
+        if decode.prefixes is not None and self._window is None:
+            prefix = self._kernels.prefix_attention(
+                q, keys, values, tables, decode.prefixes, self._scale
+            )
+        attended: Tensor = self._kernels.decode_attention(
+            q,
+            keys,
+            values,
+            tables,
+            decode.table_rows,
+            decode.context_lens,
+            self._scale,
+            self._window,
+            prefix,
+        )
+        return attended

@@ -33,7 +33,8 @@ FLAGS = """
 --temperature --top-p --top-k --min-p --n --seed --stop --stop-token-ids --ignore-eos --min-tokens
 --system --prompt-template --prompt-field --chat-template --limit --block-size --num-blocks
 --kv-cache-memory-bytes --max-num-seqs --max-num-batched-tokens --prefix-caching
---no-prefix-caching --preemption-mode --swap-space-bytes --overwrite --ordered --progress --report
+--no-prefix-caching --prefix-once --no-prefix-once --preemption-mode --swap-space-bytes
+--overwrite --ordered --progress --report
 --json --quiet
 """
 

@@ -1,0 +1,125 @@
+"""Shared partitions read once, against attention over the whole context, row by row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.paged.prefix_sharing import group_prefixes
+
+P = PARTITION_TOKENS
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def nested(
+    make_context: Callable[..., Any], num_kv_heads: int, head_dim: int, block_size: int, dtype: Any
+) -> tuple[Any, Tensor, Tensor]:
+    """Return a context of seven rows, its lengths, and each row's number of shared partitions.
+
+    Rows 0-2 share four partitions, rows 0-4 the first two of them, row 5 shares with nobody who
+    runs at the moment but is on the shared path, row 6 has no shared partition.
+    """
+    lengths = [4 * P + 9, 5 * P, 4 * P + 1, 2 * P + 77, 3 * P + 5, P + 3, 40]
+    context = make_context(
+        lengths, num_kv_heads=num_kv_heads, head_dim=head_dim, block_size=block_size, dtype=dtype
+    )
+    for rows, partitions in (([1, 2], 4), ([3, 4], 2)):
+        num_blocks = partitions * P // block_size
+        for row in rows:
+            context.block_tables[row, :num_blocks] = context.block_tables[0, :num_blocks]
+    return context, torch.tensor(lengths, dtype=torch.int32), torch.tensor([4, 4, 4, 2, 2, 1, 0])
+
+
+def groups_of(context: Any, shared: Tensor, block_size: int, share: bool = True) -> PrefixGroups:
+    groups = group_prefixes(
+        context.block_tables.numpy(),
+        np.arange(len(shared), dtype=np.int32),
+        shared.numpy().astype(np.int32),
+        block_size,
+        share=share,
+    )
+    assert groups is not None
+    return groups
+
+
+@pytest.mark.parametrize("backend", [cpu, reference])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("num_kv_heads", "group", "head_dim", "block_size"),
+    [(2, 2, 16, 16), (1, 7, 80, 64), (2, 1, 128, 128), (1, 4, 64, 1)],
+)
+def test_prefix_then_decode_equals_decode_of_everything(
+    num_kv_heads: int,
+    group: int,
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    backend: Any,
+    make_context: Callable[..., Any],
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    context, lengths, shared = nested(make_context, num_kv_heads, head_dim, block_size, dtype)
+    q = torch.randn(len(lengths), num_kv_heads * group, head_dim).to(dtype)
+    rows = torch.arange(len(lengths), dtype=torch.int32)
+    scale = head_dim**-0.5
+    caches = (context.key_cache, context.value_cache)
+    groups = groups_of(context, shared, block_size)
+    prefix = backend.prefix_attention(q, *caches, context.block_tables, groups, scale)
+    out = backend.decode_attention(
+        q, *caches, context.block_tables, rows, lengths, scale, None, prefix
+    )
+    wide = (context.key_cache.double(), context.value_cache.double())
+    expected = reference.decode_attention(
+        q.double(), *wide, context.block_tables, rows, lengths, scale, None
+    )
+    assert_close(out, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("group", "head_dim"), [(1, 16), (2, 128), (5, 64)])
+def test_a_row_gets_the_same_bytes_in_any_group(
+    group: int, head_dim: int, dtype: torch.dtype, make_context: Callable[..., Any]
+) -> None:
+    torch.manual_seed(0)
+    context, lengths, shared = nested(make_context, 2, head_dim, 16, dtype)
+    q = torch.randn(len(lengths), 2 * group, head_dim).to(dtype)
+    caches = (context.key_cache, context.value_cache)
+    together, alone = (
+        cpu.prefix_attention(
+            q, *caches, context.block_tables, groups_of(context, shared, 16, share), 0.1
+        )
+        for share in (True, False)
+    )
+    for field in ("peaks", "masses", "totals"):
+        assert torch.equal(getattr(together, field), getattr(alone, field)), field
+
+
+def test_a_row_gets_the_same_bytes_in_a_crowd(make_context: Callable[..., Any]) -> None:
+    """Group sizes cross every height that the products are padded to, and a tile's limit."""
+    torch.manual_seed(0)
+    context = make_context([3 * P], num_kv_heads=1, head_dim=64, block_size=16, dtype=torch.float32)
+    caches = (context.key_cache, context.value_cache)
+    q = torch.randn(700, 2, 64)
+
+    def totals(num_rows: int) -> Tensor:
+        groups = groups_of_copies(num_rows)
+        tables = context.block_tables.expand(num_rows, -1).contiguous()
+        return cpu.prefix_attention(q[:num_rows], *caches, tables, groups, 0.1).totals
+
+    def groups_of_copies(num_rows: int) -> PrefixGroups:
+        tables = context.block_tables.expand(num_rows, -1).numpy()
+        rows = np.arange(num_rows, dtype=np.int32)
+        groups = group_prefixes(tables, rows, np.full(num_rows, 3, np.int32), 16, share=True)
+        assert groups is not None
+        assert len(groups.table_rows) == 1
+        return groups
+
+    everyone = totals(700)
+    for num_rows in (1, 2, 7, 8, 9, 16, 17, 100, 256, 257):
+        assert torch.equal(totals(num_rows), everyone[:num_rows]), num_rows
