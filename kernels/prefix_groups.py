@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from pagedrun.kernels.partition import PARTITION_TOKENS
+
 
 @dataclass(frozen=True, slots=True)
 class PrefixGroups:
@@ -26,6 +28,13 @@ class PrefixGroups:
     first_partitions: Tensor
     last_partitions: Tensor
     num_partitions: Tensor
+
+    @property
+    def num_tokens_saved(self) -> int:
+        """Tokens that would be read again if every row read alone."""
+        again = self.row_starts.diff() - 1
+        partitions = self.last_partitions - self.first_partitions
+        return int((again * partitions).sum()) * PARTITION_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,25 @@ class ForwardBatch:
             logits_rows=torch.tensor(wanted, dtype=torch.int64),
         )
 
+    def tokens_read(self, window: int | None) -> tuple[int, int]:
+        """Return the tokens whose keys and values attention reads in a layer with this window.
+
+        First as it is done, then as if no two rows read together. A chunk reads its context once.
+        """
+        total = saved = 0
+        if self.prefill is not None:
+            lengths = self.prefill.chunk_starts.diff()
+            seen = self.prefill.first_positions + lengths
+            if window is not None:
+                seen = seen.minimum(lengths + window - 1)
+            total += int(seen.sum())
+        if self.decode is not None:
+            lens = self.decode.context_lens
+            total += int((lens if window is None else lens.clamp(max=window)).sum())
+            if window is None and self.decode.prefixes is not None:
+                saved = self.decode.prefixes.num_tokens_saved
+        return total - saved, total
+
 
 @dataclass(frozen=True, slots=True)
 class _Piece:

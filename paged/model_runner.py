@@ -1,5 +1,8 @@
 """ModelRunner: carries out a scheduled batch on a model and its cache."""
 
+from collections import Counter
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -7,6 +10,14 @@ from pagedrun.paged.forward_batch import ForwardBatch
 from pagedrun.paged.kv_cache import KVCache
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.scheduled_batch import ScheduledBatch
+
+
+@dataclass(slots=True)
+class AttentionReads:
+    """Keys and values read by attention so far: tokens, times the layers that read them."""
+
+    layer_tokens: int = 0
+    layer_tokens_without_sharing: int = 0  # if every row had read its prefix for itself
 
 
 class ModelRunner:
@@ -19,10 +30,16 @@ class ModelRunner:
         self._model = model
         self._cache = cache
         self._prefix_once = prefix_once
+        self._layers_of_window = Counter(model.config.windows)
+        self.reads = AttentionReads()
 
     @torch.inference_mode()
     def run(self, batch: ScheduledBatch) -> Tensor:
         """Return [num_logits, vocab_size]: a row for each chunk that samples, in order."""
         self._cache.transfer(batch.transfers)
         forward = ForwardBatch.build(batch, self._cache.block_size, prefix_once=self._prefix_once)
+        for window, num_layers in self._layers_of_window.items():
+            read, without_sharing = forward.tokens_read(window)
+            self.reads.layer_tokens += read * num_layers
+            self.reads.layer_tokens_without_sharing += without_sharing * num_layers
         return self._model.logits(forward, self._cache)

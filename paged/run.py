@@ -195,7 +195,13 @@ class Run:
 
     def report(self) -> dict[str, Any]:
         """Return what happened so far, in the report's shape; the job adds `rows`."""
+        reads = self._runner.reads
+        bytes_per_layer = self.statistics.bytes_per_token // self._model.config.num_layers
         return memory_report(
+            attention_bytes={
+                "read": reads.layer_tokens * bytes_per_layer,
+                "without_sharing": reads.layer_tokens_without_sharing * bytes_per_layer,
+            },
             statistics=self.statistics,
             scheduler=self.scheduler.counts,
             pool=self.pool.counts,

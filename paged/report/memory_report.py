@@ -15,6 +15,7 @@ def memory_report(
     statistics: RunStatistics,
     scheduler: SchedulerCounts,
     pool: PoolCounts,
+    attention_bytes: Mapping[str, int],
     times: Mapping[str, float],
     memory: Mapping[str, int],
     config: Mapping[str, Any],
@@ -22,14 +23,14 @@ def memory_report(
     """Return the report without `rows`, which only the job knows.
 
     Bytes, seconds and tokens throughout; rates are 0 … 1. `memory` holds what the engine knows of
-    the ledger; `other` is what the process had in use at its peak beyond weights, activations and
-    the part of the pool that was touched.
+    the ledger, `attention_bytes` what attention read, and would have if every row read alone.
+    `other` is what the process had in use at its peak beyond weights, activations and the part of
+    the pool that was touched.
     """
     prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
     run_s = max(statistics.run_s, 1e-9)
     touched = pool.peak_held * statistics.block_size * statistics.bytes_per_token
     known = memory["weights"] + memory["activations_peak"] + touched
-    attention_bytes = statistics.attention_tokens_read * statistics.bytes_per_token
     return {
         "tokens": {
             "prompt": prompt,
@@ -53,9 +54,8 @@ def memory_report(
             "misses": pool.misses,
             "shared_blocks_peak": pool.peak_shared,
             "bytes_saved": cached * statistics.bytes_per_token,
-            "attention_bytes_read": attention_bytes,
-            # The same as long as every sequence reads its whole context for itself.
-            "attention_bytes_without_sharing": attention_bytes,
+            "attention_bytes_read": attention_bytes["read"],
+            "attention_bytes_without_sharing": attention_bytes["without_sharing"],
         },
         "copy_on_write": {"forks": scheduler.forks, "block_copies": pool.copies},
         "preemptions": {mode.value: scheduler.preemptions[mode] for mode in PreemptionMode},

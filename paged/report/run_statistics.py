@@ -23,7 +23,6 @@ class RunStatistics:
     timeline: Timeline = field(default_factory=Timeline)
     finish_reasons: Counter[str] = field(default_factory=Counter)
     generated_tokens: int = 0
-    attention_tokens_read: int = 0
     run_s: float = 0.0
     max_step_tokens: int = 0
     max_step_logits: int = 0
@@ -34,7 +33,7 @@ class RunStatistics:
     _private_blocks: int = 0
 
     def note_step(self, batch: ScheduledBatch, pool: BlockPool) -> None:
-        """Count one step. A prompt chunk reads its context once, a generated token its own."""
+        """Count one step."""
         if pool.num_held > self._peak_blocks:
             self._peak_blocks, self._tokens_at_peak = pool.num_held, 0
         if pool.num_held == self._peak_blocks:
@@ -43,12 +42,6 @@ class RunStatistics:
         self.max_step_logits = max(
             self.max_step_logits, sum(chunk.samples for chunk in batch.chunks)
         )
-        for chunk in batch.chunks:
-            border = min(max(chunk.sequence.num_prompt_tokens, chunk.start), chunk.end)
-            if border > chunk.start:
-                self.attention_tokens_read += border
-            num_rows = chunk.end - border
-            self.attention_tokens_read += num_rows * (border + 1 + chunk.end) // 2
 
     def note_completion(self, completion: Completion) -> None:
         """Count one finished request."""

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.forward_batch import NO_SLOT, ForwardBatch
 from pagedrun.paged.request import Request
 from pagedrun.paged.sampling import SamplingParams
@@ -197,3 +198,36 @@ def test_token_ids_of_any_range(data: st.DataObject, prompt: list[int]) -> None:
 def test_a_batch_without_chunks_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
         build([])
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "num_output", "start", "end", "read", "windowed"),
+    [
+        (8, 0, 0, 8, 8, 8),  # a prompt at once reads its context once
+        (8, 0, 4, 8, 8, 4 + 3 - 1),  # and so does a later chunk of it
+        (8, 0, 7, 8, 8, 3),
+        (8, 1, 8, 9, 9, 3),  # a generated token reads all before it and itself
+        (8, 3, 8, 11, 9 + 10 + 11, 3 * 3),  # replayed ones each their own
+        (8, 3, 2, 11, 8 + 9 + 10 + 11, 8 + 3 * 3),  # a chunk over the prompt's end
+        (1, 1, 1, 2, 2, 2),
+    ],
+)
+def test_tokens_read(
+    num_prompt: int, num_output: int, start: int, end: int, read: int, windowed: int
+) -> None:
+    batch = build([chunk([1] * num_prompt, [2] * num_output, [0, 1, 2], start, end)])
+    assert batch.tokens_read(None) == (read, read)
+    assert batch.tokens_read(3) == (windowed, windowed)
+
+
+def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
+    prompt = [1] * 2 * PARTITION_TOKENS
+    chunks = [chunk(prompt, [2], [0, 1, own], len(prompt), len(prompt) + 1) for own in (5, 6, 7)]
+    for each in chunks:
+        each.sequence.num_shared_tokens = PARTITION_TOKENS + 3
+    apart = 3 * (len(prompt) + 1)
+    together = build(chunks, block_size=PARTITION_TOKENS)
+    assert together.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
+    assert together.tokens_read(50) == (150, 150)
+    alone = ForwardBatch.build(ScheduledBatch(chunks), PARTITION_TOKENS, prefix_once=False)
+    assert alone.tokens_read(None) == (apart, apart)

@@ -46,26 +46,6 @@ def completion(
     return Completion(request(num_prompt, max(len(outputs), 1)), outputs, num_cached, error)
 
 
-@pytest.mark.parametrize(
-    ("num_prompt", "num_output", "start", "end", "read"),
-    [
-        (8, 0, 0, 8, 8),  # a prompt at once reads its context once
-        (8, 0, 4, 8, 8),  # and so does a later chunk of it
-        (8, 0, 7, 8, 8),
-        (8, 1, 8, 9, 9),  # a generated token reads all before it and itself
-        (8, 5, 12, 13, 13),
-        (8, 3, 8, 11, 9 + 10 + 11),  # replayed ones each their own
-        (8, 3, 2, 11, 8 + 9 + 10 + 11),  # a chunk over the prompt's end
-        (1, 1, 1, 2, 2),
-    ],
-)
-def test_attention_reads(num_prompt: int, num_output: int, start: int, end: int, read: int) -> None:
-    counted = statistics()
-    batch = ScheduledBatch([chunk(num_prompt, num_output, start, end)])
-    counted.note_step(batch, BlockPool(4, SIZE))
-    assert counted.attention_tokens_read == read
-
-
 def test_the_widest_step() -> None:
     counted, pool = statistics(), BlockPool(4, SIZE)
     counted.note_step(ScheduledBatch([chunk(8, 0, 0, 8), chunk(9, 0, 0, 4)]), pool)
