@@ -1,0 +1,82 @@
+"""Contender: one of those that run the same rows in turns, and what pagedrun is as one."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pagedrun.paged.bench.figures import RunFigures, measure
+from pagedrun.paged.bench.op_timer import OpTimer
+from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.bench.workload import Workload
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.request import Request
+
+Tokens = list[tuple[int, ...]]
+
+# Long and wide enough that every kernel of a larger run is compiled and has been called once,
+# those that only work on what many rows share among them.
+WARM_UP = Workload(rows=16, shared=512, unique=8, output=3, seed=1)
+
+
+class Figures(Protocol):
+    """What is compared: seconds, and the steps in which `decode_rows` rows got a token each."""
+
+    @property
+    def total_s(self) -> float:
+        """From prompt token ids to the last answer."""
+        ...
+
+    @property
+    def prefill_s(self) -> float:
+        """Seconds of the steps that worked on prompts."""
+        ...
+
+    @property
+    def decode_rows(self) -> int:
+        """Rows in such a step."""
+        ...
+
+    @property
+    def decode_step(self) -> Spread | None:
+        """Seconds of such a step, None if there was none."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything that was measured, as a result states it."""
+        ...
+
+
+class Contender(Protocol):
+    """Something that answers requests and can be measured doing so."""
+
+    @property
+    def name(self) -> str:
+        """What to call it beside the others."""
+        ...
+
+    def warm_up(self) -> None:
+        """Do once what only the first run on a machine or in a process has to do."""
+        ...
+
+    def run(self, requests: Seq[Request]) -> tuple[Figures, Tokens]:
+        """Answer the requests; return what was measured and each one's generated tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContender:
+    """An engine with its settings; `timer` is the one whose kernels it has."""
+
+    name: str
+    engine: Engine
+    timer: OpTimer | None = None
+
+    def warm_up(self) -> None:
+        """Compile the kernels, and touch each of them."""
+        self.engine.warm_up()
+        self.run(WARM_UP.requests(self.engine.model_config.vocab_size))
+
+    def run(self, requests: Seq[Request]) -> tuple[RunFigures, Tokens]:
+        """Run the requests; raises `UsageError` if one of them cannot be run."""
+        figures, answers = measure(self.engine, requests, self.timer)
+        return figures, [answer.outputs[0].token_ids for answer in answers]

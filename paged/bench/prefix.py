@@ -1,0 +1,236 @@
+"""PrefixBench: what reading and computing a shared prefix once is worth, by length and sharers."""
+
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from time import perf_counter
+from typing import Any
+
+from pagedrun.kernels import cpu
+from pagedrun.paged.bench.contender import EngineContender
+from pagedrun.paged.bench.figures import RunFigures
+from pagedrun.paged.bench.model import BenchModel
+from pagedrun.paged.bench.op_timer import OpTimer
+from pagedrun.paged.bench.result import plain_config, plain_spread
+from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.bench.workload import Workload
+from pagedrun.paged.errors import UsageError
+from pagedrun.paged.model_config import ModelConfig
+
+Say = Callable[[str], None]
+
+# Of the budget, for one mode of one point: the dearest must not leave nothing for all others.
+MOST_AT_ONCE = 0.1
+
+
+class Mode(StrEnum):
+    """How rows may share their prefix."""
+
+    ONCE = "prefix once"  # computed once, and read once per step
+    REREAD = "re-read"  # computed once, read by every row for itself
+    UNCACHED = "no caching"  # computed, stored and read by every row for itself
+
+
+_CHANGES: dict[Mode, dict[str, Any]] = {
+    Mode.ONCE: {"prefix_caching": True, "prefix_once": True},
+    Mode.REREAD: {"prefix_caching": True, "prefix_once": False},
+    Mode.UNCACHED: {"prefix_caching": False},
+}
+# How many times as long the second takes as the first, in what.
+_COMPARED = {
+    "once_over_reread": (Mode.REREAD, Mode.ONCE),
+    "caching_over_none": (Mode.UNCACHED, Mode.ONCE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixBench:
+    """Every prefix length with every group size: one group of that many rows, run at once.
+
+    Each row has `unique` tokens of its own and gets `output` tokens. The modes take turns,
+    `repeat` times. Cheap points come first; what would, by the work done so far, take longer than
+    is left of `budget_s` seconds, or more than a tenth of it, is not run, and named as skipped. `flags` are fields of
+    `EngineConfig`.
+    """
+
+    model: BenchModel
+    prefix_lengths: Seq[int]
+    group_sizes: Seq[int]
+    unique: int = 16
+    output: int = 16
+    repeat: int = 2
+    budget_s: float = 240.0
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for flag, values in (("--prefix", self.prefix_lengths), ("--group", self.group_sizes)):
+            if not values:
+                raise UsageError(f"{flag} needs at least one value")
+        for length in self.prefix_lengths:
+            for group_size in self.group_sizes:
+                self._workload(length, group_size)
+
+    def run(self, say: Say) -> dict[str, Any]:
+        """Measure, telling `say` what is being done; return the result as JSON can hold it.
+
+        Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
+        """
+        timer = OpTimer(cpu)
+        say(f"Loading {self.model.name}")
+        engine = self.model.engine(
+            timer.kernels, **{"max_num_seqs": max(self.group_sizes), **self.flags}
+        )
+        modes = {
+            mode: EngineContender(mode, engine.reconfigured(**changes), timer)
+            for mode, changes in _CHANGES.items()
+        }
+        for contender in modes.values():
+            say(f"Warming up: {contender.name}")
+            contender.warm_up()
+        budget = _Budget(self.budget_s)
+        points: list[dict[str, Any]] = []
+        for workload in self._workloads():
+            runs, skipped = self._measure(workload, modes, budget)
+            points.append(_point(workload, runs, skipped))
+            ran = ", ".join(f"{mode} {each[-1].total_s:.2f} s" for mode, each in runs.items())
+            say(f"prefix {workload.shared} x {workload.rows} rows: {ran or 'skipped'}")
+        points.sort(key=lambda point: (point["prefix"], point["group"]))
+        return {
+            "model": self.model.describe(engine.dtype),
+            "workload": {"unique": self.unique, "output": self.output},
+            "config": plain_config(asdict(engine.config)),
+            "repeat": self.repeat,
+            "budget_s": self.budget_s,
+            "points": points,
+        }
+
+    def _workload(self, length: int, group_size: int) -> Workload:
+        return Workload(group_size, length, self.unique, self.output)
+
+    def _workloads(self) -> list[Workload]:
+        """Return a workload per point, cheap ones first."""
+        pairs = {(length, size) for length in self.prefix_lengths for size in self.group_sizes}
+        each = [self._workload(*pair) for pair in pairs]
+        return sorted(each, key=lambda one: _work(self.model.config, one, Mode.ONCE))
+
+    def _measure(
+        self, workload: Workload, modes: Mapping[Mode, EngineContender], budget: "_Budget"
+    ) -> tuple[dict[Mode, list[RunFigures]], dict[Mode, float]]:
+        """Return the runs of each mode that the budget allows, and the seconds of those it does
+        not."""
+        config = self.model.config
+        work = {mode: _work(config, workload, mode) for mode in modes}
+        affordable: list[Mode] = []
+        skipped: dict[Mode, float] = {}
+        planned = 0.0
+        for mode in modes:
+            seconds = budget.seconds_for(work[mode]) * self.repeat
+            if planned + seconds <= budget.left and seconds <= budget.most_at_once:
+                affordable.append(mode)
+                planned += seconds
+            else:
+                skipped[mode] = seconds
+        requests = workload.requests(config.vocab_size)
+        runs: dict[Mode, list[RunFigures]] = {mode: [] for mode in affordable}
+        for turn in range(self.repeat):
+            for mode in affordable if turn % 2 == 0 else reversed(affordable):
+                figures, _ = modes[mode].run(requests)
+                budget.note(work[mode], figures.total_s)
+                runs[mode].append(figures)
+        return runs, skipped
+
+
+class _Budget:
+    """Seconds to spend, and what a piece of work will take going by the largest one so far."""
+
+    def __init__(self, seconds: float) -> None:
+        self.most_at_once = seconds * MOST_AT_ONCE
+        self._until = perf_counter() + seconds
+        self._largest = 0.0
+        self._seconds = 0.0
+
+    @property
+    def left(self) -> float:
+        return self._until - perf_counter()
+
+    def note(self, work: float, seconds: float) -> None:
+        if work >= self._largest:
+            self._largest, self._seconds = work, seconds
+
+    def seconds_for(self, work: float) -> float:
+        """Return the seconds that `work` will take, 0 as long as nothing has run."""
+        return self._seconds * work / self._largest if self._largest else 0.0
+
+
+def _work(config: ModelConfig, workload: Workload, mode: Mode) -> float:
+    """Return the multiplications that a run takes, more or less: only their proportions count."""
+    size = config.num_heads * config.head_dim
+    weights = config.num_layers * config.hidden_size * (3 * size + 3 * config.intermediate_size)
+    rows, shared, unique = workload.rows, workload.shared, workload.unique
+    copies = rows if mode is Mode.UNCACHED else 1
+    decoded = rows * workload.output
+    prompt = copies * shared + rows * unique
+    head = decoded * config.hidden_size * config.vocab_size
+    pairs = copies * shared**2 / 2 + (rows * unique + decoded) * workload.prompt_tokens
+    return (prompt + decoded) * weights + head + 2 * config.num_layers * size * pairs
+
+
+def _point(
+    workload: Workload, runs: Mapping[Mode, Seq[RunFigures]], skipped: Mapping[Mode, float]
+) -> dict[str, Any]:
+    return {
+        "prefix": workload.shared,
+        "group": workload.rows,
+        "modes": {mode.value: _mode(each) for mode, each in runs.items()},
+        "ratios": dict(_ratios(runs)),
+        "skipped": [{"mode": mode.value, "estimated_s": s} for mode, s in skipped.items()],
+    }
+
+
+def _mode(runs: Seq[RunFigures]) -> dict[str, Any]:
+    return {
+        "rows_per_s": plain_spread(Spread.of(run.rows / run.total_s for run in runs)),
+        "total_s": plain_spread(Spread.of(run.total_s for run in runs)),
+        "prefill_s": plain_spread(Spread.of(run.prefill_s for run in runs)),
+        "decode_step_s": _over_runs(runs, _step),
+        "decode_attention_s": _over_runs(runs, _attention),
+        "hit_rate": runs[-1].hit_rate,
+        "peak_blocks": runs[-1].peak_blocks,
+    }
+
+
+def _ratios(
+    runs: Mapping[Mode, Seq[RunFigures]],
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, (slow, fast) in _COMPARED.items():
+        if slow not in runs or fast not in runs:
+            continue
+
+        def spread(
+            key: Callable[[RunFigures], float | None], slow: Mode = slow, fast: Mode = fast
+        ) -> dict[str, Any] | None:
+            return plain_spread(Spread.of_ratios([*map(key, runs[slow])], [*map(key, runs[fast])]))
+
+        yield (
+            name,
+            {
+                "end_to_end": spread(lambda run: run.total_s),
+                "decode_step": spread(_step),
+                "decode_attention": spread(_attention),
+            },
+        )
+
+
+def _over_runs(
+    runs: Seq[RunFigures], key: Callable[[RunFigures], float | None]
+) -> dict[str, Any] | None:
+    return plain_spread(Spread.of(value for value in map(key, runs) if value is not None))
+
+
+def _step(run: RunFigures) -> float | None:
+    return run.decode_step.median if run.decode_step else None
+
+
+def _attention(run: RunFigures) -> float | None:
+    return run.decode_attention.median if run.decode_attention else None
