@@ -18,6 +18,9 @@ from pagedrun.kernels.cpu.exp2 import exp2
 from pagedrun.kernels.cpu.jit import kernel, part
 from pagedrun.kernels.cpu.softmax import weigh
 
+_UNSIGNED = np.int32(0x7FFFFFFF)  # a float32's bits without its sign
+_INFINITY = np.int32(0x7F800000)  # from here on: infinity and NaN
+
 
 @kernel
 def pack_queries(q: Any, places: Any, queries: Any) -> None:
@@ -56,6 +59,30 @@ def gather(
         end = max(start, min(places[tile, 3], start + keys.shape[1]))
         _gather_one(key_cache, table, head, start, end, keys[task])
         _gather_one(value_cache, table, head, start, end, values[task])
+        _spoil(keys[task], values[task])
+
+
+@part()
+def _spoil(keys: Any, values: Any) -> None:
+    """Move what is not finite in a key or a value to its key alone, where the mask can stop it.
+
+    A query that sees the key gets a NaN score, hence NaN. One that does not gives it a weight of 0,
+    which a NaN value would turn into NaN all the same: an earlier token of the prompt would be
+    spoiled by a later one, and with it the blocks that other rows share.
+    """
+    for i in range(values.shape[0]):
+        if _magnitude(keys[i]) >= _INFINITY or _magnitude(values[i]) >= _INFINITY:
+            keys[i] = np.float32(np.nan)
+            values[i] = np.float32(0.0)
+
+
+@part()
+def _magnitude(vector: Any) -> Any:
+    """Return the bits of the largest magnitude in a float32 vector; NaN is above infinity."""
+    largest = np.int32(0)
+    for d in range(vector.shape[0]):
+        largest = max(largest, np.int32(np.float32(vector[d]).view(np.int32) & _UNSIGNED))
+    return largest
 
 
 @part()

@@ -26,7 +26,8 @@ def prefill_attention(
     chunk reads. first_positions: [num_chunks] int32, the position of a chunk's first query.
 
     The query at position p sees positions 0 .. p, or only the last `window` of them. Slots beyond
-    a chunk's last position are never read into the result.
+    a chunk's last position are never read into the result. A NaN or infinity in a key or value
+    makes the queries that see it NaN, and no others.
     Returns [num_tokens, num_heads, head_dim] in the dtype of `q`.
     """
     out = torch.empty_like(q)
@@ -43,5 +44,11 @@ def prefill_attention(
         query = torch.unflatten(q[rows].to(key.dtype).transpose(0, 1), 0, (len(key), -1))
         scores = query @ key.transpose(1, 2).unsqueeze(1) * scale
         weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
-        out[rows] = (weights @ value.unsqueeze(1)).flatten(0, 1).transpose(0, 1)
+        finite = (key.isfinite() & value.isfinite()).all(dim=-1)  # [kv_heads, num_keys]
+        spoiled = (visible & ~finite[:, None]).any(dim=-1)  # [kv_heads, num_queries]
+        # Without this, a weight of 0 times NaN would be NaN for queries that do not see the key.
+        value = value.where(finite.unsqueeze(-1), 0.0)
+        attended = weights @ value.unsqueeze(1)
+        attended = attended.masked_fill(spoiled[:, None, :, None], torch.nan)
+        out[rows] = attended.flatten(0, 1).transpose(0, 1)
     return out

@@ -159,3 +159,32 @@ def test_leaves_the_precision_setting_of_torch_as_it_was(
         assert setting.fp32_precision == precision
     finally:
         setting.fp32_precision = before
+
+
+@pytest.mark.parametrize("backend", [cpu, reference])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+@pytest.mark.parametrize("spoilt", ["key_cache", "value_cache"])
+def test_a_later_token_that_is_nan_does_not_reach_an_earlier_one(
+    backend: Any, dtype: torch.dtype, poison: float, spoilt: str, make_context: Callable[..., Any]
+) -> None:
+    """0 x NaN is NaN: a masked key would spoil the tokens before it, and the blocks they share."""
+    context = make_context([150], num_kv_heads=2, head_dim=16, block_size=16, dtype=dtype)
+    position, size = 137, 16
+    block = int(context.block_tables[0, position // size])
+    getattr(context, spoilt)[block, :, position % size, 3] = poison
+    q = torch.randn(150, 4, 16).to(dtype)
+    one = torch.zeros(1, dtype=torch.int32)
+    out = backend.prefill_attention(
+        q,
+        context.key_cache,
+        context.value_cache,
+        context.block_tables,
+        torch.tensor([0, 150], dtype=torch.int32),
+        one,
+        one,
+        0.25,
+        None,
+    )
+    assert out[:position].isfinite().all()
+    assert not out[position:].isfinite().all(dim=-1).any()

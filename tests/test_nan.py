@@ -1,0 +1,62 @@
+"""Logits without a choice: the row fails, nothing of it is shared, the others do not notice."""
+
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pagedrun import LLM, SamplingParams
+
+POISON = 7  # the token whose embedding is NaN or infinite
+
+
+class MakeModel(Protocol):
+    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+
+
+@pytest.fixture(params=[torch.nan, torch.inf], ids=["nan", "infinity"])
+def folders(
+    request: pytest.FixtureRequest, make_model: MakeModel, tmp_path: Path
+) -> tuple[Path, Path]:
+    """Return a model and the same model with one token poisoned."""
+    good = make_model("qwen3", "nan", tie_word_embeddings=False)
+    bad = tmp_path / "bad"
+    shutil.copytree(good, bad)
+    tensors = load_file(bad / "model.safetensors")
+    tensors["model.embed_tokens.weight"][POISON] = request.param
+    save_file(tensors, bad / "model.safetensors", metadata={"format": "pt"})
+    return good, bad
+
+
+def test_a_poisoned_row_fails_alone(folders: tuple[Path, Path]) -> None:
+    good, bad = folders
+    shared = [20, 21, 22, 23] * 20
+    prompts = [
+        [*shared, 40, 41],
+        [*shared, POISON, 42],
+        [POISON, *shared],
+        [POISON, *shared, 43],
+        [*shared, 40, 44, 45],
+        [50, 51],
+    ]
+    params = [SamplingParams(max_tokens=12, ignore_eos=True, n=1 + i % 2) for i in range(6)]
+    # POISON may be generated too, and fails its row then: keep to rows that do not meet it.
+    expected = LLM(good, dtype="float32").generate(prompts, params)
+    llm = LLM(bad, dtype="float32", max_num_seqs=4)
+    got = llm.generate(prompts, params)
+    for prompt, before, after in zip(prompts, expected, got, strict=True):
+        tokens = [token for output in before.outputs for token in output.token_ids[:-1]]
+        if POISON in prompt or POISON in tokens:
+            assert after.error is not None
+            assert after.error.code == "nan_logits"
+            assert after.outputs == ()
+        else:
+            assert after.error is None
+            assert [o.token_ids for o in after.outputs] == [o.token_ids for o in before.outputs]
+    failed = [completion.error is not None for completion in got]
+    assert failed[1:4] == [True] * 3
+    assert not all(failed)
+    assert llm.report["finish_reasons"]["error"] == sum(failed)
