@@ -1,9 +1,14 @@
 """BlockPool: who holds which block of KV memory, and which free block still holds a prefix.
 
 Pure accounting: it moves no bytes and knows neither tensors nor sequences. A block is *held*
-while its reference count is above zero and *free* otherwise. A free block that was published
-under a key stays *cached*: a later prompt with the same prefix takes it back without computing
-it, until the block is needed for something else (least recently released goes first).
+while its reference count is above zero and *free* otherwise.
+
+The future is known, so nothing is kept on a guess. A key is *wanted* while a later prompt will ask
+for it: because it lies on the path that the next prompt has in common with the last one, or
+because a sequence that had to wait comes back for it. Only wanted blocks are published, under
+their key, for others to find; a free one stays *cached*. When its last use is over it is an empty
+block like any other, at once. If the pool is too small, the cached block whose use is farthest
+away goes first: the end of the path, and only then what waiting sequences want, who come first.
 """
 
 import hashlib
@@ -29,11 +34,17 @@ class BlockKey:
     token_ids: tuple[int, ...]
 
     @classmethod
-    def chain(cls, token_ids: Sequence[int], block_size: int) -> list["BlockKey"]:
-        """Return the keys of every full block of `token_ids`, first to last."""
-        keys: list[BlockKey] = []
-        parent = ROOT_DIGEST
-        for start in range(0, len(token_ids) - block_size + 1, block_size):
+    def chain(
+        cls, token_ids: Sequence[int], block_size: int, known: Sequence["BlockKey"] = ()
+    ) -> list["BlockKey"]:
+        """Return the keys of every full block of `token_ids`, first to last.
+
+        `known` are the keys of its first blocks, as far as another prompt has them already.
+        """
+        keys = list(known)
+        parent = keys[-1].digest if keys else ROOT_DIGEST
+        begin = len(keys) * block_size
+        for start in range(begin, len(token_ids) - block_size + 1, block_size):
             tokens = tuple(token_ids[start : start + block_size])
             digest = hashlib.sha256(parent + array("i", tokens).tobytes()).digest()
             keys.append(cls(digest, parent, tokens))
@@ -70,18 +81,25 @@ class BlockPool:
         self._fill = [0] * num_blocks  # tokens stored in each block
         self._key_of: dict[int, BlockKey] = {}
         self._block_of: dict[bytes, int] = {}
-        # Free blocks. Those without content: last freed, first taken, so that memory once touched
-        # is used again before new pages are. Those with a cached prefix: in the order of their
-        # release; a linked dict takes one out of the middle in O(1).
+        # Free blocks without content: last freed, first taken, so that memory once touched is used
+        # again before new pages are.
         self._empty = list(range(num_blocks - 1, -1, -1))
-        self._cached: OrderedDict[int, None] = OrderedDict()
+        # Free blocks with a prefix, first to go first. Whoever holds a block holds those before it
+        # too, so in the order of release the end of a path comes before its beginning; and of the
+        # waiting sequences the one preempted first comes back last. A linked dict takes one out of
+        # the middle in O(1).
+        self._cached_for_path: OrderedDict[int, None] = OrderedDict()
+        self._cached_for_waiting: OrderedDict[int, None] = OrderedDict()
+        self._path: list[bytes] = []  # digests wanted by the next prompt, first block first
+        self._on_path: set[bytes] = set()
+        self._num_waiting: dict[bytes, int] = {}  # digest → waiting sequences that want it
         self._num_shared = 0
         self._num_tokens_held = 0
 
     @property
     def num_free(self) -> int:
         """Blocks that nobody holds, those with a cached prefix included."""
-        return len(self._empty) + len(self._cached)
+        return len(self._empty) + self.num_cached
 
     @property
     def num_held(self) -> int:
@@ -96,7 +114,7 @@ class BlockPool:
     @property
     def num_cached(self) -> int:
         """Free blocks that still hold a prefix."""
-        return len(self._cached)
+        return len(self._cached_for_path) + len(self._cached_for_waiting)
 
     @property
     def num_tokens_held(self) -> int:
@@ -147,7 +165,7 @@ class BlockPool:
         for block_id in block_ids:
             count = self._ref_counts[block_id]
             if count == 0:
-                del self._cached[block_id]
+                self._uncache(block_id)
                 self._num_tokens_held += self._fill[block_id]
             elif count == 1:
                 self._num_shared += 1
@@ -168,30 +186,76 @@ class BlockPool:
                 self._num_shared -= 1
             elif count == 1:
                 self._num_tokens_held -= self._fill[block_id]
-                if block_id in self._key_of:
-                    self._cached[block_id] = None
-                else:
+                key = self._key_of.get(block_id)
+                if key is None:
                     self._fill[block_id] = 0
                     self._empty.append(block_id)
+                else:
+                    self._cache(block_id, key.digest)
+
+    def want_path(self, keys: Sequence[BlockKey]) -> None:
+        """Say what the next prompt will have in common with the last one: the blocks of `keys`.
+
+        Takes the place of the path before; what was on that one and is wanted by nobody else has
+        had its last use.
+        """
+        path = self._path
+        while path and (len(path) > len(keys) or path[-1] != keys[len(path) - 1].digest):
+            digest = path.pop()
+            self._on_path.discard(digest)
+            self._settle(digest)
+        for key in keys[len(path) :]:
+            path.append(key.digest)
+            self._on_path.add(key.digest)
+            self._settle(key.digest)
+
+    def want(self, keys: Iterable[BlockKey]) -> None:
+        """Say that one more waiting sequence will come back for the blocks of `keys`."""
+        for key in keys:
+            count = self._num_waiting.get(key.digest, 0)
+            self._num_waiting[key.digest] = count + 1
+            if count == 0:
+                self._settle(key.digest)
+
+    def unwant(self, keys: Iterable[BlockKey]) -> None:
+        """Take back one `want`: the sequence has come back, or is over."""
+        for key in keys:
+            count = self._num_waiting[key.digest]
+            if count > 1:
+                self._num_waiting[key.digest] = count - 1
+            else:
+                del self._num_waiting[key.digest]
+                self._settle(key.digest)
+
+    def num_waiting_for(self) -> dict[bytes, int]:
+        """Return how many waiting sequences want each digest."""
+        return dict(self._num_waiting)
+
+    def is_wanted(self, key: BlockKey) -> bool:
+        """Return whether somebody will ask for `key` as far as is known."""
+        return key.digest in self._on_path or key.digest in self._num_waiting
 
     def publish(self, block_id: int, key: BlockKey) -> None:
         """Let later prompts find this block under `key`; its content is final from now on.
 
-        If another block is published under the same key, that one stays and this one is private.
+        Nothing happens if nobody wants the key. If another block is published under it, that one
+        stays and this one is private.
         """
         if self._ref_counts[block_id] == 0:
             raise ValueError(f"block {block_id} is free and cannot be published")
+        if not self.is_wanted(key):
+            return
         if key.digest not in self._block_of and block_id not in self._key_of:
             self._block_of[key.digest] = block_id
             self._key_of[block_id] = key
 
     def retract(self, block_id: int) -> None:
-        """Make a published block impossible to find (its content turned out to be unusable)."""
+        """Make a published block impossible to find: its content is of no use, or not any more."""
         key = self._key_of.pop(block_id, None)
         if key is not None:
             del self._block_of[key.digest]
             if self._ref_counts[block_id] == 0:
-                del self._cached[block_id]
+                self._uncache(block_id)
                 self._fill[block_id] = 0
                 self._empty.append(block_id)
 
@@ -228,14 +292,22 @@ class BlockPool:
             assert count == holders[block_id], (
                 f"block {block_id}: {count} references, {holders[block_id]} in tables"
             )
-        free = [*self._empty, *self._cached]
+        cached = [*self._cached_for_path, *self._cached_for_waiting]
+        free = [*self._empty, *cached]
         assert len(free) == len(set(free)), "a block is twice on the free list"
         assert all(self._ref_counts[block_id] == 0 for block_id in free), "a held block is free"
         held = sum(count > 0 for count in self._ref_counts)
         assert len(free) + held == self.num_blocks, "free + held is not the total"
         assert self._num_shared == sum(count > 1 for count in self._ref_counts), "shared count"
         assert {key.digest: block_id for block_id, key in self._key_of.items()} == self._block_of
-        assert set(self._cached) <= set(self._key_of), "a cached block has no key"
+        assert set(cached) <= set(self._key_of), "a cached block has no key"
+        assert all(map(self.is_wanted, self._key_of.values())), "a block is kept for nobody"
+        for block_id in cached:
+            waited_for = self._key_of[block_id].digest in self._num_waiting
+            assert (block_id in self._cached_for_waiting) == waited_for, "cached in the wrong line"
+        assert len(self._path) == len(self._on_path), "a path names a block twice"
+        assert self._on_path == set(self._path), "path"
+        assert all(count > 0 for count in self._num_waiting.values()), "waiting"
         assert not set(self._empty) & set(self._key_of), "an empty block has a key"
         assert all(0 <= fill <= self.block_size for fill in self._fill), "fill out of range"
         held_tokens = sum(f for f, c in zip(self._fill, self._ref_counts, strict=True) if c)
@@ -244,11 +316,34 @@ class BlockPool:
     def _take_free(self) -> int:
         if self._empty:
             return self._empty.pop()
-        block_id, _ = self._cached.popitem(last=False)
+        line = self._cached_for_path or self._cached_for_waiting
+        block_id, _ = line.popitem(last=False)
         del self._block_of[self._key_of.pop(block_id).digest]
         self._fill[block_id] = 0
         self.counts.evictions += 1
         return block_id
+
+    def _settle(self, digest: bytes) -> None:
+        """Put the block under `digest` where it belongs now that it is wanted more, or less."""
+        block_id = self._block_of.get(digest)
+        if block_id is None:
+            return
+        if not self.is_wanted(self._key_of[block_id]):
+            self.retract(block_id)
+        elif self._ref_counts[block_id] == 0:
+            waited_for = digest in self._num_waiting
+            if waited_for != (block_id in self._cached_for_waiting):
+                self._uncache(block_id)
+                self._cache(block_id, digest)
+
+    def _cache(self, block_id: int, digest: bytes) -> None:
+        waited_for = digest in self._num_waiting
+        line = self._cached_for_waiting if waited_for else self._cached_for_path
+        line[block_id] = None
+
+    def _uncache(self, block_id: int) -> None:
+        line = self._cached_for_path
+        del (line if block_id in line else self._cached_for_waiting)[block_id]
 
     def _note_peaks(self) -> None:
         self.counts.peak_held = max(self.counts.peak_held, self.num_held)

@@ -1,10 +1,12 @@
 """Engine: a loaded model, ready to start runs."""
 
 import copy
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +21,7 @@ from pagedrun.paged.plan import Plan
 from pagedrun.paged.precision import choose_dtype
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
-from pagedrun.paged.run import Run
+from pagedrun.paged.run import Run, Window
 from pagedrun.paged.sampling import SamplingParams
 from pagedrun.paged.tokenizer import Tokenizer
 from pagedrun.paged.weights import Checkpoint
@@ -85,40 +87,72 @@ class Engine:
         self._times["compile_s"] = time.perf_counter() - began
 
     def start(
-        self, requests: Seq[Request], on_step: Callable[[StepRecord], None] | None = None
+        self,
+        requests: Seq[Request],
+        on_step: Callable[[StepRecord], None] | None = None,
+        more: Iterable[Seq[Request]] | None = None,
     ) -> Run:
         """Plan the requests and return their run: iterate it for one completion per request.
 
         A request that cannot be run (too long, an id outside the vocabulary, larger than the pool)
-        gets a completion with an error; the others are not affected.
+        gets a completion with an error; the others are not affected. `more` are further windows
+        of requests, each asked for and planned when the sequences before it have begun; indices
+        rise through all of them.
         """
         config = self.config
-        began = time.perf_counter()
-        accepted, refused = self._accept(requests)
-        plan = Plan.build(accepted, config.block_size, prefix_caching=config.prefix_caching)
         bytes_per_block = self.model.kv_layout.bytes_per_token * config.block_size
         memory = HostMemory.read()
-        num_blocks = choose_num_blocks(
-            bytes_per_block=bytes_per_block,
-            num_needed=max(plan.num_blocks_needed(config.max_num_seqs), 1),
-            num_blocks=config.num_blocks,
-            kv_cache_memory_bytes=config.kv_cache_memory_bytes,
-            available=memory.available,
-        )
+
+        def num_blocks(num_needed: int) -> int:
+            return choose_num_blocks(
+                bytes_per_block=bytes_per_block,
+                num_needed=max(num_needed, 1),
+                num_blocks=config.num_blocks,
+                kv_cache_memory_bytes=config.kv_cache_memory_bytes,
+                available=memory.available,
+            )
+
+        most = num_blocks(sys.maxsize)
+        first = self._window(requests, most, after=None, has_next=more is not None)
+        # What later windows need is not known yet.
+        needed = first.plan.num_blocks_needed(config.max_num_seqs) if more is None else most
         return Run(
             engine_config=config,
             model=self.model,
             tokenizer=self.tokenizer,
             kernels=self.kernels,
-            plan=plan,
-            refused=refused,
-            num_blocks=num_blocks,
+            windows=chain([first], self._windows(more or (), most, first.plan)),
+            num_blocks=num_blocks(needed),
             num_host_blocks=config.swap_space_bytes // bytes_per_block,
-            max_model_len=self._longest(accepted),
+            max_model_len=self._longest(requests),
             memory=memory,
-            times={**self._times, "plan_s": time.perf_counter() - began},
+            times=self._times,
             on_step=on_step,
         )
+
+    def _windows(
+        self, more: Iterable[Seq[Request]], max_blocks: int, after: Plan
+    ) -> Iterator[Window]:
+        """Plan one window after the other, each when it is asked for."""
+        for requests in more:
+            window = self._window(requests, max_blocks, after=after, has_next=True)
+            after = window.plan
+            yield window
+
+    def _window(
+        self, requests: Seq[Request], max_blocks: int, after: Plan | None, has_next: bool
+    ) -> Window:
+        began = time.perf_counter()
+        accepted, refused = self._accept(requests)
+        plan = Plan(
+            accepted,
+            self.config.block_size,
+            prefix_caching=self.config.prefix_caching,
+            max_blocks=max_blocks,
+            after=after,
+            has_next=has_next,
+        )
+        return Window(plan, refused, time.perf_counter() - began)
 
     @property
     def max_model_len(self) -> int:
@@ -132,8 +166,14 @@ class Engine:
 
     def _longest(self, requests: Seq[Request]) -> int:
         """Return what a contiguous engine would reserve for each of these requests."""
-        longest = max((len(r.prompt_token_ids) + r.params.max_tokens for r in requests), default=1)
-        return self.config.max_model_len or longest
+        limit = self.max_model_len
+        lengths = (len(request.prompt_token_ids) for request in requests)
+        totals = [
+            min(length + request.params.max_tokens, limit)
+            for length, request in zip(lengths, requests, strict=True)
+            if length < limit
+        ]
+        return self.config.max_model_len or max(totals, default=1)
 
     def _accept(self, requests: Seq[Request]) -> tuple[list[Request], list[Completion]]:
         accepted: list[Request] = []

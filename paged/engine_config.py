@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagedrun.paged.errors import UsageError
-from pagedrun.paged.scheduler import PreemptionMode
+from pagedrun.paged.preemption_mode import PreemptionMode
 
 DEVICES = ("auto", "cpu")
 DTYPES = ("auto", "float32", "bfloat16")

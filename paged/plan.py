@@ -1,70 +1,133 @@
-"""Plan: the order in which requests run, and what sharing prefixes can save at best.
+"""Plan: the order in which the requests of a window run, and what sharing prefixes can save.
 
-Sorting the prompts token by token is a depth-first walk of their prefix tree: rows that share a
-prefix become neighbours, so each prefix is computed once and used while it is there.
+The order is a depth-first walk of the prompts' prefix tree: rows that share a prefix become
+neighbours, so each prefix is computed once and used while it is there, and what is needed again is
+known to the block: it is what the next row has in common with this one.
 """
 
-from array import array
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pagedrun.paged.block_pool import BlockKey
+from pagedrun.paged.duplicates import Duplicates
+from pagedrun.paged.prefix_tree import PrefixTree
 from pagedrun.paged.request import Request
 from pagedrun.paged.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """Sequences in run order, and figures that hold for a pool that never evicts.
+    """A window of requests in run order; iterate it for their sequences, made one by one.
 
-    `achievable_hit_tokens` counts prompt tokens that need not be computed; `num_shared_blocks`
-    the distinct blocks that more than one request holds; `num_private_blocks` those that each
-    sequence needs for itself at its full length, in run order.
+    `achievable_hit_tokens` counts prompt tokens that need not be computed if each prefix is kept
+    to the token while it is needed; `block_hit_tokens` those that whole blocks spare, which every
+    pool gives that is large enough; `num_shared_blocks` the distinct blocks that more than one
+    request holds. Duplicates count as hits with all their tokens. `too_large` are the requests
+    that would not fit into a pool of `max_blocks`.
     """
 
-    sequences: tuple[Sequence, ...]
-    achievable_hit_tokens: int
-    num_shared_blocks: int
-    num_private_blocks: tuple[int, ...]
+    def __init__(
+        self,
+        requests: Seq[Request],
+        block_size: int,
+        *,
+        prefix_caching: bool,
+        max_blocks: int | None = None,
+        after: "Plan | None" = None,
+        has_next: bool = False,
+    ) -> None:
+        """Plan requests in the order of their index.
 
-    @classmethod
-    def build(cls, requests: Seq[Request], block_size: int, *, prefix_caching: bool) -> "Plan":
-        """Order the requests and walk them once with an unlimited cache."""
-        ordered = sorted(requests, key=lambda r: (_sort_key(r.prompt_token_ids), r.index))
-        sequences: list[Sequence] = []
-        private: list[int] = []
-        seen: set[bytes] = set()
-        shared: set[bytes] = set()
-        hit_tokens = 0
-        for request in ordered:
-            prompt = request.prompt_token_ids
-            keys = BlockKey.chain(prompt, block_size) if prefix_caching else []
-            num_hits = 0
-            for key in keys:
-                if key.digest not in seen:
-                    break
-                shared.add(key.digest)
-                num_hits += 1
-            seen.update(key.digest for key in keys[num_hits:])
-            hit_tokens += min(num_hits * block_size, len(prompt) - 1)
-            sequence = Sequence.start(request, keys)
-            full = -(-sequence.max_num_tokens // block_size)
-            prompt_blocks = len(prompt) // block_size
-            own = (full - prompt_blocks) * request.params.n + prompt_blocks - num_hits
-            sequences.append(sequence)
-            private.append(own)
-        return cls(tuple(sequences), hit_tokens, len(shared), tuple(private))
+        after: the plan of the window before, whose last prefix may still be there. has_next:
+        whether another window follows, for which the last row's prefix is kept.
+        """
+        self.duplicates = Duplicates(requests)
+        self._requests = self.duplicates.distinct
+        self._prefix_caching = prefix_caching
+        self._has_next = has_next
+        self._window: int = 0 if after is None else after._window + 1
+        last = after.last_request if after is not None else None
+        tree = _build_tree(self._requests, block_size, last)
+        needed = self._full_blocks(tree, block_size)
+        fits = needed <= (needed.max(initial=0) if max_blocks is None else max_blocks)
+        self.too_large = [self._requests[row] for row in tree.order[~fits]]
+        self.tree = tree.keep(fits)
+        copied = self.duplicates.num_copied_tokens(without=self.too_large)
+        self.achievable_hit_tokens = self.block_hit_tokens = copied
+        self.num_shared_blocks = 0
+        if prefix_caching:
+            self.achievable_hit_tokens += self.tree.num_common_tokens
+            self.block_hit_tokens += self.tree.num_block_hit_tokens
+            self.num_shared_blocks = self.tree.num_shared_blocks
+
+    def __len__(self) -> int:
+        return len(self.tree)
+
+    @property
+    def last_request(self) -> Request | None:
+        """The request that runs last."""
+        return self._requests[self.tree.order[-1]] if len(self) else None
+
+    @property
+    def num_private_blocks(self) -> NDArray[np.int64]:
+        """[num_rows] int64, blocks that each needs for itself at full length, in run order."""
+        size = self.tree.block_size
+        full = self._full_blocks(self.tree, size)
+        prompt = self.tree.num_tokens // size
+        samples = self._column("n", self.tree.order)
+        hits = self.tree.num_hit_blocks if self._prefix_caching else 0
+        return (full - prompt) * samples + prompt - hits
 
     def num_blocks_needed(self, max_num_seqs: int) -> int:
         """Return how many blocks let `max_num_seqs` of the largest requests run at once while
-        every shared prefix stays cached. An upper bound: fewer may do."""
-        largest = sorted(self.num_private_blocks, reverse=True)[:max_num_seqs]
-        # Admission keeps a block free for each running sequence.
-        return self.num_shared_blocks + sum(largest) + min(max_num_seqs, len(largest))
+        every prefix that is needed again stays cached. An upper bound: fewer may do."""
+        private = np.sort(self.num_private_blocks)[::-1][:max_num_seqs]
+        hits = np.sort(self.tree.num_hit_blocks)[::-1][: max_num_seqs + 1]
+        shared = min(self.num_shared_blocks, int(hits.sum())) if self._prefix_caching else 0
+        return shared + int(private.sum()) + len(private)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        tree, size = self.tree, self.tree.block_size
+        keys: list[BlockKey] = []
+        for place, row in enumerate(tree.order.tolist()):
+            request = self._requests[row]
+            prompt = request.prompt_token_ids
+            num_shared = int(tree.num_shared_tokens[place])
+            if request.params.n > 1:
+                num_shared = len(prompt)
+            num_hits, num_keep = int(tree.num_hit_blocks[place]), int(tree.num_keep_blocks[place])
+            if self._has_next and place == len(tree) - 1:
+                num_keep = len(prompt) // size
+            if self._prefix_caching:
+                # Only blocks that somebody else has need a name.
+                num_keys = max(num_shared // size, num_hits, num_keep)
+                keys = BlockKey.chain(prompt[: num_keys * size], size, keys[:num_hits])
+            yield Sequence.start(
+                request,
+                keys,
+                num_shared_tokens=num_shared,
+                num_keep_blocks=num_keep if self._prefix_caching else 0,
+                group=(self._window, int(tree.group[place])),
+            )
+
+    def _full_blocks(self, tree: PrefixTree, size: int) -> NDArray[np.int64]:
+        """Return the blocks of each row's prompt and longest answer, but its last token."""
+        num_tokens = tree.num_tokens + self._column("max_tokens", tree.order) - 1
+        return -(-num_tokens // size)
+
+    def _column(self, name: str, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        values = (getattr(request.params, name) for request in self._requests)
+        return np.fromiter(values, dtype=np.int64, count=len(self._requests))[order]
 
 
-def _sort_key(token_ids: Seq[int]) -> bytes:
-    """Return bytes that compare as the token lists do: big-endian, fixed width."""
-    ids = array("i", token_ids)
-    ids.byteswap()
-    return ids.tobytes()
+def _build_tree(requests: Seq[Request], block_size: int, last: Request | None) -> PrefixTree:
+    lengths = [len(request.prompt_token_ids) for request in requests]
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+    ids = chain.from_iterable(request.prompt_token_ids for request in requests)
+    tokens = np.fromiter(ids, dtype=np.int32, count=int(offsets[-1]))
+    expected = np.array([request.params.max_tokens for request in requests], dtype=np.int64)
+    after = None if last is None else np.array(last.prompt_token_ids, dtype=np.int32)
+    return PrefixTree.build(tokens, offsets, expected, block_size, after)

@@ -75,10 +75,12 @@ class SampleOutput:
 class Completion:
     """All answers to one request, or the reason why there are none.
 
-    `num_cached_tokens` counts prompt tokens whose keys and values were taken from the cache.
+    `num_cached_tokens` counts prompt tokens whose keys and values were taken from the cache. A
+    duplicate was answered with what another request got.
     """
 
     request: Request
     outputs: tuple[SampleOutput, ...] = ()
     num_cached_tokens: int = 0
     error: RowError | None = field(default=None)
+    is_duplicate: bool = False

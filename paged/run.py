@@ -1,13 +1,15 @@
 """Run: the loop. Schedule a step, compute it, sample, update; yield what is finished."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
 
 from pagedrun.paged.block_pool import BlockPool
+from pagedrun.paged.duplicates import fan_out
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, RowError
 from pagedrun.paged.kv_cache import KVCache
@@ -15,20 +17,41 @@ from pagedrun.paged.memory import HostMemory
 from pagedrun.paged.model_runner import ModelRunner
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.plan import Plan
+from pagedrun.paged.preemption_mode import PreemptionMode
 from pagedrun.paged.report.memory_report import memory_report
 from pagedrun.paged.report.run_statistics import RunStatistics
 from pagedrun.paged.report.timeline import StepRecord
-from pagedrun.paged.request import Completion, SampleOutput
+from pagedrun.paged.request import Completion, Request, SampleOutput
 from pagedrun.paged.sampler import NO_TOKEN, Sampler
-from pagedrun.paged.scheduler import PreemptionMode, Scheduler, SchedulerLimits
+from pagedrun.paged.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.sequence import Sequence
 from pagedrun.paged.stopping import StopRule
 from pagedrun.paged.swap_space import SwapSpace
 from pagedrun.paged.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Requests that were planned together, and those that cannot be run.
+
+    `plan_s` is how long it took to plan them, in seconds.
+    """
+
+    plan: Plan
+    refused: Seq[Completion]
+    plan_s: float
+
+    def __len__(self) -> int:
+        return (
+            len(self.plan)
+            + len(self.plan.too_large)
+            + self.plan.duplicates.num_duplicates
+            + len(self.refused)
+        )
+
+
 class Run:
-    """One planned batch of requests with its own pool. Iterate it once."""
+    """Planned windows of requests, run with one pool without a pause between. Iterate it once."""
 
     def __init__(
         self,
@@ -37,8 +60,7 @@ class Run:
         model: Decoder,
         tokenizer: Tokenizer,
         kernels: ModuleType,
-        plan: Plan,
-        refused: Seq[Completion],
+        windows: Iterable[Window],
         num_blocks: int,
         num_host_blocks: int,
         max_model_len: int,
@@ -51,10 +73,9 @@ class Run:
         layout = model.kv_layout
         self._config = config
         self._model = model
-        self._plan = plan
-        self._refused = refused
+        self._windows = windows
         self._memory = memory
-        self._times = times
+        self._times = {**times, "plan_s": 0.0}
         self._on_step = on_step
         self.pool = BlockPool(num_blocks, config.block_size)
         self.cache = KVCache(layout, config.block_size, num_blocks, num_host_blocks, kernels)
@@ -63,36 +84,68 @@ class Run:
             SwapSpace(num_host_blocks),
             SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens),
             PreemptionMode(config.preemption_mode),
+            planned=self._planned(),
+            prefix_caching=config.prefix_caching,
         )
         self.statistics = RunStatistics(
             block_size=config.block_size,
             num_blocks=num_blocks,
             bytes_per_token=layout.bytes_per_token,
             max_model_len=max_model_len,
-            achievable_hit_tokens=plan.achievable_hit_tokens,
-            num_shared_blocks_planned=plan.num_shared_blocks,
+            achievable_hit_tokens=0,
+            num_shared_blocks_planned=0,
         )
         self._runner = ModelRunner(model, self.cache, prefix_once=config.prefix_once)
         self._sampler = Sampler(eos_token_ids, kernels)
         self._stop_rule = StopRule(tokenizer, eos_token_ids)
         self._outputs: dict[int, list[SampleOutput]] = {}
+        self._asked: dict[int, list[Request]] = {}  # who waits for the answer to a request
+        self._unanswerable: deque[Completion] = deque()
+        self._num_total = 0
+        self._num_planned = 0  # sequences that the scheduler has not asked for yet
         self._num_finished = 0
         self._num_steps = 0
 
     def __iter__(self) -> Iterator[Completion]:
         """Yield one completion per request, as they finish."""
         began = time.perf_counter()
-        for completion in self._refused:
-            yield self._completed(completion)
-        for sequence in self._plan.sequences:
-            if self.scheduler.fits(sequence):
-                self.scheduler.add(sequence)
-            else:
-                yield self._completed(Completion(sequence.request, error=self._too_large(sequence)))
         while self.scheduler.has_work:
+            yield from self._refused()
             yield from self._step()
             self.statistics.run_s = time.perf_counter() - began
             self._record_step()
+        yield from self._refused()
+
+    def _planned(self) -> Iterator[Sequence]:
+        """Give the scheduler one sequence after the other; plan the next window when one is out.
+
+        What runs goes on meanwhile: the scheduler asks as soon as it has room, not when it is
+        empty.
+        """
+        for window in self._windows:
+            plan = window.plan
+            self._times["plan_s"] += window.plan_s
+            self._num_total += len(window)
+            self._asked |= plan.duplicates.asked
+            self._num_planned += len(plan)
+            statistics = self.statistics
+            statistics.achievable_hit_tokens += plan.achievable_hit_tokens
+            statistics.duplicate_rows += plan.duplicates.num_duplicates
+            statistics.num_shared_blocks_planned = max(
+                statistics.num_shared_blocks_planned, plan.num_shared_blocks
+            )
+            self._unanswerable.extend(window.refused)
+            for request in plan.too_large:
+                error = self._too_large(request)
+                asked = self._asked.pop(request.index, ())
+                self._unanswerable.extend(fan_out(Completion(request, error=error), asked))
+            for sequence in plan:
+                self._num_planned -= 1
+                yield sequence
+
+    def _refused(self) -> Iterator[Completion]:
+        while self._unanswerable:
+            yield self._completed(self._unanswerable.popleft())
 
     def _step(self) -> Iterator[Completion]:
         batch = self.scheduler.schedule()
@@ -119,7 +172,7 @@ class Run:
                 self.scheduler.finish(sequence)
                 yield from self._collect(sequence, output)
         for index in failed:
-            yield self._fail(index)
+            yield from self._fail(index)
 
     def _collect(self, sequence: Sequence, output: SampleOutput) -> Iterator[Completion]:
         """Keep a finished sample; yield the completion when it is its request's last one."""
@@ -129,9 +182,23 @@ class Run:
         if len(outputs) == request.params.n:
             del self._outputs[request.index]
             outputs.sort(key=lambda each: each.index)
-            yield self._completed(Completion(request, tuple(outputs), sequence.num_cached_tokens))
+            completion = Completion(request, tuple(outputs), sequence.num_cached_tokens)
+            yield from self._answers(completion)
 
-    def _fail(self, index: int) -> Completion:
+    def _answers(self, completion: Completion) -> Iterator[Completion]:
+        """Yield the completion, and those of the requests that asked the same."""
+        computed = sum(len(output.token_ids) for output in completion.outputs)
+        for answer in fan_out(completion, self._asked.pop(completion.request.index, ())):
+            given = sum(len(output.token_ids) for output in answer.outputs)
+            self.statistics.generated_tokens += given - computed
+            self.statistics.copied_tokens += given - computed
+            computed = 0  # all that follow are copies
+            if answer.is_duplicate and answer.error is None:
+                self.scheduler.counts.prompt_tokens += answer.num_cached_tokens
+                self.scheduler.counts.cached_tokens += answer.num_cached_tokens
+            yield self._completed(answer)
+
+    def _fail(self, index: int) -> Iterator[Completion]:
         """End every sample of a request whose logits hold no choice.
 
         What it published is retracted first: keys and values that led to NaN must not be shared.
@@ -149,15 +216,15 @@ class Run:
             "the model's output holds NaN or infinity, so no token can be chosen; "
             "try --dtype float32",
         )
-        return self._completed(Completion(members[0].request, error=error))
+        yield from self._answers(Completion(members[0].request, error=error))
 
     def _completed(self, completion: Completion) -> Completion:
         self._num_finished += 1
         self.statistics.note_completion(completion)
         return completion
 
-    def _too_large(self, sequence: Sequence) -> RowError:
-        needed = self.pool.num_blocks_for(sequence.max_num_tokens)
+    def _too_large(self, request: Request) -> RowError:
+        needed = self.pool.num_blocks_for(Sequence.start(request, []).max_num_tokens)
         return RowError(
             "kv_cache_too_small",
             f"the row needs {needed} blocks for its prompt and max_tokens, but the pool has "
@@ -175,14 +242,14 @@ class Run:
             t=statistics.run_s,
             step=self._num_steps,
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
+            waiting=self._num_planned + len(scheduler.waiting),
             blocks_total=pool.num_blocks,
             blocks_used=pool.num_held,
             blocks_shared=pool.num_shared,
             blocks_cached=pool.num_cached,
             tokens=pool.num_tokens_held,
             finished=self._num_finished,
-            total=len(self._plan.sequences) + len(self._refused),
+            total=self._num_total,
             prompt_tokens=scheduler.counts.prompt_tokens,
             cached_tokens=scheduler.counts.cached_tokens,
             generated_tokens=statistics.generated_tokens,

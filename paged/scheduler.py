@@ -1,16 +1,23 @@
 """Scheduler: which sequences run in the next step, and who gives way when memory is short.
 
-waiting → running → finished, and back to waiting by preemption. Sequences run in the order in
-which they were added; the youngest gives way first. The oldest can therefore always go on, and
-since a request that does not fit into the empty pool is never added, every run ends.
+planned → waiting → running → finished, and back to waiting by preemption. Sequences run in the
+order of the plan, which makes them only when there is room; the youngest gives way first. The
+oldest can therefore always go on, and since nothing is planned that does not fit into the empty
+pool, every run ends.
+
+The plan's order is a walk of a tree: what a later row will find in the pool is what the next row
+has in common with the one admitted last, and the pool keeps exactly that (`BlockPool.want_path`),
+with what waiting sequences come back for (`BlockPool.want`).
 """
 
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from pagedrun.paged.block_pool import BlockPool
+from pagedrun.paged.block_pool import BlockKey, BlockPool
+from pagedrun.paged.foresight import Foresight
+from pagedrun.paged.preemption_mode import PreemptionMode
+from pagedrun.paged.prefix_donor import find_donor
 from pagedrun.paged.scheduled_batch import (
     BlockTransfer,
     ScheduledBatch,
@@ -19,13 +26,6 @@ from pagedrun.paged.scheduled_batch import (
 )
 from pagedrun.paged.sequence import Sequence
 from pagedrun.paged.swap_space import SwapSpace
-
-
-class PreemptionMode(StrEnum):
-    """How a preempted sequence gets its keys and values back."""
-
-    SWAP = "swap"
-    RECOMPUTE = "recompute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,12 @@ class SchedulerCounts:
 
     prompt_tokens: int = 0  # of admitted sequences, whether computed or cached
     cached_tokens: int = 0  # of these, taken from the cache
+    partial_hit_tokens: int = 0  # of these, copied with the first part of another's block
     computed_tokens: int = 0  # every token of every chunk
     recomputed_tokens: int = 0  # of these, computed before and lost to a preemption
     forks: int = 0
+    steps_short_of_memory: int = 0  # in which a sequence was kept out, or sent away
+    blocks_held_when_short: int = 0  # in all of these steps together
     preemptions: dict[PreemptionMode, int] = field(
         default_factory=lambda: dict.fromkeys(PreemptionMode, 0)
     )
@@ -59,37 +62,42 @@ class Scheduler:
         swap_space: SwapSpace,
         limits: SchedulerLimits,
         preemption_mode: PreemptionMode = PreemptionMode.SWAP,
+        *,
+        planned: Iterable[Sequence] = (),
+        prefix_caching: bool = True,
+        foresight: Foresight | None = None,
     ) -> None:
+        """Run what is `planned`, in its order; it is asked for the next one when there is room.
+
+        `foresight` decides who is let in beside others. Without `prefix_caching` no sequence is
+        given what another one computed.
+        """
         self.pool = pool
         self.swap_space = swap_space
         self.limits = limits
         self.preemption_mode = preemption_mode
         self.counts = SchedulerCounts()
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: deque[Sequence] = deque()  # sent back, and at most one new one
         self.running: list[Sequence] = []
+        self.foresight = foresight or Foresight()
+        self._planned: Iterator[Sequence] = iter(planned)
+        self._prefix_caching = prefix_caching
+        self._written: dict[int, int] = {}  # block → first offset that this step writes
 
     @property
     def has_work(self) -> bool:
         """Whether any sequence is unfinished."""
-        return bool(self.waiting or self.running)
-
-    def fits(self, sequence: Sequence) -> bool:
-        """Return whether the sequence, grown to its full length, fits into the empty pool."""
-        return self.pool.num_blocks_for(sequence.max_num_tokens) <= self.pool.num_blocks
-
-    def add(self, sequence: Sequence) -> None:
-        """Queue a sequence. Raises `ValueError` if it could never finish: see `fits`."""
-        if not self.fits(sequence):
-            raise ValueError("the sequence is longer than the pool")
-        self.waiting.append(sequence)
+        return bool(self.running) or self._next() is not None
 
     def schedule(self) -> ScheduledBatch:
         """Choose the next step: running sequences first, then new ones while memory lasts.
 
         Prompts longer than what is left of the step's tokens are cut into chunks; prefill chunks
-        and decode tokens share a step.
+        and decode tokens share a step. Raises `ValueError` if a planned sequence is longer than
+        the pool.
         """
         batch = ScheduledBatch()
+        self._written.clear()
         budget = self.limits.max_num_batched_tokens
         preempted = False
         position = 0
@@ -105,15 +113,20 @@ class Scheduler:
             else:
                 budget -= self._add_chunk(sequence, end, batch)
                 position += 1
-        while self.waiting and not preempted and budget > 0:
-            if len(self.running) >= self.limits.max_num_seqs:
+        short = preempted
+        while not short and budget > 0 and len(self.running) < self.limits.max_num_seqs:
+            candidate = self._next()
+            if candidate is None:
                 break
-            if not self._admit(self.waiting[0], batch):
+            if not self._admit(candidate, batch):
+                short = True
                 break
-            sequence = self.waiting.popleft()
-            self.running.append(sequence)
-            end = min(sequence.num_tokens, sequence.num_computed_tokens + budget)
-            budget -= self._add_chunk(sequence, end, batch)
+            self.running.append(self.waiting.popleft())
+            end = min(candidate.num_tokens, candidate.num_computed_tokens + budget)
+            budget -= self._add_chunk(candidate, end, batch)
+        if short:
+            self.counts.steps_short_of_memory += 1
+            self.counts.blocks_held_when_short += self.pool.num_held
         return batch
 
     def update(self, batch: ScheduledBatch, sampled: Iterable[list[int]]) -> list[Sequence]:
@@ -139,8 +152,10 @@ class Scheduler:
         """Take a sequence out of the run, whatever its state, and give its blocks back."""
         if sequence in self.running:
             self.running.remove(sequence)
+            self.foresight.learn(sequence)
         else:
             self.waiting.remove(sequence)
+            self._want_no_more(sequence)
         self._drop_blocks(sequence)
 
     def check(self) -> None:
@@ -151,6 +166,21 @@ class Scheduler:
         swapped = [block for sequence in self.waiting for block in sequence.host_blocks.values()]
         assert len(swapped) == len(set(swapped)), "a host block is used twice"
         assert len(swapped) + self.swap_space.num_free == self.swap_space.num_blocks, "swap space"
+        wanted = Counter(key.digest for s in self.waiting for key in s.wanted_keys)
+        assert self.pool.num_waiting_for() == wanted, "what waiting sequences want"
+        assert not any(sequence.wanted_keys for sequence in self.running), "a want not taken back"
+
+    def _next(self) -> Sequence | None:
+        """Return the first sequence that waits, a new one if none does, `None` at the end."""
+        if not self.waiting:
+            sequence = next(self._planned, None)
+            if sequence is None:
+                self.pool.want_path(())
+                return None
+            if self.pool.num_blocks_for(sequence.max_num_tokens) > self.pool.num_blocks:
+                raise ValueError("the sequence is longer than the pool")
+            self.waiting.append(sequence)
+        return self.waiting[0]
 
     # ── Running sequences ───────────────────────────────────────────────────────────────────────
 
@@ -199,7 +229,9 @@ class Scheduler:
         """
         size = self.pool.block_size
         for index in range(chunk.store_from // size, self.pool.num_blocks_for(chunk.end)):
-            self.pool.record_fill(sequence.block_table[index], min(size, chunk.end - index * size))
+            block_id = sequence.block_table[index]
+            self.pool.record_fill(block_id, min(size, chunk.end - index * size))
+            self._written[block_id] = max(chunk.store_from - index * size, 0)
         sequence.num_computed_tokens = chunk.end
         sequence.num_stored_tokens = max(sequence.num_stored_tokens, chunk.end)
         num_full = min(chunk.end // size, len(sequence.block_keys))
@@ -215,6 +247,7 @@ class Scheduler:
             self.pool.share(child.block_table)
             self.running.append(child)
         for child in children[room:]:
+            self._want_prompt(child)
             _forget_blocks(child)
             child.num_tokens_ever_computed = 0  # what it computes again, no preemption took
         self.waiting.extendleft(reversed(children[room:]))
@@ -224,25 +257,44 @@ class Scheduler:
     def _admit(self, sequence: Sequence, batch: ScheduledBatch) -> bool:
         """Give a waiting sequence all blocks of its known tokens, or return False and give none.
 
-        Cached blocks are shared; the rest come off the free list. One block for each running
-        sequence stays free, so that admitting one does not preempt another at once.
+        Cached blocks are shared; the rest come off the free list. Beside others it is let in only
+        if the pool is expected to hold all of them to their ends.
         """
         hits = self.pool.match(sequence.block_keys)
         if any(index not in sequence.host_blocks for index in self._to_restore(sequence, hits)):
             # A shared block that this sequence relied on was evicted while it was swapped out.
             self._drop_host_blocks(sequence)
         num_new = self.pool.num_blocks_for(sequence.num_tokens) - len(hits)
-        reserve = len(self.running)
-        if num_new + self.pool.num_free_among(hits) + reserve > self.pool.num_free:
+        num_taken = num_new + self.pool.num_free_among(hits)
+        if num_taken > self.pool.num_free:
+            return False
+        if self.running and not self.foresight.allows(self.pool, self.running, sequence, num_taken):
             return False
         restore = self._to_restore(sequence, hits)
+        is_new = not sequence.num_preemptions and not sequence.is_forked
         self.pool.share(hits)
+        if is_new:
+            self.pool.want_path(sequence.block_keys[: sequence.num_keep_blocks])
+        self._want_no_more(sequence)
         sequence.block_table = hits + (self.pool.allocate(num_new) or [])
         for index in restore:
             source, target = sequence.host_blocks[index], sequence.block_table[index]
             batch.transfers.append(BlockTransfer(TransferKind.SWAP_IN, source, target))
-        self._start_from(sequence, len(hits))
+        num_copied = self._copy_partial(sequence, hits, batch) if is_new else 0
+        self._start_from(sequence, len(hits), num_copied)
         return True
+
+    def _copy_partial(self, sequence: Sequence, hits: list[int], batch: ScheduledBatch) -> int:
+        """Copy what a running sequence has of the first missing block; return its tokens."""
+        if not self._prefix_caching:
+            return 0
+        prompt = sequence.request.prompt_token_ids
+        donor = find_donor(self.running, prompt, hits, self.pool.block_size, self._written)
+        if donor is None:
+            return 0
+        target = sequence.block_table[len(hits)]
+        batch.transfers.append(BlockTransfer(TransferKind.COPY, donor.block_id, target))
+        return donor.num_tokens
 
     def _to_restore(self, sequence: Sequence, hits: list[int]) -> range:
         """Return the table indices that must come from the host for a swapped-out sequence."""
@@ -250,17 +302,21 @@ class Scheduler:
             return range(0)
         return range(len(hits), self.pool.num_blocks_for(sequence.num_stored_tokens))
 
-    def _start_from(self, sequence: Sequence, num_hits: int) -> None:
+    def _start_from(self, sequence: Sequence, num_hits: int, num_copied: int) -> None:
         """Set where an admitted sequence goes on, and count what the cache gave it."""
         size = self.pool.block_size
+        found = num_hits * size + num_copied
         num_keys = len(sequence.block_keys)
         if not sequence.num_preemptions and not sequence.is_forked:
-            sequence.num_cached_tokens = min(num_hits * size, sequence.num_prompt_tokens - 1)
+            num_cached = min(found, sequence.num_prompt_tokens - 1)
+            sequence.num_cached_tokens = num_cached
             self.counts.prompt_tokens += sequence.num_prompt_tokens
-            self.counts.cached_tokens += sequence.num_cached_tokens
+            self.counts.cached_tokens += num_cached
+            self.counts.partial_hit_tokens += max(num_cached - num_hits * size, 0)
             self.pool.counts.hits += num_hits
-            self.pool.counts.misses += num_keys - num_hits
-        stored = max(num_hits * size, sequence.num_stored_tokens if sequence.host_blocks else 0)
+            if self._prefix_caching:
+                self.pool.counts.misses += sequence.num_prompt_tokens // size - num_hits
+        stored = max(found, sequence.num_stored_tokens if sequence.host_blocks else 0)
         sequence.num_stored_tokens = stored
         # At least one token is computed, since only a computed token has logits.
         sequence.num_computed_tokens = min(stored, sequence.num_tokens - 1)
@@ -276,6 +332,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence, batch: ScheduledBatch) -> None:
         """Take a sequence's blocks; its private ones are saved to the host if it has room."""
+        self._want_prompt(sequence)
         mode = self.preemption_mode
         if mode is PreemptionMode.SWAP and not self._swap_out(sequence, batch):
             mode = PreemptionMode.RECOMPUTE
@@ -301,6 +358,25 @@ class Scheduler:
             source = sequence.block_table[index]
             batch.transfers.append(BlockTransfer(TransferKind.SWAP_OUT, source, target))
         return True
+
+    def _want_prompt(self, sequence: Sequence) -> None:
+        """Keep the prompt blocks that a sequence leaves behind, as long as there is room."""
+        if not self._prefix_caching:
+            return
+        size = self.pool.block_size
+        num_full = min(sequence.num_stored_tokens, sequence.num_prompt_tokens) // size
+        prompt = sequence.request.prompt_token_ids[: num_full * size]
+        keys = BlockKey.chain(prompt, size, sequence.block_keys[:num_full])
+        if num_full > len(sequence.block_keys):
+            sequence.block_keys = keys
+        sequence.wanted_keys = keys
+        self.pool.want(keys)
+        for block_id, key in zip(sequence.block_table, keys, strict=False):
+            self.pool.publish(block_id, key)
+
+    def _want_no_more(self, sequence: Sequence) -> None:
+        self.pool.unwant(sequence.wanted_keys)
+        sequence.wanted_keys = []
 
     def _outlives(self, block_id: int) -> bool:
         return self.pool.is_published(block_id) and self.pool.ref_count(block_id) > 1

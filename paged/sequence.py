@@ -22,11 +22,14 @@ class Sequence:
     request: Request
     block_keys: list[BlockKey]
     num_shared_tokens: int = 0  # leading prompt tokens that another row, or sample, has as well
+    num_keep_blocks: int = 0  # leading blocks that the next row of the plan needs again
+    group: tuple[int, int] = (0, 0)  # window and subtree whose rows teach how long answers get
     sample_index: int = 0
     pending_samples: tuple[int, ...] = (0,)
     output_token_ids: list[int] = field(default_factory=list)
     block_table: list[int] = field(default_factory=list)
     host_blocks: dict[int, int] = field(default_factory=dict)  # table index → host block
+    wanted_keys: list[BlockKey] = field(default_factory=list)  # kept in the pool while it waits
     num_computed_tokens: int = 0
     num_stored_tokens: int = 0
     num_hit_blocks: int = 0  # leading blocks that were found in the cache
@@ -36,9 +39,24 @@ class Sequence:
     num_preemptions: int = 0
 
     @classmethod
-    def start(cls, request: Request, block_keys: list[BlockKey]) -> "Sequence":
+    def start(
+        cls,
+        request: Request,
+        block_keys: list[BlockKey],
+        *,
+        num_shared_tokens: int = 0,
+        num_keep_blocks: int = 0,
+        group: tuple[int, int] = (0, 0),
+    ) -> "Sequence":
         """Return the sequence that computes the prompt for all of the request's samples."""
-        return cls(request, block_keys, pending_samples=tuple(range(request.params.n)))
+        return cls(
+            request,
+            block_keys,
+            num_shared_tokens=num_shared_tokens,
+            num_keep_blocks=num_keep_blocks,
+            group=group,
+            pending_samples=tuple(range(request.params.n)),
+        )
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -75,6 +93,8 @@ class Sequence:
             request=self.request,
             block_keys=self.block_keys,
             num_shared_tokens=self.num_shared_tokens,
+            num_keep_blocks=self.num_keep_blocks,
+            group=self.group,
             sample_index=sample_index,
             pending_samples=(sample_index,),
             block_table=list(self.block_table),

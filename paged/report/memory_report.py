@@ -5,9 +5,10 @@ from typing import Any
 
 from pagedrun.paged.block_pool import PoolCounts
 from pagedrun.paged.memory import peak_resident_bytes
+from pagedrun.paged.preemption_mode import PreemptionMode
 from pagedrun.paged.report.hardware import describe_hardware
 from pagedrun.paged.report.run_statistics import RunStatistics
-from pagedrun.paged.scheduler import PreemptionMode, SchedulerCounts
+from pagedrun.paged.scheduler import SchedulerCounts
 
 
 def memory_report(
@@ -26,6 +27,11 @@ def memory_report(
     the ledger, `attention_bytes` what attention read, and would have if every row read alone.
     `other` is what the process had in use at its peak beyond weights, activations and the part of
     the pool that was touched.
+
+    Rows that ask the same as another are answered with its tokens: their prompts count as cached,
+    the answers as generated and, of these, copied. `hit_tokens` counts what whole cached blocks
+    gave, the parts of blocks that were copied (`partial_hit_tokens`), and the duplicates' prompts;
+    `achievable_hit_rate` is that of a cache which keeps every common prefix to its last token.
     """
     prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
     run_s = max(statistics.run_s, 1e-9)
@@ -37,6 +43,7 @@ def memory_report(
             "cached": cached,
             "computed": prompt - cached,
             "generated": statistics.generated_tokens,
+            "generated_copied": statistics.copied_tokens,
             "preempted_recomputed": scheduler.recomputed_tokens,
         },
         "time": {
@@ -45,11 +52,16 @@ def memory_report(
             "prompt_tokens_per_s": prompt / run_s,
             "generated_tokens_per_s": statistics.generated_tokens / run_s,
         },
-        "kv": statistics.kv(),
+        "kv": {
+            **statistics.kv(),
+            "mean_use_when_short": _mean_use_when_short(scheduler, statistics.num_blocks),
+        },
         "prefix": {
             "hit_tokens": cached,
             "hit_rate": cached / prompt if prompt else 0.0,
             "achievable_hit_rate": statistics.achievable_hit_tokens / prompt if prompt else 0.0,
+            "partial_hit_tokens": scheduler.partial_hit_tokens,
+            "duplicate_rows": statistics.duplicate_rows,
             "hits": pool.hits,
             "misses": pool.misses,
             "shared_blocks_peak": pool.peak_shared,
@@ -65,6 +77,12 @@ def memory_report(
         "config": {name: _plain(value) for name, value in config.items()},
         "hardware": describe_hardware("cpu"),
     }
+
+
+def _mean_use_when_short(scheduler: SchedulerCounts, num_blocks: int) -> float:
+    """Return the mean share of the pool in use over the steps in which a row was kept out."""
+    steps = scheduler.steps_short_of_memory
+    return scheduler.blocks_held_when_short / (steps * num_blocks) if steps else 0.0
 
 
 def _plain(value: object) -> object:

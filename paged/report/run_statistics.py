@@ -23,6 +23,8 @@ class RunStatistics:
     timeline: Timeline = field(default_factory=Timeline)
     finish_reasons: Counter[str] = field(default_factory=Counter)
     generated_tokens: int = 0
+    copied_tokens: int = 0  # of these, answers to rows that asked the same as another
+    duplicate_rows: int = 0
     run_s: float = 0.0
     max_step_tokens: int = 0
     max_step_logits: int = 0
@@ -44,7 +46,11 @@ class RunStatistics:
         )
 
     def note_completion(self, completion: Completion) -> None:
-        """Count one finished request."""
+        """Count one finished request; a duplicate held no memory."""
+        if completion.is_duplicate:
+            reasons = [output.finish_reason.value for output in completion.outputs] or ["error"]
+            self.finish_reasons.update(reasons)
+            return
         prompt = len(completion.request.prompt_token_ids)
         # A prompt found whole counts one cached token less than its blocks hold.
         hit_blocks = -(-completion.num_cached_tokens // self.block_size)

@@ -44,7 +44,11 @@ class PoolMachine(RuleBasedStateMachine):
         self.content: dict[int, tuple[int, ...]] = {}
         self.fill: dict[int, int] = {}
         self.published: dict[tuple[int, ...], int] = {}  # content → block
-        self.cached: OrderedDict[int, None] = OrderedDict()  # least recently released first
+        # Free published blocks, in the order of their release, or of becoming wanted otherwise.
+        self.for_path: OrderedDict[int, None] = OrderedDict()
+        self.for_waiting: OrderedDict[int, None] = OrderedDict()
+        self.path: set[tuple[int, ...]] = set()
+        self.waiting: list[list[int]] = []  # prompts of sequences that come back
         self.evictions = self.copies = 0
         self.peak_held = self.peak_shared = 0
 
@@ -53,6 +57,37 @@ class PoolMachine(RuleBasedStateMachine):
     @property
     def holders(self) -> Counter[int]:
         return Counter(block_id for _, table in self.tables for block_id in table)
+
+    @property
+    def cached(self) -> list[int]:
+        """Free published blocks, the first to go first."""
+        return [*self.for_path, *self.for_waiting]
+
+    def forget(self, block_id: int) -> None:
+        self.for_path.pop(block_id, None)
+        self.for_waiting.pop(block_id, None)
+
+    def prefixes(self, tokens: list[int]) -> list[tuple[int, ...]]:
+        return [tuple(tokens[:end]) for end in range(self.size, len(tokens) + 1, self.size)]
+
+    def is_waited_for(self, content: tuple[int, ...]) -> bool:
+        return any(content in self.prefixes(tokens) for tokens in self.waiting)
+
+    def settle(self, contents: list[tuple[int, ...]], holders: Counter[int]) -> None:
+        """Bring what is published into line with what is wanted by now."""
+        for content in contents:
+            block_id = self.published.get(content)
+            if block_id is None:
+                continue
+            waited_for = self.is_waited_for(content)
+            if not waited_for and content not in self.path:
+                del self.published[content]
+                self.forget(block_id)
+            elif not holders[block_id]:
+                line = self.for_waiting if waited_for else self.for_path
+                if block_id not in line:
+                    self.forget(block_id)
+                    line[block_id] = None
 
     def take(self, count: int, holders: Counter[int]) -> list[int] | None:
         """Allocate, and check the answer against the model."""
@@ -71,8 +106,8 @@ class PoolMachine(RuleBasedStateMachine):
             if empty:
                 assert block_id in empty, "evicted a cached block while an empty one was free"
             else:
-                assert block_id == next(iter(self.cached)), "not the least recently released"
-                del self.cached[block_id]
+                assert block_id == self.cached[0], "not the one whose use is farthest away"
+                self.forget(block_id)
                 del self.published[self.content[block_id]]
                 self.evictions += 1
             free.remove(block_id)
@@ -122,7 +157,7 @@ class PoolMachine(RuleBasedStateMachine):
             return
         self.pool.share(hits)
         for block_id in free_hits:
-            del self.cached[block_id]
+            self.forget(block_id)
         holders += Counter(hits)
         self.note_peaks(holders)
         new = self.take(missing, holders)
@@ -138,7 +173,9 @@ class PoolMachine(RuleBasedStateMachine):
         keys = BlockKey.chain(tokens, self.size)
         for index, key in enumerate(keys):
             content = tuple(tokens[: (index + 1) * self.size])
-            if content not in self.published and not self.pool.is_published(table[index]):
+            if content not in self.path and not self.is_waited_for(content):
+                pass
+            elif content not in self.published and not self.pool.is_published(table[index]):
                 self.published[content] = table[index]
             self.pool.publish(table[index], key)
 
@@ -179,9 +216,9 @@ class PoolMachine(RuleBasedStateMachine):
         assert own is not None
         assert not holders[own], "copy-on-write gave away a held block"
         if own in self.cached:
-            assert own == next(iter(self.cached))
+            assert own == self.cached[0]
             assert len(holders) + len(self.cached) == self.pool.num_blocks
-            del self.cached[own]
+            self.forget(own)
             del self.published[self.content[own]]
             self.evictions += 1
         self.note_peaks(holders + Counter([own]))
@@ -201,7 +238,34 @@ class PoolMachine(RuleBasedStateMachine):
         holders = self.holders
         for block_id in reversed(table):
             if not holders[block_id] and block_id in self.published.values():
-                self.cached[block_id] = None
+                waited_for = self.is_waited_for(self.content[block_id])
+                (self.for_waiting if waited_for else self.for_path)[block_id] = None
+
+    @rule(tokens=TOKENS, of_last=st.booleans(), length=st.integers(0, 14))
+    def want_path(self, tokens: list[int], of_last: bool, length: int) -> None:
+        """Often the beginning of a prompt that was just admitted."""
+        if self.tables and of_last:
+            tokens = self.tables[-1][0][:length]
+        self.pool.want_path(BlockKey.chain(tokens, self.size))
+        before, self.path = self.path, set(self.prefixes(tokens))
+        # What leaves the path is settled from its end, what comes to it from its beginning.
+        gone = sorted(before - self.path, key=len, reverse=True)
+        self.settle([*gone, *sorted(self.path - before, key=len)], self.holders)
+
+    @precondition(lambda self: len(self.waiting) < 4)
+    @rule(tokens=TOKENS)
+    def want(self, tokens: list[int]) -> None:
+        self.pool.want(BlockKey.chain(tokens, self.size))
+        fresh = [each for each in self.prefixes(tokens) if not self.is_waited_for(each)]
+        self.waiting.append(tokens)
+        self.settle(fresh, self.holders)
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def unwant(self, data: st.DataObject) -> None:
+        tokens = self.waiting.pop(data.draw(st.integers(0, len(self.waiting) - 1)))
+        self.pool.unwant(BlockKey.chain(tokens, self.size))
+        self.settle(self.prefixes(tokens), self.holders)
 
     @precondition(lambda self: self.published)
     @rule(data=st.data())
@@ -209,7 +273,7 @@ class PoolMachine(RuleBasedStateMachine):
         content = data.draw(st.sampled_from(sorted(self.published)))
         block_id = self.published.pop(content)
         self.pool.retract(block_id)
-        self.cached.pop(block_id, None)
+        self.forget(block_id)
 
     @rule(count=st.integers(0, 10))
     def allocate_and_release(self, count: int) -> None:
@@ -261,6 +325,7 @@ def published_pool(
     """A pool in which `tokens` were computed, published and released."""
     keys = BlockKey.chain(tokens, block_size)
     pool = BlockPool(len(keys) + spare, block_size)
+    pool.want(keys)
     table = pool.allocate(len(keys))
     assert table is not None
     for block_id, key in zip(table, keys, strict=True):
@@ -284,19 +349,48 @@ def test_the_tail_of_a_prefix_is_evicted_before_its_head() -> None:
     assert pool.match(BlockKey.chain(tokens, 2)) == table[:2]
 
 
-def test_the_prefix_used_last_is_evicted_last() -> None:
+def test_what_waiting_sequences_want_is_evicted_last() -> None:
+    """They come before the next row of the plan."""
     pool = BlockPool(2, 1)
-    for token in (7, 8):
+    [[awaited], [planned]] = (BlockKey.chain([token], 1) for token in (7, 8))
+    pool.want([awaited])
+    pool.want_path([planned])
+    for key in (awaited, planned):
         block = pool.allocate(1)
         assert block is not None
-        pool.publish(block[0], BlockKey.chain([token], 1)[0])
+        pool.publish(block[0], key)
         pool.release(block)
-    again = pool.match(BlockKey.chain([7], 1))
-    pool.share(again)
-    pool.release(again)  # 7 was just used, 8 was not
     pool.allocate(1)
-    assert pool.match(BlockKey.chain([7], 1)) == again
-    assert pool.match(BlockKey.chain([8], 1)) == []
+    assert len(pool.match([awaited])) == 1
+    assert pool.match([planned]) == []
+
+
+def test_a_block_is_empty_after_its_last_use() -> None:
+    tokens = [1, 2, 3, 4, 5, 6]
+    pool, table = published_pool(tokens, 2)
+    keys = BlockKey.chain(tokens, 2)
+    pool.want_path(keys[:2])
+    pool.unwant(keys)
+    assert pool.match(keys) == table[:2]
+    pool.share(table[:2])
+    pool.want_path(keys[:1])
+    assert pool.match(keys) == table[:1]  # the second lost its name while it is held
+    pool.release(table[:2])
+    assert (pool.num_cached, pool.num_free) == (1, 3)
+    pool.want_path(())
+    assert (pool.num_cached, pool.num_free) == (0, 3)
+    pool.check([])
+
+
+def test_what_nobody_wants_is_not_published() -> None:
+    pool = BlockPool(1, 2)
+    [key] = BlockKey.chain([1, 2], 2)
+    held = pool.allocate(1)
+    assert held is not None
+    pool.publish(held[0], key)
+    assert not pool.is_published(held[0])
+    pool.release(held)
+    assert pool.num_cached == 0
 
 
 def test_the_second_block_under_one_key_stays_private() -> None:
@@ -317,6 +411,7 @@ def test_a_block_keeps_its_first_key() -> None:
     """A second one would make the pool forget which of the two to take back on eviction."""
     pool, [block_id] = published_pool([1, 2], 2)
     [other] = BlockKey.chain([5, 6], 2)
+    pool.want([other])
     pool.share([block_id])
     pool.publish(block_id, other)
     assert pool.match([other]) == []
@@ -426,6 +521,7 @@ def test_a_colliding_block_is_not_published(monkeypatch: pytest.MonkeyPatch) -> 
     [two] = BlockKey.chain([5, 6], 2)
     assert one.digest == two.digest
     pool = BlockPool(2, 2)
+    pool.want([one, two])
     blocks = pool.allocate(2)
     assert blocks is not None
     pool.publish(blocks[0], one)

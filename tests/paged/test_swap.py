@@ -1,14 +1,18 @@
 """Swapping: the host's free list, and what a preempted sequence saves and gets back."""
 
+from collections.abc import Sequence as Seq
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.paged.block_pool import BlockKey, BlockPool
+from pagedrun.paged.foresight import Foresight
+from pagedrun.paged.preemption_mode import PreemptionMode
 from pagedrun.paged.request import Request
 from pagedrun.paged.sampling import SamplingParams
 from pagedrun.paged.scheduled_batch import BlockTransfer, ScheduledBatch, TransferKind
-from pagedrun.paged.scheduler import PreemptionMode, Scheduler, SchedulerLimits
+from pagedrun.paged.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.sequence import Sequence
 from pagedrun.paged.swap_space import SwapSpace
 
@@ -36,9 +40,20 @@ def test_host_blocks_are_taken_once_and_given_back(counts: list[int]) -> None:
         assert set(everything) <= set(range(10))
 
 
+class Reckless(Foresight):
+    """Lets in whom it can, so that somebody has to give way."""
+
+    def allows(
+        self, pool: BlockPool, running: Seq[Sequence], candidate: Sequence, num_taken: int
+    ) -> bool:
+        return True
+
+
 def sequence(index: int, prompt: list[int], max_tokens: int = 8, n: int = 1) -> Sequence:
     params = SamplingParams(max_tokens=max_tokens, n=n)
-    return Sequence.start(Request(index, tuple(prompt), params), BlockKey.chain(prompt, SIZE))
+    keys = BlockKey.chain(prompt, SIZE)
+    request = Request(index, tuple(prompt), params)
+    return Sequence.start(request, keys, num_keep_blocks=len(keys))
 
 
 def start(
@@ -48,10 +63,14 @@ def start(
     mode: PreemptionMode = PreemptionMode.SWAP,
 ) -> Scheduler:
     limits = SchedulerLimits(max_num_seqs=8, max_num_batched_tokens=64)
-    scheduler = Scheduler(BlockPool(num_blocks, SIZE), SwapSpace(swap_blocks), limits, mode)
-    for each in sequences:
-        scheduler.add(each)
-    return scheduler
+    return Scheduler(
+        BlockPool(num_blocks, SIZE),
+        SwapSpace(swap_blocks),
+        limits,
+        mode,
+        planned=sequences,
+        foresight=Reckless(),
+    )
 
 
 def step(scheduler: Scheduler) -> ScheduledBatch:

@@ -1,0 +1,179 @@
+"""PrefixTree: all prompts of a window as one tree of common prefixes, and the order to walk it.
+
+Flat arrays, no object per node: a million rows are a few dozen megabytes beside their tokens.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.kernels.token_rows import TreeWalk, sort_rows, walk_tree
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+
+# Fewer rows than these teach too little of how long their like become.
+MIN_GROUP_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """A prefix that several rows begin with.
+
+    `row` is one of them; `num_tokens_saved` counts what whole blocks of it spare, beyond what the
+    prefix around it spares already.
+    """
+
+    row: int
+    num_tokens: int
+    num_rows: int
+    num_tokens_saved: int
+
+
+@dataclass(frozen=True)
+class PrefixTree:
+    """Prompts in run order: depth first, in each group the longest expected answer first.
+
+    Every subtree is walked in one piece, so a row has most in common with its neighbours.
+
+    order: [num_rows] int64, row numbers. num_tokens: [num_rows] int64, length of each prompt.
+    common: [num_rows] int32, tokens in common with the prompt before; for the first one that is
+    the prompt `after` which the tree was built, if any. num_shared_tokens: [num_rows] int32,
+    leading tokens that any other row has as well. group: [num_rows] int32, number of the smallest
+    subtree with at least MIN_GROUP_ROWS rows. All in run order.
+    """
+
+    block_size: int
+    order: Int64s
+    num_tokens: Int64s
+    common: Int32s
+    num_shared_tokens: Int32s
+    group: Int32s
+    _walk: TreeWalk
+
+    @classmethod
+    def build(
+        cls,
+        tokens: Int32s,
+        offsets: Int64s,
+        expected: Int64s,
+        block_size: int,
+        after: Int32s | None = None,
+    ) -> "PrefixTree":
+        """Build the tree of rows `tokens[offsets[i]:offsets[i + 1]]`.
+
+        tokens: [num_tokens] int32. offsets: [num_rows + 1] int64. expected: [num_rows] int64,
+        tokens that each row's answer is expected to have. after: the prompt that ran last; the
+        walk begins with the rows that have most in common with it.
+        """
+        num_rows = len(offsets) - 1
+        if after is not None:
+            tokens = np.concatenate([tokens, after])
+            offsets = np.append(offsets, len(tokens))
+            expected = np.append(expected, np.iinfo(np.int64).max)
+        order, common = sort_rows(tokens, offsets)
+        walk = walk_tree(common, expected[order].astype(np.int64), block_size, MIN_GROUP_ROWS)
+        begin = int(after is not None)  # that prompt weighs most, so the walk begins with it
+        common = walk.common[begin:]
+        following = np.append(common[1:], 0).astype(np.int32)
+        before = common.copy()
+        before[:1] = 0  # what is shared is a matter of these rows alone
+        row_order = order[walk.order[begin:]]
+        assert len(row_order) == num_rows
+        return cls(
+            block_size=block_size,
+            order=row_order,
+            num_tokens=np.diff(offsets)[row_order],
+            common=common,
+            num_shared_tokens=np.maximum(before, following),
+            group=walk.group[begin:],
+            _walk=walk,
+        )
+
+    def keep(self, kept: NDArray[np.bool_]) -> "PrefixTree":
+        """Return the same walk past some rows that will not run; what rows share stays as it is.
+
+        kept: [num_rows] bool, in run order.
+        """
+        (places,) = np.nonzero(kept)
+        if len(places) == len(self.order):
+            return self
+        common = self.common[:0]
+        if len(places):
+            starts = np.concatenate([[0], places[:-1] + 1])
+            common = np.minimum.reduceat(self.common[: places[-1] + 1], starts)
+        return PrefixTree(
+            block_size=self.block_size,
+            order=self.order[places],
+            num_tokens=self.num_tokens[places],
+            common=common,
+            num_shared_tokens=self.num_shared_tokens[places],
+            group=self.group[places],
+            _walk=self._walk,
+        )
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @cached_property
+    def num_hit_blocks(self) -> Int32s:
+        """[num_rows] int32, whole blocks that each row finds in a cache that loses nothing."""
+        return self.common // np.int32(self.block_size)
+
+    @cached_property
+    def num_keep_blocks(self) -> Int32s:
+        """[num_rows] int32, leading blocks of each row that a later one needs again."""
+        return np.append(self.num_hit_blocks[1:], 0).astype(np.int32)
+
+    @property
+    def num_block_hit_tokens(self) -> int:
+        """Prompt tokens that whole cached blocks spare; the last token is always computed."""
+        hits = self.num_hit_blocks.astype(np.int64) * self.block_size
+        return int(np.minimum(hits, self.num_tokens - 1).sum())
+
+    @property
+    def num_common_tokens(self) -> int:
+        """Prompt tokens that sharing to the very token would spare: the same without blocks."""
+        return int(np.minimum(self.common, self.num_tokens - 1).sum())
+
+    @property
+    def num_distinct_tokens(self) -> int:
+        """Tokens of the tree: each prefix counted once."""
+        return int((self.num_tokens - self.common).sum())
+
+    @property
+    def num_shared_blocks(self) -> int:
+        """Distinct blocks that more than one row holds."""
+        return int(np.maximum(self.num_keep_blocks - self.num_hit_blocks, 0).sum())
+
+    @property
+    def depth(self) -> int:
+        """Most shared prefixes inside one another that a row begins with, a block apart."""
+        return int(self._walk.level.max(initial=0))
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of two rows or more that share their first block."""
+        alone = self.num_hit_blocks == 0
+        return int(np.count_nonzero(alone & (self.num_keep_blocks > 0)))
+
+    def top_prefixes(self, count: int) -> list[SharedPrefix]:
+        """Return the prefixes whose sharing saves most, best first."""
+        walk = self._walk
+        blocks = walk.node_depth[1:] // self.block_size
+        above = walk.node_depth[walk.node_parent[1:]] // self.block_size
+        saved = (walk.node_size[1:] - 1) * (blocks - above).astype(np.int64) * self.block_size
+        begin = len(walk.order) - len(self.order)
+        best = np.argsort(-saved, kind="stable")[:count]
+        return [
+            SharedPrefix(
+                row=int(self.order[max(int(walk.node_first[node + 1]) - begin, 0)]),
+                num_tokens=int(walk.node_depth[node + 1]),
+                num_rows=int(walk.node_size[node + 1]),
+                num_tokens_saved=int(saved[node]),
+            )
+            for node in best
+            if saved[node] > 0
+        ]
