@@ -14,7 +14,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.kv_cache import KVLayout
 
-MAX_LEN = 420
+MAX_LEN = 640
 
 
 class MakeModel(Protocol):
@@ -38,13 +38,16 @@ def folder(make_model: MakeModel) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows in nested groups, alone, and twice; greedy and sampled, some with several samples."""
+    """Rows in nested groups, alone, and twice; greedy and sampled, some with several samples.
+
+    The prefixes are long enough to be read once for all rows: two and three partitions of them.
+    """
     rng = random.Random(7)
 
     def tokens(count: int) -> list[int]:
         return [rng.randrange(256) for _ in range(count)]
 
-    company, task = tokens(130), tokens(77)
+    company, task = tokens(270), tokens(150)
     prompts = [company + tokens(rng.randrange(1, 60)) for _ in range(9)]
     prompts += [company + task + tokens(rng.randrange(1, 60)) for _ in range(9)]
     prompts += [tokens(rng.randrange(1, 300)) for _ in range(9)]
@@ -102,6 +105,8 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "odd-chunks": {"max_num_batched_tokens": 37},
     "tiny-chunks": {"max_num_batched_tokens": 5, "max_num_seqs": 4},
     "no-prefix-caching": {"prefix_caching": False},
+    "no-prefix-once": {"prefix_once": False},
+    "neither": {"prefix_caching": False, "prefix_once": False, "max_num_seqs": 5},
     "small-pool": {"num_blocks": SMALLEST_POOL + 20},
     "preempted-by-swap": {"num_blocks": SMALLEST_POOL, "preemption_mode": "swap"},
     "preempted-by-recompute": {"num_blocks": SMALLEST_POOL, "preemption_mode": "recompute"},
@@ -133,6 +138,10 @@ def test_same_bytes(
     assert text == expected
     if variation.startswith("preempted"):
         assert sum(report["preemptions"].values()) > 0
+    read, alone = (
+        report["prefix"][f"attention_bytes_{each}"] for each in ("read", "without_sharing")
+    )
+    assert (read < alone) == (variation not in ("no-prefix-once", "neither", "one-at-a-time"))
 
 
 def test_a_pool_poisoned_with_nan_changes_nothing(
