@@ -1,6 +1,6 @@
 """What the job asks of tokenizer and engine, so that its tests need neither weights nor torch."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,9 +48,12 @@ class EngineLike(Protocol):
         """Compile what a run will use, so that its own time is spent on rows."""
 
     def start(
-        self, requests: Sequence[Request], on_step: Callable[[StepRecord], None] | None = None
+        self,
+        requests: Sequence[Request],
+        on_step: Callable[[StepRecord], None] | None = None,
+        more: Iterable[Sequence[Request]] | None = None,
     ) -> RunLike:
-        """Plan the requests and return their run."""
+        """Plan the requests and return their run; `more` are windows to plan when it has room."""
 
 
 class OpenModel(Protocol):

@@ -1,7 +1,8 @@
 """The job: a file of rows in, a file of answers out, and beside it what happened."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from pagedrun.paged.job.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output_file import OutputError, OutputFile
 from pagedrun.paged.job.output_row import answered_row, failed_row
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare
+from pagedrun.paged.job.reader import open_input
 from pagedrun.paged.job.report_file import empty_engine_report, job_report
 from pagedrun.paged.job.requests import JobRow
 from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.job.writer import RowWriter
-from pagedrun.paged.request import Completion
+from pagedrun.paged.request import Completion, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,9 @@ def run_job(
         try:
             if config.ordered and not output.is_regular:
                 raise UsageError("--ordered sorts the output at the end; name a file with -o")
-            prepared = prepare(config, listener, open_model or _open_local)
-            return _Job(config, listener, guard, prepared).run(output)
+            with open_input(config.input) as stream:
+                prepared = prepare(config, stream, listener, open_model or _open_local)
+                return _Job(config, listener, guard, prepared).run(output)
         finally:
             output.close()
 
@@ -78,20 +81,23 @@ class _Job:
         self._listener = listener
         self._guard = guard
         self._prepared = prepared
-        self._tally = Tally(total=len(prepared.rows))
+        self._tally = Tally(total=0)
+        self._waiting: dict[int, JobRow] = {}  # rows that the engine was asked, by index
 
     def run(self, output: OutputFile) -> JobResult:
         prepared = self._prepared
+        self._tally.total = len(prepared.rows)
         self._listener.on_tally(self._tally)
-        run = self._start()
-        manifest = Manifest.start(self._config, prepared.source, prepared.max_model_len)
         writer = RowWriter(output, ordered=self._config.ordered, hold=self._guard.hold)
+        run = self._start(writer)
+        manifest = Manifest.start(self._config, prepared.source(), prepared.max_model_len)
         try:
             with self._guard.hold():
                 writer.begin()
                 self._write_manifest(manifest, JobStatus.RUNNING)
             engine_report = self._answer(writer, run)
             self._tally.check()
+            manifest = replace(manifest, input=prepared.source())
             self._listener.on_phase(Phase.FINISH)
             writer.finish()
         except BaseException as error:
@@ -109,37 +115,56 @@ class _Job:
             report, self._tally.failed, self._config.report_path, self._config.manifest_path
         )
 
-    def _start(self) -> RunLike | None:
+    def _start(self, writer: RowWriter) -> RunLike | None:
         """Load the weights and plan the run; None if no row needs them, as they take long."""
-        requests = [row.request for row in self._prepared.rows if row.request is not None]
-        if not requests:
+        requests = self._ask(self._prepared.rows)
+        more = self._prepared.more
+        if not requests and more is None:
             return None
         self._listener.on_phase(Phase.LOAD)
         engine = self._prepared.model.load_engine()
         self._listener.on_phase(Phase.COMPILE)
         engine.warm_up()
         self._listener.on_phase(Phase.PLAN)
-        return engine.start(requests, self._listener.on_step)
+        if more is None:
+            return engine.start(requests, self._listener.on_step)
+        return engine.start(requests, self._listener.on_step, self._ask_more(more, writer))
+
+    def _ask(self, rows: Iterable[JobRow]) -> list[Request]:
+        """Return the requests of the rows that have one, whose answers are then awaited."""
+        asked = [row for row in rows if row.request is not None]
+        self._waiting |= {row.index: row for row in asked}
+        return [row.request for row in asked if row.request is not None]
+
+    def _ask_more(
+        self, windows: Iterable[Sequence[JobRow]], writer: RowWriter
+    ) -> Iterator[list[Request]]:
+        """Yield the requests of one window after the other, while the engine runs."""
+        for rows in windows:
+            self._tally.total += len(rows)
+            self._write_failed(rows, writer)
+            yield self._ask(rows)
 
     def _answer(self, writer: RowWriter, run: RunLike | None) -> dict[str, Any]:
         """Write every row: first those that cannot be asked, then the answers as they come."""
         self._listener.on_phase(Phase.RUN)
-        waiting: dict[int, JobRow] = {}
-        for row in self._prepared.rows:
-            if row.error is None:
-                waiting[row.index] = row
-                continue
-            writer.write(failed_row(row, row.error))
-            self._tally.note_failed(row)
-            self._listener.on_tally(self._tally)
+        self._write_failed(self._prepared.rows, writer)
         if run is None:
             return empty_engine_report()
         for completion in run:
-            row = _asked(waiting, completion)
+            row = _asked(self._waiting, completion)
             writer.write(answered_row(row, completion))
             self._tally.note_completion(row, completion)
             self._listener.on_tally(self._tally)
         return run.report()
+
+    def _write_failed(self, rows: Iterable[JobRow], writer: RowWriter) -> None:
+        """Write the rows that cannot be asked."""
+        for row in rows:
+            if row.error is not None:
+                writer.write(failed_row(row, row.error))
+                self._tally.note_failed(row)
+                self._listener.on_tally(self._tally)
 
     def _write_report(self, report: dict[str, Any]) -> None:
         path = self._config.report_path

@@ -1,9 +1,9 @@
 """Everything that can be found wrong before the weights are read: files, rows, prompts."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from typing import BinaryIO
 
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.job.config import JobConfig
@@ -12,26 +12,37 @@ from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.manifest import InputDigest
 from pagedrun.paged.job.output_file import STDOUT
 from pagedrun.paged.job.prompts import PromptBuilder
-from pagedrun.paged.job.reader import STDIN, JsonlReader, open_input
+from pagedrun.paged.job.reader import STDIN
 from pagedrun.paged.job.requests import JobRow, Limits, RequestBuilder
-from pagedrun.paged.job.row import Row, refuse_duplicate_ids
+from pagedrun.paged.job.row import Row
+from pagedrun.paged.job.unique_ids import UniqueIds
+from pagedrun.paged.job.windows import RowWindows
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A job whose rows are read and whose prompts are encoded."""
+    """A job whose first rows are read and encoded: all of them, if they make one window.
+
+    `more` yields the windows after the first, each read when it is asked for; None if there are
+    none. `source` tells what was read so far.
+    """
 
     model: OpenModel
     rows: Sequence[JobRow]
-    source: InputDigest
+    more: Iterator[Sequence[JobRow]] | None
+    source: Callable[[], InputDigest]
     max_model_len: int
 
 
-def prepare(config: JobConfig, listener: JobListener, open_model: ModelOpener) -> Prepared:
-    """Read and encode the rows. Raises `UsageError` for what concerns all of them."""
+def prepare(
+    config: JobConfig, stream: BinaryIO, listener: JobListener, open_model: ModelOpener
+) -> Prepared:
+    """Read and encode the first window. Raises `UsageError` for what concerns all rows."""
     listener.on_phase(Phase.READ)
-    rows, source = _read_rows(config)
-    refuse_duplicate_ids(rows, config.input)
+    windows = RowWindows(stream, config)
+    ids = UniqueIds(config.input)
+    rows = windows.read()
+    ids.refuse_repeated(rows)
     listener.on_phase(Phase.ENCODE)
     folder = config.tokenizer or config.engine.model
     model = open_model(config.engine, folder, config.chat_template)
@@ -39,9 +50,20 @@ def prepare(config: JobConfig, listener: JobListener, open_model: ModelOpener) -
     limits = Limits(max_model_len, model.config.vocab_size)
     _check_stop_token_ids(config, limits)
     prompts = PromptBuilder(config.prompts, config.sampling, model.tokenizer)
-    job_rows = list(RequestBuilder(prompts, model.tokenizer, limits).build(rows))
-    _warn(job_rows, max_model_len, listener)
-    return Prepared(model, job_rows, source, max_model_len)
+    builder = RequestBuilder(prompts, model.tokenizer, limits)
+
+    def encode(window: Iterable[Row]) -> list[JobRow]:
+        job_rows = list(builder.build(window))
+        _warn(job_rows, max_model_len, listener)
+        return job_rows
+
+    def read_more() -> Iterator[list[JobRow]]:
+        while not windows.is_last:
+            yield encode(ids.fail_repeated(windows.read()))
+
+    first = encode(rows)
+    more = None if windows.is_last else read_more()
+    return Prepared(model, first, more, windows.digest, max_model_len)
 
 
 def check_side_files(config: JobConfig) -> None:
@@ -56,20 +78,6 @@ def check_side_files(config: JobConfig) -> None:
         raise UsageError(f"--report {path}: name a file in an existing folder")
     if path.exists() and not config.overwrite:
         raise UsageError(f"--report {path} exists; pass --overwrite or name another file")
-
-
-def _read_rows(config: JobConfig) -> tuple[list[Row], InputDigest]:
-    with open_input(config.input) as stream:
-        reader = JsonlReader(stream, config.input, config.max_line_bytes)
-        try:
-            rows = list(islice(reader, config.limit))
-            cut = config.limit is not None and len(rows) == config.limit
-            if cut and os.path.isfile(config.input):
-                reader.lines.drain()
-                cut = False
-        except OSError as error:
-            raise UsageError(f"{config.input}: cannot be read ({error.strerror})") from error
-        return rows, InputDigest(reader.lines.num_bytes, reader.lines.sha256, whole=not cut)
 
 
 def _max_model_len(config: JobConfig, model: ModelShape) -> int:

@@ -1,14 +1,13 @@
 """Row: one non-blank line of the input, and the name by which its answer is found again."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pagedrun.paged.errors import RowError, UsageError
+from pagedrun.paged.errors import RowError
 
 ID_COLUMNS = ("id", "custom_id")
 MAX_ID_CHARS = 1024
-MAX_SHOWN_DUPLICATES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +59,3 @@ def at_line(error: RowError, line: int) -> RowError:
 def default_id(index: int) -> str:
     """Return the id of a row that has none."""
     return f"row-{index}"
-
-
-def refuse_duplicate_ids(rows: Iterable[Row], source: str) -> None:
-    """Raise `UsageError` with line numbers if two rows have the same id, 1 and "1" included.
-
-    Answers are joined to their rows by id, so two rows of one name lose one of the answers.
-    """
-    first_line: dict[str, int] = {}
-    found: list[str] = []
-    num_duplicates = 0
-    for row in rows:
-        key = str(row.id)
-        line = first_line.setdefault(key, row.line)
-        if line != row.line:
-            num_duplicates += 1
-            if len(found) < MAX_SHOWN_DUPLICATES:
-                shown = key if len(key) <= 40 else key[:39] + "…"
-                found.append(f"{shown!r} on lines {line} and {row.line}")
-    if found:
-        more = f" and {num_duplicates - len(found)} more" if num_duplicates > len(found) else ""
-        raise UsageError(
-            f"{source}: ids must be unique, but {'; '.join(found)}{more}; "
-            "give each row its own id or leave the column out"
-        )

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.job.reader import JsonlReader, open_input
-from pagedrun.paged.job.row import Row, refuse_duplicate_ids
+from pagedrun.paged.job.row import Row
+from pagedrun.paged.job.unique_ids import UniqueIds
 
 
 def read(data: bytes, max_line_bytes: int = 1000) -> list[Row]:
@@ -161,19 +162,19 @@ def test_an_id_that_cannot_name_a_row_fails_it(value: str) -> None:
 def test_duplicate_ids_are_refused_with_both_lines() -> None:
     rows = read(b'{"id":"a"}\n\n{"id":"b"}\n{"id":"a"}\n{"id":1}\n{"id":"1"}\n')
     with pytest.raises(UsageError, match=r"'a' on lines 1 and 4; '1' on lines 5 and 6"):
-        refuse_duplicate_ids(rows, "in.jsonl")
+        UniqueIds("in.jsonl").refuse_repeated(rows)
 
 
 def test_an_id_that_looks_like_a_default_one_is_noticed() -> None:
     rows = read(b'{"id":"row-1"}\n{"a":1}\n')
     with pytest.raises(UsageError, match="'row-1' on lines 1 and 2"):
-        refuse_duplicate_ids(rows, "in.jsonl")
+        UniqueIds("in.jsonl").refuse_repeated(rows)
 
 
 def test_many_duplicates_make_a_short_message() -> None:
     rows = read(b'{"id":"' + b"x" * 500 + b'"}\n' + b"".join([b'{"id":"a"}\n'] * 100))
     with pytest.raises(UsageError, match="and 89 more") as caught:
-        refuse_duplicate_ids(rows, "in.jsonl")
+        UniqueIds("in.jsonl").refuse_repeated(rows)
     assert len(str(caught.value)) < 1000
 
 

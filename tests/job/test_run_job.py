@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,10 @@ class ScriptedRun:
         requests: Sequence[Request],
         answer: Answer,
         on_step: Callable[[StepRecord], None] | None,
+        more: Iterable[Sequence[Request]] | None = None,
     ) -> None:
         self._requests = requests
+        self._more = more
         self._answer = answer
         self._on_step = on_step
 
@@ -60,6 +62,10 @@ class ScriptedRun:
             if self._on_step is not None:
                 total = len(self._requests)
                 self._on_step(StepRecord(0.1, number, 1, 0, 8, 1, 0, 0, 1, number, total, *[0] * 4))
+
+        for window in self._more or ():
+            for request in window:
+                yield self._answer(request)
 
     def report(self) -> dict[str, Any]:
         return {**empty_engine_report(), "tokens": {"prompt": 7}}
@@ -91,9 +97,12 @@ class ScriptedModel:
         pass
 
     def start(
-        self, requests: Sequence[Request], on_step: Callable[[StepRecord], None] | None = None
+        self,
+        requests: Sequence[Request],
+        on_step: Callable[[StepRecord], None] | None = None,
+        more: Iterable[Sequence[Request]] | None = None,
     ) -> ScriptedRun:
-        return ScriptedRun(requests, self.answer, on_step)
+        return ScriptedRun(requests, self.answer, on_step, more)
 
     def open(self) -> ModelOpener:
         return lambda engine_config, tokenizer_folder, chat_template: self
@@ -430,7 +439,9 @@ class TestFailures:
 
     def test_an_engine_that_forgets_a_row_is_found_out(self, place: Path) -> None:
         class Forgetful(ScriptedModel):
-            def start(self, requests: Sequence[Request], on_step: Any = None) -> ScriptedRun:
+            def start(
+                self, requests: Sequence[Request], on_step: Any = None, more: Any = None
+            ) -> ScriptedRun:
                 return super().start(requests[1:], on_step)
 
         config = config_for(place, [{"prompt": "a"}, {"prompt": "b"}])
