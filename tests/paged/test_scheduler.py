@@ -720,3 +720,60 @@ def test_a_failing_request_takes_all_its_samples_with_it(fails_at: int, max_num_
     drive.finish()
     assert drive.failed == {0}
     assert {index for index, _ in drive.outputs} >= {1, 2}
+
+
+# ── What the plan promises ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("budget", [7, 64, 1000])
+@pytest.mark.parametrize("max_num_seqs", [1, 3, 8, 40])
+def test_three_nested_levels_are_filled_once(budget: int, max_num_seqs: int) -> None:
+    """Company, task, examples, row: what is computed is the tree's tokens, each once."""
+    pick = random.Random(3)
+    company = pick.choices(range(99), k=32)
+    prompts: list[list[int]] = []
+    for _ in range(3):
+        task = company + pick.choices(range(99), k=16)
+        for _ in range(2):
+            shots = task + pick.choices(range(99), k=20)
+            prompts += [[*shots, 100 + i, *pick.choices(range(99), k=5)] for i in range(5)]
+        prompts.append(task)  # found whole: owes the one token that gives its logits
+    requests = [request(i, prompt) for i, prompt in enumerate(prompts)]
+    drive = roomy(requests, 4, budget, max_num_seqs).finish()
+    counts = drive.scheduler.counts
+    tree = {tuple(prompt[:end]) for prompt in prompts for end in range(1, len(prompt) + 1)}
+    assert drive.plan.tree.num_distinct_tokens == len(tree)
+    # A prompt that ends where others go on comes first, and computes what these then find.
+    assert counts.prompt_tokens - counts.cached_tokens == len(tree)
+
+
+def test_a_block_that_begins_alike_is_copied_not_computed() -> None:
+    head = list(range(10, 16))  # a block of 4 and half of the next
+    drive = Drive([request(i, [*head, 20 + i, 30 + i]) for i in range(3)], 4, 32, budget=8)
+    assert lengths(drive.step()) == [8]
+    batch = drive.step()
+    # The first row's token, and of each other one the two tokens that are its own.
+    assert lengths(batch) == [1, 2, 2]
+    assert [each.kind for each in batch.transfers] == [TransferKind.COPY] * 2
+    donor = batch.chunks[0].sequence.block_table[1]
+    assert {each.source for each in batch.transfers} == {donor}
+    assert drive.scheduler.counts.partial_hit_tokens == 4
+    assert drive.scheduler.counts.cached_tokens == 12 == drive.plan.achievable_hit_tokens
+    drive.finish()
+
+
+def test_what_this_step_computes_is_not_copied() -> None:
+    """Blocks move before a step is computed: there would be nothing in them."""
+    head = list(range(10, 16))
+    drive = Drive([request(i, [*head, 20 + i]) for i in range(3)], 4, 32)
+    assert lengths(drive.step()) == [7, 3, 3]
+    drive.finish()
+    assert drive.scheduler.counts.partial_hit_tokens == 0
+
+
+def test_without_prefix_caching_nothing_is_copied() -> None:
+    head = list(range(10, 16))
+    requests = [request(i, [*head, 20 + i]) for i in range(3)]
+    drive = Drive(requests, 4, 32, budget=7, prefix_caching=False).finish()
+    assert drive.model.moves[TransferKind.COPY] == 0
+    assert drive.scheduler.counts.cached_tokens == 0
