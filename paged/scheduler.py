@@ -118,8 +118,7 @@ class Scheduler:
             candidate = self._next()
             if candidate is None:
                 break
-            if not self._admit(candidate, batch):
-                short = True
+            if short := not self._admit(candidate, batch):
                 break
             self.running.append(self.waiting.popleft())
             end = min(candidate.num_tokens, candidate.num_computed_tokens + budget)
@@ -306,7 +305,6 @@ class Scheduler:
         """Set where an admitted sequence goes on, and count what the cache gave it."""
         size = self.pool.block_size
         found = num_hits * size + num_copied
-        num_keys = len(sequence.block_keys)
         if not sequence.num_preemptions and not sequence.is_forked:
             num_cached = min(found, sequence.num_prompt_tokens - 1)
             sequence.num_cached_tokens = num_cached
@@ -323,7 +321,7 @@ class Scheduler:
         for index in range(num_hits, self.pool.num_blocks_for(stored)):
             self.pool.record_fill(sequence.block_table[index], min(size, stored - index * size))
         sequence.num_hit_blocks = sequence.num_published_blocks = num_hits
-        for index in range(num_hits, min(stored // size, num_keys)):
+        for index in range(num_hits, min(stored // size, len(sequence.block_keys))):
             self.pool.publish(sequence.block_table[index], sequence.block_keys[index])
             sequence.num_published_blocks = index + 1
         self._drop_host_blocks(sequence, keep_progress=True)

@@ -6,7 +6,14 @@ from typing import Any
 from pagedrun.paged.job.tally import Tally
 
 _ENGINE_KEYS = {  # what the report holds for a job of which no row reached the engine: zeros
-    "tokens": ("prompt", "cached", "computed", "generated", "preempted_recomputed"),
+    "tokens": (
+        "prompt",
+        "cached",
+        "computed",
+        "generated",
+        "generated_copied",
+        "preempted_recomputed",
+    ),
     "time": (
         "load_s",
         "compile_s",
@@ -26,11 +33,14 @@ _ENGINE_KEYS = {  # what the report holds for a job of which no row reached the 
         "contiguous_utilization",
         "contiguous_max_requests",
         "paged_max_requests",
+        "mean_use_when_short",
     ),
     "prefix": (
         "hit_tokens",
         "hit_rate",
         "achievable_hit_rate",
+        "partial_hit_tokens",
+        "duplicate_rows",
         "hits",
         "misses",
         "shared_blocks_peak",
