@@ -178,3 +178,23 @@ def test_kernels_run_on_either_layer_with_the_threads_asked_for(layer: str) -> N
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [layer, "2", "2"]
+
+
+@pytest.mark.parametrize(("setting", "levels"), [({}, 1), ({"OMP_MAX_ACTIVE_LEVELS": "3"}, None)])
+def test_numba_s_threads_do_not_let_torch_s_start_threads_of_their_own(
+    setting: dict[str, str], levels: int | None
+) -> None:
+    pytest.importorskip("numba.np.ufunc.omppool")
+    code = (
+        "from pagedrun.kernels import threads; threads.prepare_environment()\n"
+        "import torch, numba, ctypes; from pagedrun.kernels import cpu; threads.configure()\n"
+        "cpu.rms_norm(torch.randn(400, 256), torch.ones(256), 1e-6)\n"
+        "print(ctypes.CDLL(None).omp_get_max_active_levels())"
+    )
+    env = {name: value for name, value in os.environ.items() if "ACTIVE_LEVELS" not in name}
+    env |= {"NUMBA_THREADING_LAYER": "omp", **setting}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert levels is None or int(done.stdout) == levels
+    assert levels is not None or int(done.stdout) > 1  # as the user has it
