@@ -7,6 +7,7 @@ import typer
 
 from pagedrun._version import __version__
 from pagedrun.cli import exits
+from pagedrun.cli.bench.app import app as bench_app
 from pagedrun.cli.generate import HELP, generate
 from pagedrun.cli.safe_text import safe
 
@@ -20,6 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(help=HELP)(generate)
+app.add_typer(bench_app, name="bench")
 
 
 def _show_version(wanted: bool) -> None:

@@ -13,10 +13,6 @@ from pagedrun.paged.request import Request
 
 Tokens = list[tuple[int, ...]]
 
-# Long and wide enough that every kernel of a larger run is compiled and has been called once,
-# those that only work on what many rows share among them.
-WARM_UP = Workload(rows=16, shared=512, unique=8, output=3, seed=1)
-
 
 class Figures(Protocol):
     """What is compared: seconds, and the steps in which `decode_rows` rows got a token each."""
@@ -54,8 +50,8 @@ class Contender(Protocol):
         """What to call it beside the others."""
         ...
 
-    def warm_up(self) -> None:
-        """Do once what only the first run on a machine or in a process has to do."""
+    def warm_up(self, workload: Workload) -> None:
+        """Do once what only the first run of a process has to do, for rows like these."""
         ...
 
     def run(self, requests: Seq[Request]) -> tuple[Figures, Tokens]:
@@ -71,10 +67,10 @@ class EngineContender:
     engine: Engine
     timer: OpTimer | None = None
 
-    def warm_up(self) -> None:
+    def warm_up(self, workload: Workload) -> None:
         """Compile the kernels, and touch each of them."""
         self.engine.warm_up()
-        self.run(WARM_UP.requests(self.engine.model_config.vocab_size))
+        self.run(workload.warm_up().requests(self.engine.model_config.vocab_size))
 
     def run(self, requests: Seq[Request]) -> tuple[RunFigures, Tokens]:
         """Run the requests; raises `UsageError` if one of them cannot be run."""

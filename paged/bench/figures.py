@@ -1,12 +1,12 @@
 """RunFigures: what one measured run did and how long it took."""
 
-import gc
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from pagedrun.paged.bench.neighbours import Neighbours
 from pagedrun.paged.bench.op_timer import OpSeconds, OpTimer, attention_seconds
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.bench.step_log import StepLog
@@ -24,7 +24,8 @@ class RunFigures:
     `decode_step` is over the steps in which `decode_rows` rows, the most of the run, each got a
     token and nothing else was done; `decode_attention` the attention within those steps. `ops` and
     `decode_ops` are seconds by op, empty without a timer. `peak_memory` is the most that the
-    process has held so far, earlier runs included.
+    process has held so far, earlier runs included; `others_busy` how many CPUs other processes kept
+    busy meanwhile: on a quiet machine, none.
     """
 
     total_s: float
@@ -43,6 +44,7 @@ class RunFigures:
     pool_bytes: int
     preemptions: int
     peak_memory: int
+    others_busy: float | None
     ops: OpSeconds
     decode_ops: OpSeconds
 
@@ -66,13 +68,14 @@ def measure(
 
     `timer` is the one whose kernels the engine has. Raises `UsageError` if a row cannot be run.
     """
-    gc.collect()  # the pool of the run before
     before = timer.snapshot() if timer else {}
-    log = StepLog(timer)
+    neighbours = Neighbours()
     began = perf_counter()
+    log = StepLog(timer)
     run = engine.start(requests, log)
     answers = sorted(run, key=lambda each: each.request.index)
     total_s = perf_counter() - began
+    others_busy = neighbours.cpus_busy()
     for answer in answers:
         if answer.error is not None:
             raise UsageError(f"row {answer.request.index} cannot be run: {answer.error.message}")
@@ -99,6 +102,7 @@ def measure(
         pool_bytes=kv["pool_bytes"],
         preemptions=sum(report["preemptions"].values()),
         peak_memory=peak_resident_bytes(),
+        others_busy=others_busy,
         ops=timer.since(before) if timer else {},
         decode_ops=_sum(step.op_seconds for step in decode_steps),
     )

@@ -50,8 +50,8 @@ class PrefixBench:
 
     Each row has `unique` tokens of its own and gets `output` tokens. The modes take turns,
     `repeat` times. Cheap points come first; what would, by the work done so far, take longer than
-    is left of `budget_s` seconds, or more than a tenth of it, is not run, and named as skipped. `flags` are fields of
-    `EngineConfig`.
+    is left of `budget_s` seconds, or more than a tenth of it, is not run, and named as skipped.
+    `flags` are fields of `EngineConfig`.
     """
 
     model: BenchModel
@@ -85,9 +85,10 @@ class PrefixBench:
             mode: EngineContender(mode, engine.reconfigured(**changes), timer)
             for mode, changes in _CHANGES.items()
         }
+        longest = self._workload(max(self.prefix_lengths), max(self.group_sizes))
         for contender in modes.values():
             say(f"Warming up: {contender.name}")
-            contender.warm_up()
+            contender.warm_up(longest)
         budget = _Budget(self.budget_s)
         points: list[dict[str, Any]] = []
         for workload in self._workloads():
@@ -197,6 +198,7 @@ def _mode(runs: Seq[RunFigures]) -> dict[str, Any]:
         "decode_attention_s": _over_runs(runs, _attention),
         "hit_rate": runs[-1].hit_rate,
         "peak_blocks": runs[-1].peak_blocks,
+        "others_busy": max((run.others_busy or 0.0) for run in runs),
     }
 
 

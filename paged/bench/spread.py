@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import asdict, dataclass
+from statistics import fmean, median
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The middle, the least and the most of `count` measurements."""
+    """The middle, the mean, the least and the most of `count` measurements."""
 
     median: float
+    mean: float
     low: float
     high: float
     count: int
@@ -22,7 +23,7 @@ class Spread:
         ordered = sorted(values)
         if not ordered:
             return None
-        return cls(median(ordered), ordered[0], ordered[-1], len(ordered))
+        return cls(median(ordered), fmean(ordered), ordered[0], ordered[-1], len(ordered))
 
     @classmethod
     def of_ratios(
@@ -34,4 +35,4 @@ class Spread:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, as a result states them."""
-        return {"median": self.median, "low": self.low, "high": self.high, "count": self.count}
+        return asdict(self)

@@ -53,14 +53,14 @@ class ThroughputBench:
             other = engine.reconfigured(**self.changes)
             if other.config == engine.config:
                 raise UsageError(f"--compare {self.changed_name} is what the other flags say too")
-            contenders.append(EngineContender(f"{NAME} --{self.changed_name}", other, timer))
+            contenders.append(EngineContender(f"--{self.changed_name}", other, timer))
         if self.against_transformers:
             say("Building the same model in Transformers")
             contenders.append(TransformersPeer(self.model, engine.dtype, self.hf_batch))
         requests = self.workload.requests(self.model.config.vocab_size)
         for contender in contenders:
             say(f"Warming up {contender.name}")
-            contender.warm_up()
+            contender.warm_up(self.workload)
         runs: dict[str, list[Figures]] = {contender.name: [] for contender in contenders}
         tokens: dict[str, Tokens] = {}
         for turn in range(self.repeat):

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
-from pagedrun.paged.bench.contender import WARM_UP, Tokens
+from pagedrun.paged.bench.contender import Tokens
 from pagedrun.paged.bench.model import BenchModel
+from pagedrun.paged.bench.neighbours import Neighbours
 from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.bench.workload import Workload
 from pagedrun.paged.kv_cache import KVLayout
 from pagedrun.paged.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.request import Request
@@ -32,6 +34,7 @@ class PeerFigures:
     decode_rows: int
     decode_step: Spread | None
     peak_memory: int
+    others_busy: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the rates that follow from them, as a result states them."""
@@ -61,15 +64,16 @@ class TransformersPeer:
         self._batch_rows = batch_rows
         self._model = _load(model, dtype)
 
-    def warm_up(self) -> None:
+    def warm_up(self, workload: Workload) -> None:
         """Answer a few short rows."""
-        self.run(WARM_UP.requests(self._config.vocab_size))
+        self.run(workload.warm_up().requests(self._config.vocab_size))
 
     def run(self, requests: Seq[Request]) -> tuple[PeerFigures, Tokens]:
         """Answer the requests batch by batch."""
         batch_rows = min(self._batch_rows or self._fitting(requests[0]), len(requests))
         tokens: Tokens = []
         prefill_s, decode_s = 0.0, list[float]()
+        neighbours = Neighbours()
         began = perf_counter()
         for start in range(0, len(requests), batch_rows):
             batch = requests[start : start + batch_rows]
@@ -89,6 +93,7 @@ class TransformersPeer:
             decode_rows=batch_rows,
             decode_step=Spread.of(decode_s),
             peak_memory=peak_resident_bytes(),
+            others_busy=neighbours.cpus_busy(),
         ), tokens
 
     def _generate(self, batch: Seq[Request]) -> tuple[Tokens, list[float]]:
@@ -133,6 +138,7 @@ def _load(model: BenchModel, dtype: torch.dtype) -> Any:
     import transformers  # imported here: it takes long, and only this needs all of it
 
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     settings = {"dtype": dtype, "attn_implementation": "sdpa"}
     if model.folder is not None:
         loaded = transformers.AutoModelForCausalLM.from_pretrained(

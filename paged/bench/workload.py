@@ -1,6 +1,6 @@
 """Workload: rows of random tokens with shared beginnings, the same ones every time."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,20 @@ class Workload:
     def prompt_tokens(self) -> int:
         """Tokens of one prompt."""
         return self.shared + self.unique
+
+    def warm_up(self) -> "Workload":
+        """Return a part of this that takes a moment, and still needs every kernel of the whole.
+
+        It is as wide and as long as those kernels ask for that only work on what many rows share.
+        """
+        return replace(
+            self,
+            rows=min(self.rows, 16),
+            shared=min(self.shared, 512),
+            unique=min(self.unique, 8),
+            output=min(self.output, 3),
+            seed=self.seed + 1,  # other tokens
+        )
 
     def requests(self, vocab_size: int) -> list[Request]:
         """Return the rows; ids are drawn evenly from the whole vocabulary."""

@@ -1,0 +1,1 @@
+"""`pagedrun bench`: its commands, and their results as tables."""

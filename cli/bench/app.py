@@ -1,0 +1,63 @@
+"""`pagedrun bench`: its subcommands, and a short run of all of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from pagedrun.cli import exits
+from pagedrun.cli.bench import flags, prefix, throughput
+from pagedrun.paged.errors import UsageError
+
+LAYERS = 2
+HELP = f"""Measure pagedrun on this machine.
+
+Without a command: a short run of each, about two minutes on two cores, of {flags.DEFAULT_SHAPE} \
+cut to {LAYERS} layers.
+"""
+
+app = typer.Typer(help=HELP, invoke_without_command=True, rich_markup_mode="rich")
+app.command(name="throughput", help=throughput.HELP)(throughput.throughput)
+app.command(name="prefix", help=prefix.HELP)(prefix.prefix)
+
+
+@app.callback()
+def bench(
+    context: typer.Context, json_result: flags.Json = False, quiet: flags.Quiet = False
+) -> None:
+    """Measure pagedrun on this machine."""
+    with exits.boundary():
+        if context.invoked_subcommand is None:
+            _run_all(context.params)
+        elif json_result or quiet:
+            name = context.invoked_subcommand
+            raise UsageError(f"write --json and --quiet behind the command: bench {name} --json")
+
+
+def _run_all(given: Mapping[str, Any]) -> None:
+    from pagedrun.cli.bench.session import Session
+
+    session = Session(quiet=given["quiet"], json_result=given["json_result"])
+    results = {name: session.measure(name, short) for name, short in _short_benches().items()}
+    session.finish(results)
+
+
+def _short_benches() -> dict[str, Any]:
+    """Return every benchmark in a form that takes seconds rather than minutes."""
+    from pagedrun.paged.bench.model import BenchModel
+    from pagedrun.paged.bench.prefix import PrefixBench
+    from pagedrun.paged.bench.throughput import ThroughputBench
+    from pagedrun.paged.bench.workload import Workload
+
+    model = BenchModel.from_shape(flags.DEFAULT_SHAPE, LAYERS)
+    return {
+        "throughput": ThroughputBench(
+            model,
+            Workload(rows=32, shared=512, unique=32, output=16),
+            changes={"prefix_caching": False},
+            changed_name="no-prefix-caching",
+            repeat=3,
+            profile=True,
+        ),
+        "prefix": PrefixBench(model, (0, 512, 2048), (1, 16, 64), budget_s=60.0),
+    }

@@ -1,0 +1,160 @@
+"""The flags of the benchmarks: what to run and how often. Those of the engine are `generate`'s."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pagedrun.paged.models.shapes import SHAPE_NAMES
+
+DEFAULT_SHAPE = "qwen3-0.6b"
+
+
+class Peer(StrEnum):
+    """Other programs that can run the same rows."""
+
+    TRANSFORMERS = "transformers"
+
+
+def _flag(name: str, help_text: str, panel: str, **settings: Any) -> Any:
+    shown = settings.pop("shown", None)
+    if shown is not None:
+        help_text = f"{help_text} Default: {shown}."
+    return typer.Option(
+        f"--{name}", help=help_text, rich_help_panel=panel, show_default=False, **settings
+    )
+
+
+_MODEL, _ROWS, _TURNS, _RESULT = "Model", "Rows", "What is compared", "Result"
+
+Shape = Annotated[
+    str | None,
+    _flag(
+        "shape",
+        f"Random weights in the shape of a known model: {', '.join(SHAPE_NAMES)}.",
+        _MODEL,
+        metavar="NAME",
+        shown=DEFAULT_SHAPE,
+    ),
+]
+Model = Annotated[
+    str | None,
+    _flag(
+        "model", "Model folder, or hub id org/name, in place of a shape.", _MODEL, metavar="NAME"
+    ),
+]
+Layers = Annotated[
+    int | None,
+    _flag(
+        "layers",
+        "Cut the shape to N layers, and its vocabulary in proportion.",
+        _MODEL,
+        metavar="N",
+        min=1,
+    ),
+]
+Rows = Annotated[int, _flag("rows", "Prompts.", _ROWS, metavar="N", min=1, shown=64)]
+Shared = Annotated[
+    int,
+    _flag("shared", "Tokens that prompts begin with alike.", _ROWS, metavar="N", min=0, shown=2048),
+]
+Unique = Annotated[
+    int, _flag("unique", "Tokens of each prompt alone.", _ROWS, metavar="N", min=1, shown=64)
+]
+Output = Annotated[
+    int, _flag("output", "Tokens to generate for each.", _ROWS, metavar="N", min=2, shown=32)
+]
+GroupSize = Annotated[
+    int | None,
+    _flag(
+        "group-size",
+        "Prompts that begin alike; the next ones begin otherwise.",
+        _ROWS,
+        metavar="N",
+        min=1,
+        shown="all",
+    ),
+]
+UniqueShort = Annotated[
+    int, _flag("unique", "Tokens of each prompt alone.", _ROWS, metavar="N", min=1, shown=16)
+]
+OutputShort = Annotated[
+    int, _flag("output", "Tokens to generate for each.", _ROWS, metavar="N", min=2, shown=16)
+]
+Prefixes = Annotated[
+    str,
+    _flag(
+        "prefix",
+        "Prefix lengths, in tokens.",
+        _ROWS,
+        metavar="N,N",
+        shown="0,128,512,1024,2048,4096",
+    ),
+]
+Groups = Annotated[
+    str,
+    _flag("group", "Rows that share the prefix.", _ROWS, metavar="N,N", shown="1,4,16,64,256"),
+]
+
+Against = Annotated[
+    Peer | None,
+    _flag(
+        "against",
+        "Run the same rows with the same weights through another program as well.",
+        _TURNS,
+    ),
+]
+HfBatch = Annotated[
+    int | None,
+    _flag(
+        "hf-batch",
+        "Rows that Transformers runs at once.",
+        _TURNS,
+        metavar="N",
+        min=1,
+        shown="all, or what fits",
+    ),
+]
+Compare = Annotated[
+    str | None,
+    _flag(
+        "compare",
+        "Run with another setting as well, such as no-prefix-once or block-size=32.",
+        _TURNS,
+        metavar="FLAG",
+    ),
+]
+Repeat = Annotated[
+    int | None,
+    _flag(
+        "repeat",
+        "Times that each takes its turn.",
+        _TURNS,
+        metavar="N",
+        min=1,
+        shown="3 if something is compared, else 1",
+    ),
+]
+RepeatPoint = Annotated[
+    int, _flag("repeat", "Runs of each point.", _TURNS, metavar="N", min=1, shown=2)
+]
+Profile = Annotated[bool, _flag("profile", "Time every op, and show where a step goes.", _TURNS)]
+Budget = Annotated[
+    float,
+    _flag(
+        "budget",
+        "Seconds to spend; points that would not fit are left out and named.",
+        _TURNS,
+        metavar="S",
+        min=1.0,
+        shown=240,
+    ),
+]
+
+Save = Annotated[
+    Path | None,
+    _flag("save", "Keep the result as FILE.json or FILE.md.", _RESULT, metavar="FILE"),
+]
+Json = Annotated[bool, _flag("json", "Print the result as JSON on stdout.", _RESULT)]
+Quiet = Annotated[bool, _flag("quiet", "Show errors only: no progress, no tables.", _RESULT)]

@@ -1,0 +1,97 @@
+"""The result of `bench prefix` as tables."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pagedrun.cli.bench.sheet import Sheet
+from pagedrun.cli.bench.spread_text import NOTHING, show_ms, show_number, show_ratio, show_spread
+
+Result = Mapping[str, Any]
+# The names of paged.bench.prefix.Mode, which is not imported here because it takes long.
+MODES = ("prefix once", "re-read", "no caching")
+
+
+def prefix_sheets(result: Result) -> list[Sheet]:
+    """Return the tables: rows per second, and the attention of a decode step."""
+    num_layers = result["model"]["num_layers"]
+    return [
+        _sheet(
+            result,
+            "Rows per second",
+            "rows_per_s",
+            show_number,
+            "end_to_end",
+            f"From prompt to last token. {_busiest(result)}",
+        ),
+        _sheet(
+            result,
+            f"Attention in a decode step of {num_layers} layers, ms",
+            "decode_attention_s",
+            show_ms,
+            "decode_attention",
+            "Middle over the steps of a run.",
+        ),
+        _sheet(
+            result,
+            "A whole decode step, ms",
+            "decode_step_s",
+            show_ms,
+            "decode_step",
+            _skipped(result),
+        ),
+    ]
+
+
+def _busiest(result: Result) -> str:
+    """Return how much others disturbed the point that they disturbed most."""
+    busy = [mode["others_busy"] for point in result["points"] for mode in point["modes"].values()]
+    return f"Other processes kept up to {max(busy, default=0.0):.1f} CPUs busy during a run."
+
+
+def describe_sweep(result: Result) -> str:
+    """Return the workload in a line."""
+    rows = result["workload"]
+    return (
+        f"one group of rows at a time, each prefix + {rows['unique']} unique + {rows['output']} "
+        f"out; random tokens, greedy; middle of {result['repeat']}"
+    )
+
+
+def _sheet(
+    result: Result,
+    title: str,
+    key: str,
+    show: Callable[[float], str],
+    ratio: str,
+    caption: str,
+) -> Sheet:
+    rows = [
+        (
+            f"{point['prefix']:,}",
+            f"{point['group']:,}",
+            *(_middle(point["modes"].get(mode, {}).get(key), show) for mode in MODES),
+            *(
+                show_spread(point["ratios"].get(name, {}).get(ratio), show_ratio)
+                for name in ("once_over_reread", "caching_over_none")
+            ),
+        )
+        for point in result["points"]
+        if point["modes"]
+    ]
+    return Sheet(title, ("prefix", "rows", *MODES, "once gains", "caching gains"), rows, caption)
+
+
+def _middle(spread: Mapping[str, Any] | None, show: Callable[[float], str]) -> str:
+    return NOTHING if spread is None else show(spread["median"])
+
+
+def _skipped(result: Result) -> str:
+    skipped = [
+        f"{point['prefix']:,} x {point['group']:,} {each['mode']} (about "
+        f"{show_number(each['estimated_s'])} s)"
+        for point in result["points"]
+        for each in point["skipped"]
+    ]
+    if not skipped:
+        return "Every point was run."
+    return f"Not run, for want of time (--budget): {', '.join(skipped)}."

@@ -1,0 +1,77 @@
+"""Session: one call of a benchmark command, from its first word on the screen to its result."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pagedrun.cli.bench.prefix_sheets import describe_sweep, prefix_sheets
+from pagedrun.cli.bench.publish import (
+    check_save,
+    describe_run,
+    draw,
+    keep,
+    print_json,
+    typed_command,
+)
+from pagedrun.cli.bench.sheet import Sheet
+from pagedrun.cli.bench.throughput_sheets import describe_rows, throughput_sheets
+from pagedrun.cli.console import note, stderr_console
+
+_DESCRIBED = {"throughput": describe_rows, "prefix": describe_sweep}
+_SHEETS = {"throughput": throughput_sheets, "prefix": prefix_sheets}
+
+
+class Session:
+    """Where a benchmark command talks and puts its results.
+
+    `save` is where a result is kept, if anywhere. Making one sets the environment that torch reads
+    when it is imported, so make it before. Raises `UsageError` if `save` cannot be written.
+    """
+
+    def __init__(self, *, quiet: bool, json_result: bool, save: Path | None = None) -> None:
+        from pagedrun.kernels.threads import prepare_environment
+
+        check_save(save)
+        prepare_environment()
+        self._console = stderr_console()
+        self._quiet = quiet
+        self._json = json_result
+        self._save = save
+
+    @classmethod
+    def of_flags(cls, given: Mapping[str, Any]) -> "Session":
+        """Return the session that the flags of a command ask for."""
+        return cls(quiet=given["quiet"], json_result=given["json_result"], save=given["save"])
+
+    def say(self, message: str) -> None:
+        """Tell what is being done."""
+        if not self._quiet:
+            note(self._console, message, style="dim")
+
+    def measure(self, name: str, bench: Any) -> dict[str, Any]:
+        """Run a benchmark, show its tables and return its result, framed."""
+        from pagedrun.paged.bench.result import framed
+
+        began = datetime.now(UTC)
+        result = framed(name, typed_command(), began, bench.run(self.say))
+        if not self._quiet:
+            self._console.print()
+            draw(self._console, _lines(result), _sheets(result))
+        if self._save is not None:
+            keep(self._save, result, _lines(result), _sheets(result))
+            self.say(f"Kept in {self._save}")
+        return result
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Print the result as JSON if that was asked for."""
+        if self._json:
+            print_json(result)
+
+
+def _lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return describe_run(result, _DESCRIBED[result["bench"]](result))
+
+
+def _sheets(result: Mapping[str, Any]) -> list[Sheet]:
+    return _SHEETS[result["bench"]](result)

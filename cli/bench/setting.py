@@ -1,0 +1,97 @@
+"""From flags as given to what a benchmark takes: a model, engine settings, a changed setting."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pagedrun.cli.bench.flags import DEFAULT_SHAPE
+from pagedrun.cli.sizes import parse_size
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.errors import UsageError
+
+if TYPE_CHECKING:
+    from pagedrun.paged.bench.model import BenchModel
+
+# What the weights were loaded for cannot differ between two runs that share them.
+_FIXED = frozenset({"model", "dtype", "device"})
+_SETTINGS = {each.name: each.type for each in fields(EngineConfig) if each.name not in _FIXED}
+_SIZES = frozenset({"kv_cache_memory_bytes", "swap_space_bytes"})
+
+
+def engine_flags(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the given flags that are fields of `EngineConfig`, `model` excepted."""
+    names = {each.name for each in fields(EngineConfig)} - {"model"}
+    return {
+        name: value.value if isinstance(value, StrEnum) else value
+        for name, value in given.items()
+        if name in names and value is not None
+    }
+
+
+def bench_model(given: Mapping[str, Any]) -> "BenchModel":
+    """Return the model that `--shape` and `--layers`, or `--model`, name; raises `UsageError`."""
+    from pagedrun.paged.bench.model import BenchModel
+    from pagedrun.paged.hub import resolve_model
+
+    model, shape, layers = given.get("model"), given.get("shape"), given.get("layers")
+    if model is None:
+        if given.get("revision") is not None:
+            raise UsageError("--revision needs --model with a name on the hub")
+        return BenchModel.from_shape(shape or DEFAULT_SHAPE, layers)
+    if shape is not None:
+        raise UsageError("--model and --shape exclude each other: weights are read, or made up")
+    if layers is not None:
+        raise UsageError("--layers cuts a --shape; a --model runs as it is")
+    return BenchModel.from_folder(resolve_model(model, given.get("revision")))
+
+
+def changed_setting(text: str) -> dict[str, Any]:
+    """Return the change to `EngineConfig` that `--compare text` asks for.
+
+    `text` is a flag of the engine without its dashes: `no-prefix-once`, `block-size=32`. Raises
+    `UsageError` if it is not one.
+    """
+    flag, equals, value = text.removeprefix("--").partition("=")
+    negated = flag.startswith("no-")
+    name = flag.removeprefix("no-").replace("-", "_")
+    kind = str(_SETTINGS.get(name))
+    is_switch = kind in ("bool", str(bool))
+    if name not in _SETTINGS or (is_switch and equals) or (not is_switch and negated):
+        raise UsageError(
+            f"--compare {text} is not a setting of the engine; it takes one of "
+            f"{', '.join(map(_as_written, _SETTINGS))}"
+        )
+    if is_switch:
+        return {name: not negated}
+    if not equals:
+        raise UsageError(f"--compare {text} needs a value, such as {_as_written(name)}")
+    return {name: _value(name, kind, value, text)}
+
+
+def numbers(text: str, flag: str) -> list[int]:
+    """Return the whole numbers in `0,128,512`, without repeats; raises `UsageError`."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and word.isascii() and len(word) < 8 for word in words):
+        raise UsageError(f"{flag} takes whole numbers, such as {flag} 0,128,512")
+    return list(dict.fromkeys(map(int, words)))
+
+
+def _value(name: str, kind: str, value: str, text: str) -> Any:
+    if name in _SIZES:
+        try:
+            return parse_size(value)
+        except typer.BadParameter as error:
+            raise UsageError(f"--compare {text}: {error.message}") from error
+    if "int" not in kind:
+        return value  # a word, which EngineConfig checks
+    if not value.isdecimal() or not value.isascii() or len(value) > 12:
+        raise UsageError(f"--compare {text}: {value} is not a whole number")
+    return int(value)
+
+
+def _as_written(name: str) -> str:
+    flag = name.replace("_", "-")
+    return f"[no-]{flag}" if str(_SETTINGS[name]) in ("bool", str(bool)) else f"{flag}=…"

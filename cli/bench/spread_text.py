@@ -1,0 +1,33 @@
+"""A spread as people read it: the middle, and how far the measurements lay apart."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+NOTHING = "–"
+
+
+def show_spread(spread: Mapping[str, Any] | None, show: Callable[[float], str]) -> str:
+    """Return `12.3 (11.9…12.8)`, the middle alone if it is the only one, – without any."""
+    if spread is None:
+        return NOTHING
+    if spread["count"] == 1:
+        return show(spread["median"])
+    return f"{show(spread['median'])} ({show(spread['low'])}…{show(spread['high'])})"
+
+
+def show_ratio(ratio: float) -> str:
+    """Return a ratio with three digits."""
+    return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.1f}x" if ratio < 100 else f"{ratio:.0f}x"
+
+
+def show_number(number: float) -> str:
+    """Return a number with at least three digits that matter."""
+    for least, form in ((100, "{:,.0f}"), (10, "{:.1f}"), (1, "{:.2f}"), (0.1, "{:.3f}")):
+        if number >= least:
+            return form.format(number)
+    return f"{number:.4f}"
+
+
+def show_ms(seconds: float) -> str:
+    """Return seconds as milliseconds, without the unit."""
+    return show_number(seconds * 1e3)

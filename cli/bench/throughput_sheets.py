@@ -1,0 +1,122 @@
+"""The result of `bench throughput` as tables."""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from pagedrun.cli.bench.sheet import Sheet
+from pagedrun.cli.bench.spread_text import NOTHING, show_ms, show_number, show_ratio, show_spread
+from pagedrun.cli.sizes import show_size
+
+Result = Mapping[str, Any]
+
+
+def throughput_sheets(result: Result) -> list[Sheet]:
+    """Return the tables: figures, then ratios and time by op where they were asked for."""
+    sheets = [_figures(result)]
+    if result["ratios"]:
+        sheets.append(_ratios(result))
+    if result["contenders"][0]["runs"][-1]["ops"]:
+        sheets += _profiles(result)
+    return sheets
+
+
+def describe_rows(result: Result) -> str:
+    """Return the workload in a line."""
+    rows = result["workload"]
+    size = rows["group_size"]
+    groups = f", {size} rows a group" if size is not None else ""
+    return (
+        f"{rows['rows']:,} rows x ({rows['shared']:,} shared + {rows['unique']:,} unique + "
+        f"{rows['output']:,} out){groups}; random tokens, greedy"
+    )
+
+
+def _figures(result: Result) -> Sheet:
+    contenders = result["contenders"]
+
+    def row(label: str, show: Callable[[Result, Result], str]) -> tuple[str, ...]:
+        """Return a line; `show` gets a contender's summary and its last run."""
+        return (label, *(show(each["summary"], each["runs"][-1]) for each in contenders))
+
+    rows = [
+        row("total, s", lambda summary, _: show_spread(summary["total_s"], show_number)),
+        row("prompt tokens/s", lambda s, _: show_spread(s["prompt_tokens_per_s"], show_number)),
+        row("generated tokens/s", _generated),
+        row("prefill, s", lambda summary, _: show_spread(summary["prefill_s"], show_number)),
+        row("decode step, ms", lambda summary, _: show_spread(summary["decode_step_s"], show_ms)),
+        row("rows in that step", lambda _, run: f"{run['decode_rows']:,}"),
+        row("hit rate", lambda _, run: _of(run, "hit_rate", "{:.1%}")),
+        row("blocks at peak", lambda _, run: _of(run, "peak_blocks", "{:,}")),
+        row("CPUs busy elsewhere", lambda _, run: _of(run, "others_busy", "{:.1f}")),
+        row("preemptions", lambda _, run: _of(run, "preemptions", "{:,}")),
+    ]
+    peaks = [run["peak_memory"] for each in contenders for run in each["runs"]]
+    return Sheet(
+        "Throughput",
+        ("", *(each["name"] for each in contenders)),
+        rows,
+        f"Middle of {result['repeat']} (least…most). Cached prompt tokens count. The process held "
+        f"{show_size(max(peaks))} at its peak."
+        if result["repeat"] > 1
+        else f"Cached prompt tokens count. The process held {show_size(max(peaks))} at its peak.",
+    )
+
+
+def _generated(summary: Result, _: Result) -> str:
+    return show_spread(summary["generated_tokens_per_s"], show_number)
+
+
+def _of(run: Result, key: str, form: str) -> str:
+    return form.format(run[key]) if run.get(key) is not None else NOTHING
+
+
+def _ratios(result: Result) -> Sheet:
+    rows = [
+        (
+            f"than {ratio['name']}",
+            *(show_spread(ratio[key], show_ratio) for key in ("end_to_end", "prefill", "decode")),
+            f"{ratio['rows_alike']:,} of {ratio['rows']:,}",
+        )
+        for ratio in result["ratios"]
+    ]
+    return Sheet(
+        "pagedrun is faster",
+        ("", "end to end", "prefill", "decode", "rows alike"),
+        rows,
+        "Ratios of times, turn by turn. Decode: seconds for each row's next token. Rows alike: "
+        "those with the same tokens; another program rounds otherwise.",
+    )
+
+
+def _profiles(result: Result) -> list[Sheet]:
+    timed = [each for each in result["contenders"] if each["runs"][-1].get("ops")]
+    header = ("op", *(each["name"] for each in timed))
+    runs = [each["runs"][-1] for each in timed]
+    whole = [(run["total_s"], run["ops"]) for run in runs]
+    steps = [_of_a_step(run) for run in runs]
+    return [
+        Sheet("Where the time went, s", header, _ops(whole, "{:.3f}".format), "The last run."),
+        Sheet("Where a decode step's time went, ms", header, _ops(steps, show_ms)),
+    ]
+
+
+def _of_a_step(run: Result) -> tuple[float, dict[str, float]]:
+    """Return the mean seconds of a decode step, and of each op in one."""
+    steps = run["decode_step"]
+    if steps is None:
+        return 0.0, {}
+    return steps["mean"], {op: each / steps["count"] for op, each in run["decode_ops"].items()}
+
+
+def _ops(
+    each: Seq[tuple[float, Mapping[str, float]]], show: Callable[[float], str]
+) -> list[Seq[str]]:
+    """Return a line for each op, the dearest first, and one for the rest of the whole."""
+    most = {op: max(ops.get(op, 0.0) for _, ops in each) for _, ops in each for op in ops}
+    rows: list[Seq[str]] = [
+        (op, *(show(ops[op]) if op in ops else NOTHING for _, ops in each))
+        for op in sorted(most, key=lambda op: -most[op])
+    ]
+    rest = [max(whole - sum(ops.values()), 0.0) for whole, ops in each]
+    return [*rows, ("everything else", *map(show, rest))]

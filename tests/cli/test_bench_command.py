@@ -1,0 +1,234 @@
+"""`pagedrun bench` as a user meets it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from pagedrun.cli.bench import app
+from pagedrun.cli.bench.setting import changed_setting, numbers
+from pagedrun.cli.main import main
+from pagedrun.paged.bench.model import BenchModel
+from pagedrun.paged.bench.prefix import Mode, PrefixBench
+from pagedrun.paged.bench.throughput import ThroughputBench
+from pagedrun.paged.bench.workload import Workload
+from pagedrun.paged.errors import UsageError
+
+HEAVY = {"torch", "transformers", "numba", "numpy", "tokenizers", "huggingface_hub", "jinja2"}
+TINY = ["--shape", "tiny", "--dtype", "float32"]
+SMALL = [*TINY, *["--rows", "4", "--shared", "48", "--unique", "8", "--output", "4"]]
+
+
+class Bench(Protocol):
+    """Run `pagedrun bench ARGS`; return status, stdout and stderr."""
+
+    def __call__(self, *args: str) -> tuple[int, str, str]: ...
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["pagedrun", "bench", *args])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert isinstance(caught.value.code, int)
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return run
+
+
+class TestThroughput:
+    def test_json_alone_on_stdout_and_tables_on_stderr(self, bench: Bench) -> None:
+        args = [*SMALL, "--compare", "no-prefix-caching", "--repeat", "2", "--profile", "--json"]
+        status, out, err = bench("throughput", *args)
+        assert status == 0
+        result = json.loads(out)
+        assert result["command"] == f"pagedrun bench throughput {' '.join(args)}"
+        assert result["workload"]["rows"] == 4
+        assert [each["name"] for each in result["contenders"]] == [
+            "pagedrun",
+            "--no-prefix-caching",
+        ]
+        assert result["ratios"][0]["rows_alike"] == 4
+        assert result["hardware"]["versions"]["torch"]
+        assert result["hardware"]["threads"] >= 1
+        for word in (result["command"], "Throughput", "pagedrun is faster", "4 of 4"):
+            assert word in err
+        for op in ("PackedLinear", "decode_attention", "everything else"):
+            assert op in err
+
+    def test_against_transformers(self, bench: Bench) -> None:
+        status, _, err = bench("throughput", *SMALL, "--against", "transformers", "--repeat", "1")
+        assert status == 0
+        assert "than transformers" in err
+        assert "4 of 4" in err  # float32: the same tokens
+
+    def test_comparing_repeats_unless_told(self, bench: Bench) -> None:
+        for extra, repeat in (([], 1), (["--compare", "block-size=32"], 3)):
+            _, out, _ = bench("throughput", *SMALL, "--json", "--quiet", *extra)
+            assert json.loads(out)["repeat"] == repeat
+
+    def test_engine_flags_reach_the_engine(self, bench: Bench) -> None:
+        extra = "--no-prefix-once --block-size 8 --max-num-seqs 2 --kv-cache-memory-bytes 1MiB"
+        status, out, err = bench("throughput", *SMALL, *extra.split(), "--json", "--quiet")
+        assert (status, err) == (0, "")
+        config = json.loads(out)["config"]
+        assert (config["prefix_once"], config["block_size"], config["max_num_seqs"]) == (
+            False,
+            8,
+            2,
+        )
+        assert config["kv_cache_memory_bytes"] == 2**20
+
+    @pytest.mark.parametrize("suffix", ["json", "md"])
+    def test_a_result_is_kept(self, bench: Bench, tmp_path: Path, suffix: str) -> None:
+        path = tmp_path / f"result.{suffix}"
+        status, out, _ = bench("throughput", *SMALL, "--save", str(path))
+        assert (status, out) == (0, "")
+        text = path.read_text()
+        if suffix == "json":
+            assert json.loads(text)["bench"] == "throughput"
+        else:
+            assert "### Throughput" in text
+            assert "| decode step, ms | " in text
+            assert f"--save {path}`" in text
+
+
+class TestPrefix:
+    def test_tables_for_rows_attention_and_step(self, bench: Bench) -> None:
+        args = ["--prefix", "0,64", "--group", "1,4", "--output", "3", "--repeat", "1", "--json"]
+        status, out, err = bench("prefix", *TINY, *args)
+        assert status == 0
+        result = json.loads(out)
+        assert len(result["points"]) == 4
+        assert result["config"]["max_num_seqs"] == 4
+        for title in ("Rows per second", "Attention in a decode step of 2 layers", "whole decode"):
+            assert title in err
+        assert "Every point was run." in err
+
+    def test_modes_are_called_alike_in_both_places(self) -> None:
+        from pagedrun.cli.bench.prefix_sheets import MODES
+
+        assert tuple(mode.value for mode in Mode) == MODES
+
+
+def test_without_a_command_a_short_run_of_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {name: each.repeat for name, each in app._short_benches().items()} == {
+        "throughput": 3,
+        "prefix": 2,
+    }
+    model, flags = BenchModel.from_shape("tiny"), {"dtype": "float32"}
+    short: dict[str, Any] = {
+        "throughput": ThroughputBench(model, Workload(2, 16, 4, 3), flags),
+        "prefix": PrefixBench(model, (16,), (2,), output=3, flags=flags),
+    }
+    monkeypatch.setattr(app, "_short_benches", lambda: short)
+    status, out, err = bench("--json")
+    assert status == 0
+    results = json.loads(out)
+    assert {name: each["bench"] for name, each in results.items()} == {
+        "throughput": "throughput",
+        "prefix": "prefix",
+    }
+    assert "Rows per second" in err
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("args", "sentence"),
+        [
+            (["throughput", "--shape", "gpt-9"], "--shape gpt-9 is not known"),
+            (["throughput", *TINY, "--layers", "9"], "--layers is 9; tiny has 2 layers"),
+            (["throughput", *TINY, "--model", "x"], "--model and --shape exclude each other"),
+            (["throughput", "--model", "x", "--layers", "1"], "--layers cuts a --shape"),
+            (["throughput", "--revision", "main"], "--revision needs --model"),
+            (["throughput", *TINY, "--save", "x.txt"], "must end in .json or .md"),
+            (["throughput", *TINY, "--save", "no/such/x.md"], "there is no folder"),
+            (["throughput", *TINY, "--compare", "nonsense"], "is not a setting of the engine"),
+            (["throughput", *TINY, "--rows", "0"], "--rows"),
+            (["prefix", *TINY, "--prefix", "1;2"], "--prefix takes whole numbers"),
+            (["prefix", *TINY, "--group", "0"], "--rows is 0"),
+            (["--json", "throughput", *TINY], "behind the command"),
+            (["nonsense"], "nonsense"),
+        ],
+    )
+    def test_one_sentence(self, bench: Bench, args: list[str], sentence: str) -> None:
+        status, out, err = bench(*args)
+        assert (status, out) == (2, "")
+        assert sentence in " ".join(err.split())
+        assert "Traceback" not in err
+
+    @pytest.mark.parametrize(
+        "text",
+        ["model=x", "dtype=float32", "no-block-size", "prefix-once=1", "", "block-size", "=1"],
+    )
+    def test_of_what_cannot_be_compared(self, text: str) -> None:
+        with pytest.raises(UsageError, match=f"--compare {text}"):
+            changed_setting(text)
+
+    @pytest.mark.parametrize("value", ["x", "-1", "1.5", "", "９"])
+    def test_of_values_that_are_none(self, value: str) -> None:
+        with pytest.raises(UsageError, match="--compare block-size"):
+            changed_setting(f"block-size={value}")
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("no-prefix-once", {"prefix_once": False}),
+        ("--no-prefix-caching", {"prefix_caching": False}),
+        ("prefix-once", {"prefix_once": True}),
+        ("block-size=32", {"block_size": 32}),
+        ("swap-space-bytes=1MiB", {"swap_space_bytes": 2**20}),
+        ("preemption-mode=recompute", {"preemption_mode": "recompute"}),
+    ],
+)
+def test_what_compare_means(text: str, changes: dict[str, Any]) -> None:
+    assert changed_setting(text) == changes
+
+
+def test_numbers_are_listed_once() -> None:
+    assert numbers("4, 1,4", "--group") == [4, 1]
+
+
+@pytest.mark.parametrize("command", [[], ["throughput"], ["prefix"]])
+def test_help_imports_nothing_heavy(command: list[str]) -> None:
+    code = (
+        "import sys\n"
+        f"sys.argv = ['pagedrun', 'bench', *{command!r}, '--help']\n"
+        "from pagedrun.cli.main import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as error:\n    status = error.code\n"
+        "print(status, *sorted(sys.modules), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    status, *modules = done.stderr.split()
+    assert status == "0"
+    assert HEAVY & set(modules) == set()
+
+
+def test_every_flag_is_named_in_full_at_80_columns(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    flags = {
+        "throughput": "--shape --layers --model --revision --rows --shared --unique --output "
+        "--group-size --against --hf-batch --compare --repeat --profile --dtype --block-size "
+        "--num-blocks --max-num-seqs --no-prefix-once --no-prefix-caching --save --json --quiet",
+        "prefix": "--shape --layers --model --prefix --group --unique --output --repeat --budget "
+        "--save --json --quiet",
+    }
+    for command, names in flags.items():
+        status, out, _ = bench(command, "--help")
+        assert status == 0
+        assert "Examples:" in out
+        for name in names.split():
+            assert f"{name} " in out, name

@@ -1,0 +1,304 @@
+"""What measures a run: the rows, the step log, the op timer, spreads, and the benchmarks."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from pagedrun.kernels import cpu
+from pagedrun.paged.bench.figures import measure
+from pagedrun.paged.bench.model import BenchModel
+from pagedrun.paged.bench.neighbours import Neighbours
+from pagedrun.paged.bench.op_timer import OpTimer, attention_seconds
+from pagedrun.paged.bench.prefix import Mode, PrefixBench, _Budget
+from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.bench.step_log import StepLog
+from pagedrun.paged.bench.throughput import ThroughputBench
+from pagedrun.paged.bench.transformers_peer import TransformersPeer
+from pagedrun.paged.bench.workload import Workload
+from pagedrun.paged.errors import UsageError
+from pagedrun.paged.json_object import JsonObject
+from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.report.timeline import StepRecord
+
+TINY = BenchModel.from_shape("tiny")
+FLOAT32: Mapping[str, Any] = {"dtype": "float32"}
+
+
+def silent(message: str) -> None:
+    pass
+
+
+class TestWorkload:
+    def test_groups_begin_alike_and_rows_go_on_alone(self) -> None:
+        requests = Workload(6, 10, 5, 4, group_size=3).requests(512)
+        prompts = [request.prompt_token_ids for request in requests]
+        assert [len(prompt) for prompt in prompts] == [15] * 6
+        assert len({prompt[:10] for prompt in prompts}) == 2
+        assert prompts[0][:10] == prompts[2][:10] != prompts[3][:10]
+        assert len({prompt[10:] for prompt in prompts}) == 6
+        assert all(0 <= token_id < 512 for prompt in prompts for token_id in prompt)
+
+    def test_are_the_same_every_time_and_answered_in_full(self) -> None:
+        workload = Workload(2, 3, 4, 5)
+        assert workload.requests(512) == workload.requests(512)
+        assert workload.requests(512) != Workload(2, 3, 4, 5, seed=1).requests(512)
+        params = workload.requests(512)[0].params
+        assert (params.max_tokens, params.ignore_eos, params.is_greedy) == (5, True, True)
+
+    @pytest.mark.parametrize(
+        ("sizes", "flag"),
+        [((0, 1, 1, 2), "rows"), ((1, -1, 1, 2), "shared"), ((1, 1, 0, 2), "unique")],
+    )
+    def test_refuses_what_cannot_be(self, sizes: tuple[int, int, int, int], flag: str) -> None:
+        with pytest.raises(UsageError, match=f"--{flag} is "):
+            Workload(*sizes)
+
+
+class TestSpread:
+    def test_of_values(self) -> None:
+        assert Spread.of([3.0, 1.0, 8.0]) == Spread(3.0, 4.0, 1.0, 8.0, 3)
+        assert Spread.of([]) is None
+
+    def test_of_ratios_is_pair_by_pair(self) -> None:
+        assert Spread.of_ratios([8.0, 9.0], [2.0, 1.0]) == Spread(6.5, 6.5, 4.0, 9.0, 2)
+
+    def test_of_ratios_leaves_out_what_was_not_measured(self) -> None:
+        assert Spread.of_ratios([8.0, None, 1.0], [2.0, 1.0, None]) == Spread(4.0, 4.0, 4.0, 4.0, 1)
+        assert Spread.of_ratios([1.0], [0.0]) is None
+
+
+def record(step: int, prompt_tokens: int, generated_tokens: int) -> StepRecord:
+    known = {
+        "step": step,
+        "prompt_tokens": prompt_tokens,
+        "generated_tokens": generated_tokens,
+    }
+    return StepRecord(**{**dict.fromkeys(StepRecord.__dataclass_fields__, 0), **known})
+
+
+def test_decode_steps_are_those_of_the_full_batch_that_touch_no_prompt() -> None:
+    log = StepLog(None)
+    for step, (prompt, generated) in enumerate(
+        [(100, 0), (150, 3), (150, 6), (150, 9), (150, 11), (150, 11)]
+    ):
+        log(record(step, prompt, generated))
+    assert [step.only_decodes for step in log.steps] == [False, False, True, True, True, False]
+    assert log.decode_steps == log.steps[2:4]
+
+
+class TestOpTimer:
+    def test_passes_everything_on(self) -> None:
+        backend = ModuleType("backend")
+        backend.__all__ = ["decode_attention", "Layer"]  # type: ignore[attr-defined]
+
+        class Layer:
+            def __init__(self, weight: int, bias: int = 0) -> None:
+                self.weight, self.bias = weight, bias
+
+            def __call__(self, x: int) -> int:
+                return x * self.weight + self.bias
+
+        backend.Layer = Layer  # type: ignore[attr-defined]
+        backend.decode_attention = lambda q, *, scale: q * scale  # type: ignore[attr-defined]
+        timer = OpTimer(backend)
+        layer = timer.kernels.Layer(3, bias=1)
+        assert isinstance(layer, Layer)
+        assert (layer(2), layer.weight) == (7, 3)
+        before = timer.snapshot()
+        assert timer.kernels.decode_attention(2, scale=5) == 10
+        assert dict(timer.calls) == {"Layer": 1, "decode_attention": 1}
+        assert set(timer.since(before)) == {"decode_attention"}
+        assert attention_seconds(timer.seconds) == timer.seconds["decode_attention"] > 0
+
+    def test_ops_add_up_to_part_of_the_run(self) -> None:
+        timer = OpTimer(cpu)
+        engine = TINY.engine(timer.kernels, **FLOAT32)
+        figures, _ = measure(engine, Workload(4, 64, 8, 6).requests(512), timer)
+        assert 0 < sum(figures.decode_ops.values()) < sum(figures.ops.values()) < figures.total_s
+        assert "prefill_attention" in figures.ops
+        assert "prefill_attention" not in figures.decode_ops
+        assert figures.decode_attention is not None
+        assert figures.decode_step is not None
+        assert 0 < figures.decode_attention.median < figures.decode_step.median
+
+
+class TestNeighbours:
+    def test_counts_what_others_did(self, tmp_path: Path) -> None:
+        stat = tmp_path / "stat"
+        tick = os.sysconf("SC_CLK_TCK")
+        stat.write_text("cpu 10 0 10 1000 50 0 0 0 5 5\ncpu0 1 1\n")
+        neighbours = Neighbours(stat)
+        # 1000 CPU seconds of work, as much idling, and guests, who are in the work already.
+        stat.write_text(
+            f"cpu {10 + 600 * tick} 0 {10 + 400 * tick} {1000 + 1000 * tick} 50 0 0 0 99 9"
+        )
+        neighbours._at -= 10
+        assert neighbours.cpus_busy() == pytest.approx(100, rel=0.05)
+
+    def test_own_work_does_not_count(self) -> None:
+        neighbours = Neighbours()
+        until = perf_counter() + 0.3
+        while perf_counter() < until:
+            pass
+        busy = neighbours.cpus_busy()
+        assert busy is not None
+        assert busy < (os.cpu_count() or 1) - 0.5
+
+    def test_a_moment_is_too_short_to_tell(self) -> None:
+        assert Neighbours().cpus_busy() is None
+
+    def test_elsewhere_nothing_is_known(self, tmp_path: Path) -> None:
+        neighbours = Neighbours(tmp_path / "stat")
+        neighbours._at -= 10
+        assert neighbours.cpus_busy() is None
+
+
+class TestMeasure:
+    def test_counts_what_was_asked_for(self) -> None:
+        engine = TINY.engine(**FLOAT32, block_size=16)
+        figures, answers = measure(engine, Workload(4, 64, 8, 6).requests(512))
+        assert [answer.request.index for answer in answers] == [0, 1, 2, 3]
+        assert (figures.rows, figures.prompt_tokens, figures.generated_tokens) == (4, 288, 24)
+        assert figures.cached_tokens == 3 * 64
+        assert figures.hit_rate == pytest.approx(192 / 288)
+        assert figures.peak_blocks == 64 // 16 + 4
+        assert figures.decode_rows == 4
+        assert figures.decode_step is not None
+        assert figures.decode_step.count == 5
+        assert 0 < figures.prefill_s + figures.decode_s <= figures.total_s
+        assert figures.ops == {}
+
+    def test_a_row_that_cannot_run_ends_it(self) -> None:
+        engine = TINY.engine(**FLOAT32, num_blocks=2)
+        with pytest.raises(UsageError, match=r"row 0 cannot be run: .*--num-blocks"):
+            measure(engine, Workload(2, 64, 8, 6).requests(512))
+
+
+class TestThroughput:
+    workload = Workload(6, 48, 8, 5)
+
+    def test_settings_take_turns_and_agree(self) -> None:
+        said: list[str] = []
+        changes = {"prefix_caching": False, "max_num_seqs": 2}
+        bench = ThroughputBench(TINY, self.workload, FLOAT32, changes, "no-cache", repeat=2)
+        result = bench.run(said.append)
+        turns = [line.split(",")[0] for line in said if " of 2" in line]
+        assert turns == ["pagedrun", "--no-cache", "--no-cache", "pagedrun"]
+        ours, other = result["contenders"]
+        assert (ours["runs"][0]["decode_rows"], other["runs"][0]["decode_rows"]) == (6, 2)
+        assert (ours["runs"][0]["hit_rate"] > 0, other["runs"][0]["hit_rate"]) == (True, 0.0)
+        (ratio,) = result["ratios"]
+        assert (ratio["name"], ratio["rows_alike"], ratio["rows"]) == ("--no-cache", 6, 6)
+        times = [[run["total_s"] for run in each["runs"]] for each in (ours, other)]
+        expected = Spread.of_ratios(times[1], times[0])
+        assert expected is not None
+        assert ratio["end_to_end"] == expected.to_dict()
+
+    def test_a_setting_is_not_compared_with_itself(self) -> None:
+        changes = {"prefix_caching": True}
+        bench = ThroughputBench(TINY, self.workload, FLOAT32, changes, "prefix-caching")
+        with pytest.raises(UsageError, match="--compare prefix-caching is what the other flags"):
+            bench.run(silent)
+
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 16_384,
+    "rope_theta": 500_000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+}
+QWEN2 = {**LLAMA, "model_type": "qwen2", "rope_scaling": None, "tie_word_embeddings": True}
+
+
+class TestTransformers:
+    @pytest.mark.parametrize("fields", [None, LLAMA, QWEN2], ids=["qwen3", "llama", "qwen2"])
+    def test_the_same_weights_give_the_same_tokens(self, fields: dict[str, Any] | None) -> None:
+        model = TINY
+        if fields is not None:
+            config = ModelConfig.from_json(JsonObject("config.json", fields))
+            model = BenchModel("small", config, fields=fields)
+        bench = ThroughputBench(
+            model, Workload(5, 48, 8, 8), FLOAT32, against_transformers=True, hf_batch=2
+        )
+        result = bench.run(silent)
+        (ratio,) = result["ratios"]
+        assert (ratio["name"], ratio["rows_alike"], ratio["rows"]) == ("transformers", 5, 5)
+        (run,) = result["contenders"][1]["runs"]
+        assert (run["batch_rows"], run["prompt_tokens"], run["generated_tokens"]) == (2, 280, 40)
+        assert run["decode_step"]["count"] == 2 * 7  # of the full batches
+        assert 0 < run["prefill_s"] < run["total_s"]
+
+    def test_a_folder_is_loaded_by_both(self, make_model: Any) -> None:
+        model = BenchModel.from_folder(make_model("mistral", "bench"))
+        bench = ThroughputBench(model, Workload(3, 20, 8, 8), FLOAT32, against_transformers=True)
+        (ratio,) = bench.run(silent)["ratios"]
+        assert ratio["rows_alike"] == 3
+
+    def test_as_many_rows_as_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        peer = TransformersPeer(TINY, torch.float32)
+        requests = Workload(3, 20, 8, 2).requests(512)
+        assert peer.run(requests)[0].batch_rows == 3
+        nothing = type("Nothing", (), {"read": lambda: type("Bytes", (), {"available": 1})})
+        monkeypatch.setattr("pagedrun.paged.bench.transformers_peer.HostMemory", nothing)
+        assert peer.run(requests)[0].batch_rows == 1
+
+
+class TestPrefix:
+    def test_every_point_in_every_mode(self) -> None:
+        bench = PrefixBench(TINY, (64, 0), (3, 1), unique=4, output=3, repeat=1, flags=FLOAT32)
+        result = bench.run(silent)
+        points = result["points"]
+        places = [(point["prefix"], point["group"]) for point in points]
+        assert places == [(0, 1), (0, 3), (64, 1), (64, 3)]
+        for point in points:
+            assert list(point["modes"]) == [mode.value for mode in Mode]
+            assert set(point["ratios"]) == {"once_over_reread", "caching_over_none"}
+            assert point["skipped"] == []
+            for mode in point["modes"].values():
+                assert 0 < mode["decode_attention_s"]["median"] < mode["decode_step_s"]["median"]
+        hit_rates = {mode: each["hit_rate"] for mode, each in points[-1]["modes"].items()}
+        assert hit_rates[Mode.ONCE] == hit_rates[Mode.REREAD] == pytest.approx(128 / 204)
+        assert hit_rates[Mode.UNCACHED] == 0.0
+
+    def test_what_does_not_fit_the_budget_is_named(self) -> None:
+        bench = PrefixBench(TINY, (0, 64), (2,), budget_s=1e-9, flags=FLOAT32)
+        for point in bench.run(silent)["points"]:
+            assert point["modes"] == {}
+            assert [each["mode"] for each in point["skipped"]] == [mode.value for mode in Mode]
+
+    def test_the_budget_goes_by_the_largest_piece_of_work(self) -> None:
+        budget = _Budget(100.0)
+        assert budget.seconds_for(5.0) == 0.0
+        budget.note(1.0, 50.0)
+        budget.note(10.0, 20.0)
+        budget.note(2.0, 90.0)
+        assert budget.seconds_for(30.0) == pytest.approx(60.0)
+        assert 99.0 < budget.left <= 100.0
+
+    @pytest.mark.parametrize(
+        ("lengths", "groups", "flag"), [((), (1,), "--prefix"), ((1,), (), "--group")]
+    )
+    def test_refuses_no_points(
+        self, lengths: tuple[int, ...], groups: tuple[int, ...], flag: str
+    ) -> None:
+        with pytest.raises(UsageError, match=flag):
+            PrefixBench(TINY, lengths, groups)
