@@ -64,10 +64,13 @@ def describe(error: BaseException) -> str | None:
     """Return what to tell the user; None where the reader of a pipe has simply gone away."""
     if isinstance(error, BrokenPipeError) or isinstance(error.__cause__, BrokenPipeError):
         return None
+    if isinstance(error, OutputError):
+        return f"Error: {safe(str(error))}"  # it tells itself what becomes of the rows
     if isinstance(error, PagedrunError):
-        return f"Error: {safe(str(error))}"
+        return "; ".join([f"Error: {safe(str(error))}", *_notes(error)])
     if isinstance(error, JobInterrupted):
-        return f"Stopped: {safe(str(error))}. The rows written so far are whole and stay."
+        notes = _notes(error) or ["nothing was written"]
+        return "; ".join([f"Stopped by {error.signal_name}", *notes])
     if isinstance(error, KeyboardInterrupt):
         return "Stopped."
     if isinstance(error, MemoryError):
@@ -75,7 +78,13 @@ def describe(error: BaseException) -> str | None:
             "Error: out of memory; lower --kv-cache-memory-bytes, --max-num-seqs or "
             "--max-num-batched-tokens"
         )
+    told = "".join(f"; {note}" for note in _notes(error))
     return (
         f"Error: {type(error).__name__}: {safe(str(error))} (a fault of pagedrun; "
-        f"{DEBUG_VARIABLE}=1 shows where, please report it)"
+        f"{DEBUG_VARIABLE}=1 shows where, please report it){told}"
     )
+
+
+def _notes(error: BaseException) -> list[str]:
+    """Return what the job added on its way up: how far it came."""
+    return [safe(note) for note in getattr(error, "__notes__", [])]

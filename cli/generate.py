@@ -91,7 +91,8 @@ def _run(given: dict[str, object]) -> int:
         result = run_job(config, listener)
     if not quiet:
         draw_report(result.report, console)
-        note(console, summary(result, config.output))
+        for line in summary(result, config.output):
+            note(console, line, "bold yellow" if result.num_failed else "bold")
     if given.get("json_report"):
         json.dump(result.report, sys.stdout, ensure_ascii=False, allow_nan=False)
         sys.stdout.write("\n")

@@ -84,8 +84,9 @@ def _sampling(given: Mapping[str, Any]) -> SamplingParams:
     try:
         return SamplingParams().override(values)
     except RowError as error:
-        flag = f"--{error.param.replace('_', '-')}" if error.param else "a sampling flag"
-        raise UsageError(f"{flag}: {error.message}") from error
+        name = error.param or ""
+        flag = f"--{name.replace('_', '-')}"
+        raise UsageError(flag + error.message.removeprefix(name)) from error
 
 
 def _token_ids(texts: list[str]) -> list[int]:

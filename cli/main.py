@@ -60,8 +60,9 @@ def _refuse(error: Exception) -> int:
     message = format_message()
     if type(error).__name__ == "NoArgsIsHelpError":
         return exits.REFUSED  # the help is on the screen already
+    # Where its types come from pydantic, Typer repeats that library's prefix.
+    print(f"Error: {safe(message.replace(': Value error, ', ': '))}", file=sys.stderr)
     context = getattr(error, "ctx", None)
     if context is not None:
         print(f"Try '{context.command_path} --help' for help.", file=sys.stderr)
-    print(f"Error: {safe(message)}", file=sys.stderr)
     return exits.REFUSED

@@ -82,11 +82,16 @@ def choose_num_blocks(
 
     `num_blocks` decides if given, then `kv_cache_memory_bytes`; otherwise the pool takes what the
     requests need (`num_needed`), up to a share of the `available` bytes. Raises `UsageError` when
-    not even one block comes out.
+    not even one block comes out, or more is asked for than is available.
     """
     if num_blocks is not None:
         if num_blocks < 1:
             raise UsageError(f"--num-blocks is {num_blocks}; it must be at least 1")
+        if num_blocks * bytes_per_block > available:
+            raise UsageError(
+                f"--num-blocks {num_blocks} takes {num_blocks * bytes_per_block} bytes, but "
+                f"{available} are free; pass at most {available // bytes_per_block}"
+            )
         return num_blocks
     if kv_cache_memory_bytes is not None:
         count = kv_cache_memory_bytes // bytes_per_block
@@ -94,6 +99,11 @@ def choose_num_blocks(
             raise UsageError(
                 f"--kv-cache-memory-bytes {kv_cache_memory_bytes} holds no block: one takes "
                 f"{bytes_per_block} bytes; give more, or a smaller --block-size"
+            )
+        if kv_cache_memory_bytes > available:
+            raise UsageError(
+                f"--kv-cache-memory-bytes is {kv_cache_memory_bytes}, but {available} bytes are "
+                "free; pass less"
             )
         return count
     count = min(num_needed, int(available * POOL_SHARE_OF_FREE) // bytes_per_block)

@@ -7,7 +7,9 @@ by a name that the model folder gives.
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pagedrun.paged.errors import ModelError, RowError
+from jinja2 import TemplateSyntaxError
+
+from pagedrun.paged.errors import ModelError, RowError, UsageError
 from pagedrun.paged.json_object import JsonObject, refuse_lfs_pointer, require_folder
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -41,7 +43,8 @@ class Tokenizer:
 
         `chat_template` (Jinja text) replaces the folder's own, which is chat_template.jinja or
         else the one in tokenizer_config.json; a folder may have none. Raises `ModelError` if
-        tokenizer.json is missing or cannot be read, or a special token is not in it.
+        tokenizer.json is missing or cannot be read, or a special token is not in it, `UsageError`
+        if `chat_template` is no Jinja.
         """
         path = require_folder(folder)
         config_path = path / CONFIG_FILE
@@ -60,6 +63,8 @@ class Tokenizer:
         )
         if chat_template is None:
             chat_template = _read_template(path / TEMPLATE_FILE, config)
+        else:
+            _check_template(fast, chat_template)
         return cls(fast, chat_template)
 
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
@@ -129,6 +134,21 @@ class Tokenizer:
         """Return the text of token ids; ids past the vocabulary, which models pad, are left out."""
         text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return text
+
+
+def _check_template(fast: Any, chat_template: str) -> None:
+    """Raise `UsageError` for a template that no chat could be rendered with.
+
+    One that compiles may still refuse this chat, for want of a system message for example: each
+    row will tell.
+    """
+    chat = [{"role": "user", "content": ""}]
+    try:
+        fast.apply_chat_template(chat, chat_template=chat_template, tokenize=False)
+    except TemplateSyntaxError as error:
+        raise UsageError(f"--chat-template, line {error.lineno}: {error.message}") from error
+    except Exception:
+        return
 
 
 def require_unicode(text: str, param: str = "prompt") -> None:

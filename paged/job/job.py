@@ -103,6 +103,8 @@ class _Job:
         except BaseException as error:
             interrupted = isinstance(error, JobInterrupted | KeyboardInterrupt)
             status = JobStatus.INTERRUPTED if interrupted else JobStatus.FAILED
+            done = self._tally.ok + self._tally.failed
+            error.add_note(f"{done:,} of {self._tally.total:,} rows are written and whole")
             with suppress(OutputError), self._guard.hold():  # the first error is the one to tell
                 writer.sync()
                 self._write_manifest(manifest, status)
@@ -151,8 +153,14 @@ class _Job:
         self._write_failed(self._prepared.rows, writer)
         if run is None:
             return empty_engine_report()
+        warned = False
         for completion in run:
             row = _asked(self._waiting, completion)
+            if completion.error is not None and not warned:
+                warned = True  # once: there may be thousands, and each row says its own
+                self._listener.on_warning(
+                    f"row {row.id!r}, line {row.line}, cannot be answered: {completion.error}"
+                )
             writer.write(answered_row(row, completion))
             self._tally.note_completion(row, completion)
             self._listener.on_tally(self._tally)
@@ -163,7 +171,7 @@ class _Job:
         for row in rows:
             if row.error is not None:
                 writer.write(failed_row(row, row.error))
-                self._tally.note_failed(row)
+                self._tally.note_failed(row, row.error)
                 self._listener.on_tally(self._tally)
 
     def _write_report(self, report: dict[str, Any]) -> None:

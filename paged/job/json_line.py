@@ -33,7 +33,7 @@ def parse_object(text: str) -> dict[str, Any]:
             parse_constant=reader.number,
         )
     except json.JSONDecodeError as error:
-        raise _invalid(f"{error.msg} at column {error.colno}") from error
+        raise _invalid(f"not valid JSON: {error.msg} at column {error.colno}") from error
     except RecursionError as error:
         raise _invalid(f"nested deeper than {MAX_DEPTH} levels") from error
     except ValueError as error:  # an integer beyond the interpreter's limit of digits

@@ -68,4 +68,5 @@ def job_report(engine_report: Mapping[str, Any], tally: Tally) -> dict[str, Any]
         report["accuracy"] = accuracy
     report.update(engine_report)
     report["finish_reasons"] = dict(tally.finish_reasons)
+    report["errors"] = dict(tally.errors)
     return report

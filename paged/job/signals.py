@@ -14,7 +14,8 @@ class JobInterrupted(BaseException):
     """The user or the system asked the job to stop; not an `Exception`, so nothing swallows it."""
 
     def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.signal_name = signal.Signals(signum).name
+        super().__init__(f"stopped by {self.signal_name}")
         self.signum = signum
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pagedrun.paged.errors import EngineError
+from pagedrun.paged.errors import EngineError, RowError
 from pagedrun.paged.job.requests import JobRow
 from pagedrun.paged.request import Completion
 
@@ -19,17 +19,19 @@ class Tally:
     num_expected: int = 0
     num_correct: int = 0
     finish_reasons: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)  # failed rows by the code of their error
 
-    def note_failed(self, row: JobRow) -> None:
+    def note_failed(self, row: JobRow, error: RowError) -> None:
         """Count a row that was never asked of the engine, or that it could not answer."""
         self.failed += 1
+        self.errors[error.code] += 1
         self.finish_reasons["error"] += 1
         self.num_expected += row.expected is not None
 
     def note_completion(self, row: JobRow, completion: Completion) -> None:
         """Count a row that came back from the engine, answered or not."""
         if completion.error is not None:
-            self.note_failed(row)
+            self.note_failed(row, completion.error)
             return
         self.ok += 1
         self.finish_reasons.update(output.finish_reason.value for output in completion.outputs)

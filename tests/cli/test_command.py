@@ -42,9 +42,11 @@ RunJob = Callable[[JobConfig, JobListener], JobResult]
 
 
 def result_with(num_failed: int) -> JobResult:
+    engine = empty_engine_report()
+    engine["kv"]["num_blocks"] = engine["tokens"]["prompt"] = 3
     report = {
         "rows": {"total": 3, "ok": 3 - num_failed, "failed": num_failed, "skipped": 0},
-        **empty_engine_report(),
+        **engine,
         "finish_reasons": {"stop": 3 - num_failed, "error": num_failed},
     }
     return JobResult(report, num_failed, Path("out.report.json"), None)
@@ -109,6 +111,21 @@ class TestExitStatus:
         error = OutputError("stdout", pipe)
         error.__cause__ = pipe
         assert run(error, "generate", "x.jsonl", "-o", "-", "--quiet") == (4, "", "")
+
+    def test_a_job_that_ends_early_says_how_far_it_came(self, run: Any) -> None:
+        for error in (EngineError("e"), RuntimeError("bug"), JobInterrupted(signal.SIGINT)):
+            error.add_note(f"27 of 600 rows are written {HOSTILE}")
+            sentence = run(error, "generate", "x.jsonl", "--quiet")[2]
+            assert sentence.endswith("27 of 600 rows are written \\x1b[2J[/red]\\u202e:smile:\n")
+        early = run(JobInterrupted(signal.SIGTERM), "generate", "x.jsonl", "--quiet")[2]
+        assert early == "Stopped by SIGTERM; nothing was written\n"
+
+    def test_a_word_that_is_no_choice_is_told_plainly(self, run: Any) -> None:
+        _, _, err = run(None, "generate", "x.jsonl", "--device", "tpu")
+        assert err == (
+            "Error: Invalid value for '--device': 'tpu' is not one of 'auto', 'cpu'.\n"
+            "Try 'pagedrun generate --help' for help.\n"
+        )
 
     def test_debug_shows_where(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PAGEDRUN_DEBUG", "1")

@@ -52,7 +52,7 @@ def test_flags_reach_their_place_and_are_marked() -> None:
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"top_p": 2.0}, "--top-p: top_p must be"),
+        ({"top_p": 2.0}, "^--top-p must be"),
         ({"temperature": float("nan")}, "--temperature"),
         ({"max_tokens": 0}, "--max-tokens"),
         ({"min_tokens": 9, "max_tokens": 3}, "--min-tokens"),
@@ -68,6 +68,9 @@ def test_flags_reach_their_place_and_are_marked() -> None:
         ({"prompt_template": "x", "prompt_field": "y"}, "exclude each other"),
         ({"system": "@missing.txt"}, "--system @missing.txt: the file cannot be read"),
         ({"output": "-", "json_report": True}, "both write to stdout"),
+        ({"max_tokens": -3}, r"^--max-tokens must be an integer from 1 to"),
+        ({"n": 0}, r"^--n must be an integer from 1 to"),
+        ({"min_tokens": 9, "max_tokens": 3}, r"^--min-tokens 9 exceeds max_tokens 3"),
     ],
 )
 def test_a_flag_that_cannot_be_used_is_named(given: dict[str, Any], match: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from pagedrun.cli.report import draw_report, summary
+from pagedrun.cli.report_figures import sparkline
 from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.job.report_file import empty_engine_report
 
@@ -20,6 +21,7 @@ REPORT: dict[str, Any] = {
         "cached": 1_000_000,
         "computed": 234_567,
         "generated": 65_432,
+        "generated_copied": 78,
         "preempted_recomputed": 321,
     },
     "time": {
@@ -41,6 +43,7 @@ REPORT: dict[str, Any] = {
         "contiguous_utilization": 0.244,
         "contiguous_max_requests": 15,
         "paged_max_requests": 61,
+        "mean_use_when_short": 0.972,
     },
     "prefix": {
         "hit_tokens": 1_000_000,
@@ -50,8 +53,10 @@ REPORT: dict[str, Any] = {
         "misses": 14_660,
         "shared_blocks_peak": 13,
         "bytes_saved": 65_536_000_000,
-        "attention_bytes_read": 1,
-        "attention_bytes_without_sharing": 2,
+        "attention_bytes_read": 2**30,
+        "attention_bytes_without_sharing": 2**32,
+        "partial_hit_tokens": 9,
+        "duplicate_rows": 4,
     },
     "copy_on_write": {"forks": 24, "block_copies": 17},
     "preemptions": {"swap": 5, "recompute": 6},
@@ -63,36 +68,48 @@ REPORT: dict[str, Any] = {
         "device_total": 16 * 2**30,
     },
     "finish_reasons": {"stop": 900, "length": 298, "error": 2},
-    "timeline": [],
+    "errors": {"nan_logits": 2},
+    "timeline": [{"blocks_used": used} for used in (0, 800, 1500, 200)],
     "config": {},
     "hardware": {},
 }
 FACTS = [
-    "1,234,567",
-    "1,000,000",
-    "234,567",
-    "65,432",
-    "prompt speed 6,172.8 tokens/s, cached ones included",
-    "generation speed 327.2 tokens/s",
-    "load 1.25s, compile 0.50s, plan 0.50s, run 3m20s",
-    "398 of 400 answers as expected (99.5%)",
+    "rows 1,200",
+    "failed 2 0.2%; each says why under error",
+    "nan_logits 2",
+    "stop 900 75.1% at their end or a stop string",
+    "length 298 24.9% cut at max_tokens",
+    "accuracy 99.5% 398 of 400 as expected",
+    "prompt tokens 1,234,567",
+    "taken from the cache 1,000,000",
+    "computed 234,567",
+    "computed again 321 after preemptions",
+    "generated tokens 65,432",
+    "of these copied 78 from rows that ask the same",
+    "load 1.25 s",
+    "compile 0.50 s long in the first run on a machine",
+    "run 3m20s",
+    "prompt tokens/s 6,173 those of the cache included",
+    "generated tokens/s 327",
     "weights 1.1 MiB",
     "KV pool 2.0 GiB",
-    "activations, at peak 47.7 MiB",
-    "other 9.5 MiB",
-    "2,000 of 16 tokens, 1.0 MiB each, 2.0 GiB in all",
-    "1,500 blocks (75.0% of the pool)",
-    "98.5% of the slots held a token, tail waste 1.5%",
-    "24.4% utilisation, 15 requests at once",
-    "61 requests at once",
-    "81.0% of prompt tokens; 83.0% was achievable",
+    "activations 47.7 MiB at peak",
+    "everything else 9.5 MiB",
+    "memory of the machine 16.0 GiB",
+    "blocks 2,000 of 16 tokens, 1.0 MiB each",
+    "in use at peak 1,500 75.0% of the pool",
+    "utilisation at peak 98.5% of slots in use; tail waste 1.5%",
+    "in use, step by step ▁▅█▂",
+    "while short of blocks 97.2% mean use while a row had to wait",
+    "requests at once 61",
+    "if contiguous 15 in the same bytes, 24.4% utilised",
+    "hit rate 81.0% of prompt tokens; 83.0% was achievable",
+    "rows that ask the same 4 as another; computed once",
     "shared blocks at peak 13",
-    "61.0 GiB",
-    "24 forks, 17 blocks copied",
-    "5 by swap, 6 by recompute (321 tokens again)",
-    "stop 900 (75.0%)",
-    "length 298 (24.8%)",
-    "error 2 (0.2%)",
+    "KV not computed again 61.0 GiB",
+    "KV read by attention 1.0 GiB instead of 4.0 GiB",
+    "copy on write 17 blocks copied, 24 forks",
+    "preemptions 11 5 by swap, 6 by recompute",
 ]
 
 
@@ -111,10 +128,36 @@ def test_every_fact_is_there_at_any_width_without_colour(width: int) -> None:
     assert [fact for fact in FACTS if fact not in flat] == []
 
 
-def test_a_terminal_gets_the_same_words() -> None:
-    coloured = drawn(REPORT, 100, force_terminal=True)
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_a_terminal_gets_the_same_words_between_rules(width: int) -> None:
+    coloured = drawn(REPORT, width, force_terminal=True)
     assert "\x1b[" in coloured
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == drawn(REPORT, 100)
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert all(len(line) <= width for line in bare.splitlines())
+    assert re.sub(r"^── (.*?) ─+$", r"\1", bare, flags=re.MULTILINE) == drawn(REPORT, width)
+
+
+def test_values_end_in_one_column_and_lines_without_blanks() -> None:
+    lines = drawn(REPORT, 80).splitlines()
+    ends = {re.match(r"  .{25} {,11}\S+( [KMGB]\w*)?(?=  |$)", line) for line in lines}
+    ends.discard(None)
+    assert {match.end() for match in ends if match} == {39}
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_narrow_screen_keeps_the_sparkline_on_one_line() -> None:
+    records = [{"blocks_used": step} for step in range(500)]
+    for width in (50, 60, 80):
+        text = drawn({**REPORT, "timeline": records}, width)
+        assert len([line for line in text.splitlines() if "▁" in line or "█" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [([0, 0], "▁▁"), ([1, 8], "▂█"), ([0, 7, 0, 0, 0, 0, 0, 0], "█▁▁▁"), ([5], "█")],
+)
+def test_a_bar_shows_the_largest_value_of_its_stretch(values: list[float], bars: str) -> None:
+    assert sparkline(values, 4) == bars
 
 
 def test_no_colour_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,15 +165,51 @@ def test_no_colour_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", drawn(REPORT, 100, force_terminal=True))
 
 
-def test_a_run_without_rows_for_the_engine_can_be_drawn() -> None:
-    text = drawn({**empty_engine_report(), "finish_reasons": {"error": 3}}, 80)
-    assert "accuracy" not in text
-    assert "error" in text
+def test_what_did_not_happen_is_not_told() -> None:
+    quiet = {
+        **REPORT,
+        "rows": {"total": 4, "ok": 4, "failed": 0, "skipped": 0},
+        "tokens": {**REPORT["tokens"], "preempted_recomputed": 0, "generated_copied": 0},
+        "prefix": {**REPORT["prefix"], "duplicate_rows": 0, "attention_bytes_read": 2**32},
+        "kv": {**REPORT["kv"], "mean_use_when_short": 0.0},
+        "preemptions": {"swap": 0, "recompute": 0},
+    }
+    text = drawn(quiet, 80)
+    for words in (
+        "failed",
+        "nan_logits",
+        "after preemptions",
+        "these copied",
+        "short of",
+        "ask the same",
+    ):
+        assert words not in text
+    assert "KV read by attention" not in text
+    assert re.search(r"preemptions +0$", text, re.MULTILINE)
+
+
+def test_a_run_without_rows_for_the_engine_tells_how_they_ended_and_nothing_else() -> None:
+    report = {
+        **empty_engine_report(),
+        "rows": {"total": 3, "ok": 0, "failed": 3, "skipped": 0},
+        "finish_reasons": {"error": 3},
+        "errors": {"missing_prompt": 2, "invalid_json_line": 1},
+    }
+    assert drawn(report, 80).split("\n") == [
+        "Answers",
+        "  rows                                3",
+        "  failed                              3  100.0%; each says why under error",
+        "    missing_prompt                    2",
+        "    invalid_json_line                 1",
+        "",
+    ]
 
 
 def test_the_summary_says_where_to_look() -> None:
     result = JobResult(REPORT, 2, Path("o.report.json"), None)
-    assert summary(result, "o.jsonl") == (
-        "1200 rows: 1198 ok, 2 failed (see their error) → o.jsonl; report in o.report.json"
-    )
-    assert "standard output" in summary(JobResult(REPORT, 0, None, None), "-")
+    assert summary(result, "o.jsonl") == [
+        "1,200 rows: 1,198 ok, 2 failed → o.jsonl",
+        "memory report → o.report.json",
+    ]
+    one = {"rows": {"total": 1, "ok": 1, "failed": 0, "skipped": 0}}
+    assert summary(JobResult(one, 0, None, None), "-") == ["1 row: 1 ok → standard output"]

@@ -344,6 +344,16 @@ class TestOrder:
         assert "1 of 3 rows cannot be asked; the first is line 2" in heard.warnings[0]
         assert "max_tokens of 1 rows was cut" in heard.warnings[1]
 
+    def test_the_first_row_that_the_engine_cannot_answer_is_told_once(self, place: Path) -> None:
+        def nan(request: Request) -> Completion:
+            return Completion(request, error=RowError("nan_logits", "not a number"))
+
+        heard = Heard()
+        config = config_for(place, [{"id": "a", "prompt": "a"}, {"prompt": "b"}, "torn"])
+        result = run_job(config, heard, ScriptedModel(nan).open())
+        assert heard.warnings[1:] == ["row 'row-1', line 2, cannot be answered: not a number"]
+        assert result.report["errors"] == {"nan_logits": 2, "invalid_json_line": 1}
+
 
 class TestSideFiles:
     def test_the_report_is_the_engines_with_the_rows(self, place: Path) -> None:
@@ -480,6 +490,7 @@ class TestFailures:
         with pytest.raises(JobInterrupted) as caught:
             run(place, [{"prompt": letter} for letter in "abc"], stop_at_b)
         assert caught.value.signum == signum
+        assert caught.value.__notes__ == ["1 of 3 rows are written and whole"]
         assert [row["index"] for row in output_rows(place)] == [2]
         assert side_file(place, ".run.json")["status"] == "interrupted"
         assert signal.getsignal(signum) is before

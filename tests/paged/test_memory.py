@@ -177,12 +177,20 @@ def choose(
 
 
 def test_the_number_of_blocks_decides_over_all_else() -> None:
-    assert choose(num_blocks=7, kv_cache_memory_bytes=100_000, available=0) == 7
+    assert choose(num_blocks=7, kv_cache_memory_bytes=100_000) == 7
 
 
 def test_the_bytes_decide_over_the_need() -> None:
-    assert choose(kv_cache_memory_bytes=999, available=0) == 9
+    assert choose(kv_cache_memory_bytes=999) == 9
     assert choose(kv_cache_memory_bytes=100) == 1
+
+
+def test_more_than_is_free_is_refused() -> None:
+    assert choose(num_blocks=100) == choose(kv_cache_memory_bytes=10_000) == 100
+    with pytest.raises(UsageError, match=r"--num-blocks 101 takes 10100 bytes.* at most 100"):
+        choose(num_blocks=101)
+    with pytest.raises(UsageError, match=r"--kv-cache-memory-bytes is 10001, but 10000"):
+        choose(kv_cache_memory_bytes=10_001)
 
 
 def test_the_pool_takes_what_is_needed_up_to_its_share() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedrun.paged.errors import ModelError, RowError
+from pagedrun.paged.errors import ModelError, RowError, UsageError
 from pagedrun.paged.tokenizer import Tokenizer, require_unicode
 
 BOS, IM_START, IM_END = 259, 257, 258
@@ -203,8 +203,6 @@ def test_no_template_says_what_to_do(plain: Path, tmp_path: Path, chat_template:
 @pytest.mark.parametrize(
     "template",
     [
-        "{{ messages",
-        "{% for %}",
         "{{ raise_exception('Conversation roles must alternate') }}",
         "{{ messages[7].content }}",
         "{{ 1 / 0 }}",
@@ -224,6 +222,21 @@ def test_a_failing_template_is_a_row_error(plain: Path, template: str) -> None:
     assert error.code == "template_error"
     assert error.param == "messages"
     assert len(error.message) <= RowError.MAX_MESSAGE
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ messages", "a\n{% for %}", "{{ messages | no_such_filter }}"]
+)
+def test_a_template_that_is_no_jinja_is_refused(plain: Path, template: str) -> None:
+    line = template.count("\n") + 1
+    with pytest.raises(UsageError, match=f"--chat-template, line {line}: "):
+        Tokenizer.from_folder(plain, chat_template=template)
+
+
+def test_a_model_s_own_broken_template_stops_only_chats(plain: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_folder(copy(plain, tmp_path, chat_template="{{ messages"))
+    assert tokenizer.encode_batch(["a"], add_special_tokens=False)
+    assert row_error(lambda: tokenizer.render_chat(user("x"))).code == "template_error"
 
 
 @pytest.mark.parametrize(
