@@ -13,7 +13,7 @@ class Phase(StrEnum):
     READ = "reading rows"
     ENCODE = "encoding prompts"
     LOAD = "loading the model"
-    COMPILE = "compiling the kernels (kept on disk: the first run on a machine takes a minute)"
+    COMPILE = "compiling the kernels (the first run on a machine takes a minute)"
     PLAN = "planning"
     RUN = "running"
     FINISH = "writing the report"
