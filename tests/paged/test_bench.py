@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from types import ModuleType
 from typing import Any
 
@@ -141,14 +141,17 @@ class TestNeighbours:
         neighbours._at -= 10
         assert neighbours.cpus_busy() == pytest.approx(100, rel=0.05)
 
-    def test_own_work_does_not_count(self) -> None:
-        neighbours = Neighbours()
-        until = perf_counter() + 0.3
-        while perf_counter() < until:
+    def test_own_work_does_not_count(self, tmp_path: Path) -> None:
+        stat, tick = tmp_path / "stat", os.sysconf("SC_CLK_TCK")
+        stat.write_text("cpu 10 0 10 1000 50 0 0 0 0 0\n")
+        neighbours, began = Neighbours(stat), process_time()
+        while process_time() < began + 0.3:
             pass
-        busy = neighbours.cpus_busy()
-        assert busy is not None
-        assert busy < (os.cpu_count() or 1) - 0.5
+        # All that the machine did in ten seconds: this loop, and 20 CPU seconds of others.
+        busy = round((process_time() - began + 20) * tick)
+        stat.write_text(f"cpu {10 + busy} 0 10 1000 50 0 0 0 0 0\n")
+        neighbours._at = perf_counter() - 10
+        assert neighbours.cpus_busy() == pytest.approx(2, rel=0.01)
 
     def test_a_moment_is_too_short_to_tell(self) -> None:
         assert Neighbours().cpus_busy() is None
