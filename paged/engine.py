@@ -12,7 +12,7 @@ from typing import Any
 
 from pagedrun.kernels import cpu, threads
 from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import ModelError, RowError
+from pagedrun.paged.errors import RowError
 from pagedrun.paged.memory import HostMemory, choose_num_blocks
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.decoder import Decoder, ReadTensor
@@ -43,11 +43,7 @@ class Engine:
         kernels: ModuleType = cpu,
         read: ReadTensor | None = None,
     ) -> None:
-        if tokenizer.vocab_size > model_config.vocab_size:
-            raise ModelError(
-                f"{config.model}: the tokenizer has {tokenizer.vocab_size} tokens but the model's "
-                f"embedding only {model_config.vocab_size}; use the tokenizer that belongs to it"
-            )
+        model_config.check_tokenizer(tokenizer.vocab_size, config.model)
         threads.configure()
         began = time.perf_counter()
         self.config = config

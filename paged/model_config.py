@@ -134,6 +134,19 @@ class ModelConfig:
             dtype=_dtype(config),
         )
 
+    def check_tokenizer(self, vocab_size: int, folder: Path) -> None:
+        """Raise `ModelError` if a tokenizer's ids do not fit into the embedding of `folder`."""
+        if vocab_size > self.vocab_size:
+            raise ModelError(
+                f"{folder}: the tokenizer has {vocab_size} tokens but the model's embedding only "
+                f"{self.vocab_size}; use the tokenizer that belongs to it"
+            )
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        """Numbers in the keys and values of one token, in all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+
 
 def _family(config: JsonObject) -> tuple[str, _Family]:
     model_type = config.string("model_type")

@@ -71,15 +71,34 @@ class Plan:
         """The request that runs last."""
         return self._requests[self.tree.order[-1]] if len(self) else None
 
+    def request(self, row: int) -> Request:
+        """Return the request with this number in the tree."""
+        return self._requests[row]
+
+    @property
+    def max_tokens(self) -> NDArray[np.int64]:
+        """[num_rows] int64, the longest answer that each may have, in run order."""
+        return self._column("max_tokens", self.tree.order)
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        """[num_rows] int64, answers to each, in run order."""
+        return self._column("n", self.tree.order)
+
+    @property
+    def num_blocks_found(self) -> NDArray[np.int64]:
+        """[num_rows] int64, blocks of each that the one before has left, in run order."""
+        found = self.tree.num_hit_blocks.astype(np.int64)
+        return found if self._prefix_caching else np.zeros_like(found)
+
     @property
     def num_private_blocks(self) -> NDArray[np.int64]:
         """[num_rows] int64, blocks that each needs for itself at full length, in run order."""
         size = self.tree.block_size
         full = self._full_blocks(self.tree, size)
         prompt = self.tree.num_tokens // size
-        samples = self._column("n", self.tree.order)
-        hits = self.tree.num_hit_blocks if self._prefix_caching else 0
-        return (full - prompt) * samples + prompt - hits
+        samples = self.num_samples
+        return (full - prompt) * samples + prompt - self.num_blocks_found
 
     def num_blocks_needed(self, max_num_seqs: int) -> int:
         """Return how many blocks let `max_num_seqs` of the largest requests run at once while

@@ -1,27 +1,39 @@
 """Which number format a model runs in on this machine."""
 
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from pagedrun.paged.model_config import ModelConfig
+
+if TYPE_CHECKING:  # a plan is made without torch
+    import torch
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
 # Flags of /proc/cpuinfo that mean matrix products in bfloat16 at more than float32 speed.
 _FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86, x86, Arm
 
 
-def choose_dtype(asked: str, config: ModelConfig) -> torch.dtype:
-    """Return the dtype for `--dtype asked`.
+def choose_dtype(asked: str, config: ModelConfig) -> "torch.dtype":
+    """Return the dtype for `--dtype asked`; see `choose_dtype_name`."""
+    import torch
+
+    dtype: torch.dtype = getattr(torch, choose_dtype_name(asked, config))
+    return dtype
+
+
+def choose_dtype_name(asked: str, config: ModelConfig) -> str:
+    """Return the name of the dtype for `--dtype asked`, a key of `DTYPE_BYTES`.
 
     "auto" takes the model's own where the processor is fast in it and float32 otherwise. float16
     models run in float32: no CPU multiplies float16 fast, and bfloat16 would drop three of their
     bits.
     """
     if asked != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[asked]
+        return asked
     if config.dtype == "bfloat16" and _cpu_flags() & _FAST_BFLOAT16:
-        return torch.bfloat16
-    return torch.float32
+        return "bfloat16"
+    return "float32"
 
 
 def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

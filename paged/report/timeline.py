@@ -56,6 +56,11 @@ class Timeline:
         """The records kept so far, in order."""
         return tuple(self._records)
 
+    @property
+    def stride(self) -> int:
+        """Steps from one kept record to the next."""
+        return self._stride
+
     def wants(self, step: int) -> bool:
         """Return whether a record of this step would be kept."""
         return step % self._stride == 0
