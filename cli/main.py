@@ -9,6 +9,8 @@ from pagedrun._version import __version__
 from pagedrun.cli import exits
 from pagedrun.cli.bench.app import app as bench_app
 from pagedrun.cli.generate import HELP, generate
+from pagedrun.cli.plan import HELP as PLAN_HELP
+from pagedrun.cli.plan import plan
 from pagedrun.cli.safe_text import safe
 
 app = typer.Typer(
@@ -21,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(help=HELP)(generate)
+app.command(help=PLAN_HELP)(plan)
 app.add_typer(bench_app, name="bench")
 
 

@@ -26,9 +26,9 @@ def draw_report(report: Mapping[str, Any], console: Console) -> None:
     width = min(console.width, WIDTH)
     note_width = max(width - NOTE_BEGINS, MIN_NOTE_WIDTH)
     for title, figures in sections(report, note_width):
-        console.print(_heading(title, console, width))
+        console.print(heading(title, console, width))
         for figure in figures:
-            for line in _lines(figure, note_width):
+            for line in figure_lines(figure, note_width):
                 console.print(line, soft_wrap=True)
 
 
@@ -43,7 +43,8 @@ def summary(result: JobResult, output: str) -> list[str]:
     return [told, *report]
 
 
-def _heading(title: str, console: Console, width: int) -> Text:
+def heading(title: str, console: Console, width: int) -> Text:
+    """Return the title of a section, on a terminal with a rule of `width` characters."""
     if not console.is_terminal:
         return Text(title)
     dash = "-" if console.options.ascii_only else "─"
@@ -51,7 +52,7 @@ def _heading(title: str, console: Console, width: int) -> Text:
     return Text.assemble((f"{dash}{dash} ", "dim"), (title, "bold cyan"), (f" {rule}", "dim"))
 
 
-def _lines(figure: Figure, note_width: int) -> Iterator[Text]:
+def figure_lines(figure: Figure, note_width: int) -> Iterator[Text]:
     """Yield the figure's line, and one for each further line that its note takes."""
     first, *rest = textwrap.wrap(safe(figure.note), note_width) or [""]
     value = figure.value.rjust(VALUE_WIDTH)

@@ -51,6 +51,8 @@ class RequestBuilder:
         self._prompts = prompts
         self._tokenizer = tokenizer
         self._limits = limits
+        # One integer object for each id that occurs: a file's tokens take a quarter of the memory.
+        self._token_ids: dict[int, int] = {}
 
     def build(self, rows: Iterable[Row]) -> Iterator[JobRow]:
         """Yield one `JobRow` for each row."""
@@ -97,7 +99,8 @@ class RequestBuilder:
                 return [error]
             # One text spoils the call for all: ask for each alone to find it.
             return [self._encode_texts([text], special)[0] for text in texts]
-        return [tuple(ids) for ids in encoded]
+        known = self._token_ids.setdefault
+        return [tuple(map(known, ids, ids)) for ids in encoded]
 
     def _job_row(
         self, row: Row, prompt: Prompt | RowError, ids: tuple[int, ...] | RowError

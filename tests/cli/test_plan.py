@@ -1,0 +1,147 @@
+"""`pagedrun plan` as a user meets it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pagedrun.cli.main import main
+from pagedrun.cli.plan_report import draw_forecast
+from pagedrun.recipes.demo import demo_prompts_path
+
+HEAVY = {"torch", "transformers", "numba", "numpy", "tokenizers", "huggingface_hub", "jinja2"}
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run_command(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("pagedrun.kernels.threads.prepare_environment", lambda: None)
+        monkeypatch.setattr("sys.argv", ["pagedrun", "plan", *args])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        captured = capsys.readouterr()
+        return int(caught.value.code or 0), captured.out, captured.err
+
+    return run_command
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys; sys.argv = ['pagedrun', 'plan', '--help']\n"
+        "from pagedrun.cli.main import main\n"
+        "try: main()\n"
+        f"finally: print('heavy:', sorted({HEAVY!r} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "heavy: []" in done.stdout
+    assert "--simulate-rows" in done.stdout
+
+
+def test_tables_go_to_stderr_and_data_to_stdout(run: Run) -> None:
+    status, out, err = run(str(demo_prompts_path()), "--limit", "60")
+    assert (status, out) == (0, "")
+    for title in ("Rows", "Tokens", "Shared prefixes", "KV memory", "Block sizes for this file"):
+        assert title in err
+    status, out, err = run(str(demo_prompts_path()), "--limit", "60", "--json", "--quiet")
+    assert (status, err) == (0, "")
+    forecast = json.loads(out)
+    assert forecast["rows"]["total"] == 60
+    assert forecast["tokens"]["computed"] < forecast["tokens"]["prompt"] / 4
+
+
+def test_flags_reach_the_plan(run: Run) -> None:
+    _, out, _ = run(
+        *(str(demo_prompts_path()), "--limit", "40", "--json", "--quiet", "--max-tokens", "10"),
+        *("--block-size", "32", "--num-blocks", "77", "--dtype", "float32", "--max-num-seqs", "5"),
+        *("--no-prefix-caching", "--simulate-rows", "30", "--n", "2"),
+    )
+    forecast = json.loads(out)
+    assert forecast["tokens"]["generated"] == 40 * 2 * 10
+    assert (forecast["kv"]["block_size"], forecast["kv"]["num_blocks"]) == (32, 77)
+    assert forecast["kv"]["dtype"] == "float32"
+    assert forecast["steps"]["max_running"] == 5
+    assert forecast["rows"]["simulated"] == 30
+    # Greedy samples of one row are copies; the prompt itself is computed for each row.
+    assert forecast["tokens"]["computed"] == forecast["tokens"]["prompt"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "flags"),
+    [
+        ([], []),
+        (['{"id": 1, "prompt": "a"}', '{"id": 1, "prompt": "b"}'], []),
+        (['{"prompt": "a"}'], ["--block-size", "0"]),
+        (['{"prompt": "a"}'], ["--prompt-template", "{{"]),
+        (['{"prompt": "a"}'], ["--model", "no/such folder"]),
+    ],
+)
+def test_what_is_refused_exits_2(
+    run: Run, tmp_path: Path, lines: list[str], flags: list[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(lines))
+    status, out, err = run(str(path), *flags)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].startswith("Error: ")
+
+
+def test_rows_that_a_run_would_refuse_are_counted_by_code(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = ['{"prompt": "who?"}', '{"prompt": ""}', "{", '{"prompt": "' + "long " * 3000 + '"}']
+    path.write_text("\n".join(rows))
+    status, _, err = run(str(path))
+    assert status == 0
+    for code in ("empty_prompt", "invalid_json_line", "prompt_too_long"):
+        assert code in err
+
+
+def test_advice_is_told(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        "".join(json.dumps({"date": f"{day}", "q": "who?"}) + "\n" for day in range(99))
+    )
+    template = "On {{ date }}: " + "Answer from the staff directory in one short sentence. " * 3
+    _, _, err = run(str(path), "--prompt-template", template + "{{ q }}")
+    assert "column `date` stands at character 3 and differs in 99% of rows" in " ".join(err.split())
+
+
+class TestDrawing:
+    @pytest.fixture
+    def forecast(self, run: Run) -> dict[str, Any]:
+        _, out, _ = run(str(demo_prompts_path()), "--json", "--quiet", "--show-text")
+        return dict(json.loads(out))
+
+    @staticmethod
+    def draw(forecast: dict[str, Any], width: int) -> list[str]:
+        stream = StringIO()
+        draw_forecast(forecast, Console(file=stream, width=width, markup=False, emoji=False))
+        return stream.getvalue().splitlines()
+
+    @pytest.mark.parametrize("width", [80, 140])
+    def test_no_line_is_wider_than_the_terminal(self, forecast: dict[str, Any], width: int) -> None:
+        lines = self.draw(forecast, width)
+        assert max(map(len, lines)) <= width
+        assert any("█" in line for line in lines)
+        assert any("706 tokens × 68 rows" in line for line in lines)
+
+    def test_text_of_the_file_is_made_safe(self, forecast: dict[str, Any]) -> None:
+        forecast["tree"]["top_prefixes"][0]["text"] = "\x1b[2J[/red]\u202e"
+        shown = "\n".join(self.draw(forecast, 140))
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+        assert "\\x1b[2J[/red]\\u202e" in shown
+
+    def test_a_prefix_hangs_from_the_one_it_continues(self, forecast: dict[str, Any]) -> None:
+        lines = self.draw(forecast, 140)
+        (around,) = [i for i, line in enumerate(lines) if "21 tokens × 120 rows" in line]
+        (inside,) = [i for i, line in enumerate(lines) if "706 tokens × 68 rows" in line]
+        assert around < inside
+        assert lines[inside].index("706") > lines[around].index("21")

@@ -1,0 +1,191 @@
+"""A plan says beforehand what the run of the same file reports afterwards."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.errors import ModelError, UsageError
+from pagedrun.paged.job import windows
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.job import run_job
+from pagedrun.paged.job.listener import SilentListener
+from pagedrun.paged.job.plan_file import plan_file
+from pagedrun.paged.sampling import SamplingParams
+from tests.conftest import MakeModel
+
+PARAMS = SamplingParams(max_tokens=12, ignore_eos=True)
+
+
+def generated_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Rows of nested prefixes, some of them alike or with several samples, of many lengths."""
+    draw = random.Random(seed)
+
+    def text(low: int, high: int) -> str:
+        return "".join(draw.choices("abcdefgh ", k=draw.randint(low, high)))
+
+    company = text(60, 60)
+    tasks = [company + text(20, 90) for _ in range(9)]
+    rows: list[dict[str, Any]] = []
+    for _ in range(count):
+        task = tasks[min(int(draw.paretovariate(0.7)) - 1, 8)]
+        row: dict[str, Any] = {"prompt": task + text(0, 60), "max_tokens": draw.randint(1, 40)}
+        kind = draw.random()
+        if kind < 0.05:
+            row |= {"n": 3, "temperature": 1.0, "max_tokens": draw.randint(2, 20)}
+        elif kind < 0.1:
+            row["n"] = 2
+        elif kind < 0.2 and rows:
+            row = dict(draw.choice(rows))
+        elif kind < 0.22:
+            row["prompt"] = "x" * 600  # more than the model can hold
+        rows.append(row)
+    return rows
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def job(path: Path, model: Path, **flags: Any) -> JobConfig:
+    engine = EngineConfig(model=model, max_num_seqs=24, max_num_batched_tokens=256, dtype="float32")
+    changes = {name: flags.pop(name) for name in list(flags) if hasattr(engine, name)}
+    return JobConfig(
+        input=str(path),
+        output=str(path.with_suffix(".out")),
+        engine=EngineConfig(
+            **{name: getattr(engine, name) for name in engine.__dataclass_fields__} | changes
+        ),
+        **{"sampling": PARAMS, "overwrite": True, **flags},
+    )
+
+
+def assert_told(forecast: dict[str, Any], report: dict[str, Any]) -> None:
+    """What both name, both say the same of."""
+    for name in ("prompt", "cached", "computed", "generated", "preempted_recomputed"):
+        assert forecast["tokens"][name] == report["tokens"][name], name
+    for name, value in report["kv"].items():
+        if name != "mean_use_when_short":
+            assert forecast["kv"][name] == pytest.approx(value), name
+    assert forecast["preemptions"] == report["preemptions"]
+    assert forecast["prefix"]["hit_rate"] == report["prefix"]["hit_rate"]
+    assert forecast["prefix"]["achievable_hit_rate"] == report["prefix"]["achievable_hit_rate"]
+    for name in ("attention_bytes_read", "attention_bytes_without_sharing"):
+        assert forecast["prefix"][name] == report["prefix"][name], name
+    assert forecast["rows"]["total"] == report["rows"]["total"]
+    assert sum(forecast["rows"]["refused"].values()) == report["rows"]["failed"]
+    if "kv_cache_too_small" not in forecast["rows"]["refused"]:
+        assert forecast["rows"]["duplicates"] == report["prefix"]["duplicate_rows"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"num_blocks": 120},
+        {"num_blocks": 45},
+        {"num_blocks": 45, "preemption_mode": "recompute"},
+        {"num_blocks": 45, "swap_space_bytes": 20_000},
+        {"prefix_caching": False, "num_blocks": 130},
+        {"block_size": 8, "max_num_batched_tokens": 70},
+        {"block_size": 32, "max_num_seqs": 3},
+        {"num_blocks": 12},
+    ],
+    ids=str,
+)
+def test_a_run_does_what_was_planned(
+    make_model: MakeModel, tmp_path: Path, flags: dict[str, Any]
+) -> None:
+    config = job(
+        write_rows(tmp_path / "rows.jsonl", generated_rows(320)),
+        make_model("qwen3", "plan"),
+        **flags,
+    )
+    forecast = plan_file(config, SilentListener())
+    assert forecast["rows"]["is_simulated_whole"]
+    assert forecast["rows"]["duplicates"] > 10
+    assert forecast["prefix"]["hit_tokens"] > 4000
+    assert_told(forecast, run_job(config).report)
+
+
+def test_a_file_of_several_windows(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "WINDOW_ROWS", 90)
+    rows = generated_rows(320, seed=1)
+    config = job(
+        write_rows(tmp_path / "rows.jsonl", rows), make_model("qwen3", "plan"), num_blocks=90
+    )
+    forecast = plan_file(config, SilentListener())
+    assert forecast["rows"]["is_simulated_whole"]
+    assert_told(forecast, run_job(config).report)
+
+
+def test_what_is_not_simulated_is_planned(make_model: MakeModel, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", generated_rows(320))
+    config = job(path, make_model("qwen3", "plan"))
+    whole = plan_file(config, SilentListener())
+    part = plan_file(config, SilentListener(), max_simulated_rows=40)
+    assert part["rows"]["simulated"] == 40
+    assert not part["rows"]["is_simulated_whole"]
+    for name in ("prompt", "generated", "longest_row"):
+        assert part["tokens"][name] == whole["tokens"][name]
+    # Whole blocks only: the parts of blocks that a run copies are seen by simulating alone.
+    assert 0 <= whole["tokens"]["cached"] - part["tokens"]["cached"] < 320 * 15
+    assert part["tree"] == whole["tree"]
+    assert part["steps"]["count"] < whole["steps"]["count"]
+
+
+def test_a_file_without_an_answerable_row(make_model: MakeModel, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", [{"prompt": ""}, {"text": "no prompt"}])
+    forecast = plan_file(job(path, make_model("qwen3", "plan")), SilentListener())
+    assert forecast["rows"]["refused"] == {"empty_prompt": 1, "missing_prompt": 1}
+    assert forecast["rows"]["planned"] == 0
+    assert forecast["tokens"]["computed"] == 0
+    json.dumps(forecast, allow_nan=False)
+
+
+def test_no_text_of_the_file_unless_asked_for(make_model: MakeModel, tmp_path: Path) -> None:
+    rows = [{"prompt": f"SECRET instructions for everybody {i}"} for i in range(40)]
+    config = job(write_rows(tmp_path / "rows.jsonl", rows), make_model("qwen3", "plan"))
+    told = json.dumps(plan_file(config, SilentListener()))
+    assert "SECRET" not in told
+    shown = plan_file(config, SilentListener(), show_text=True)
+    assert shown["tree"]["top_prefixes"][0]["text"].startswith("SECRET instructions")
+
+
+def test_what_a_run_refuses_a_plan_refuses(make_model: MakeModel, tmp_path: Path) -> None:
+    model = make_model("qwen3", "plan")
+    path = write_rows(tmp_path / "rows.jsonl", [{"id": 1, "prompt": "a"}, {"id": 1, "prompt": "b"}])
+    with pytest.raises(UsageError, match="unique"):
+        plan_file(job(path, model), SilentListener())
+    path = write_rows(tmp_path / "other.jsonl", [{"prompt": "a"}])
+    with pytest.raises(UsageError, match="max-model-len"):
+        plan_file(job(path, model, max_model_len=10_000), SilentListener())
+    small = make_model("qwen3", "small", vocab_size=260)
+    with pytest.raises(ModelError, match="tokenizer"):
+        plan_file(job(path, small), SilentListener())
+
+
+def test_weights_and_torch_are_not_needed(make_model: MakeModel, tmp_path: Path) -> None:
+    """A copy of the folder without its weights, in a process that has not imported torch."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((make_model("qwen3", "plan") / name).read_bytes())
+    path = write_rows(tmp_path / "rows.jsonl", generated_rows(30))
+    script = (
+        "import sys; from pagedrun.cli.main import main\n"
+        f"sys.argv = ['pagedrun', 'plan', {str(path)!r}, '--model', {str(folder)!r}]\n"
+        "try: main()\n"
+        "finally: print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "False\n"
