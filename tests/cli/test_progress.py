@@ -164,6 +164,14 @@ class TestOnATerminal:
         assert "prefix hit rate 25.0%" in text
         assert all(len(each) <= width for each in stream.getvalue().splitlines())
 
+    def test_before_the_run_the_phase_is_all_there_is_to_show(self) -> None:
+        watch = watch_at([0.0])
+        watch.on_phase(Phase.COMPILE)
+        stream = io.StringIO()
+        Console(file=stream, width=80, color_system=None).print(draw_figures(watch.figures()))
+        (told,) = [each.strip() for each in stream.getvalue().splitlines()]
+        assert told == f"{Phase.COMPILE.value}, 0s"
+
     def test_live_display_escapes_warnings_and_cleans_up(self) -> None:
         stream = io.StringIO()
         console = Console(file=stream, force_terminal=True, width=80, markup=False, emoji=False)
