@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from statistics import median
 from time import perf_counter
 from typing import Any
 
 from pagedrun.kernels import cpu
+from pagedrun.paged.bench.alone import AttentionAlone
 from pagedrun.paged.bench.contender import EngineContender
 from pagedrun.paged.bench.figures import RunFigures
 from pagedrun.paged.bench.model import BenchModel
@@ -15,6 +17,7 @@ from pagedrun.paged.bench.op_timer import OpTimer
 from pagedrun.paged.bench.result import plain_config, plain_spread
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.bench.workload import Workload
+from pagedrun.paged.engine import Engine
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.model_config import ModelConfig
 
@@ -28,7 +31,7 @@ class Mode(StrEnum):
     """How rows may share their prefix."""
 
     ONCE = "prefix once"  # computed once, and read once per step
-    REREAD = "re-read"  # computed once, read by every row for itself
+    REREAD = "re-read"  # computed once, read by every row for itself, by the same products
     UNCACHED = "no caching"  # computed, stored and read by every row for itself
 
 
@@ -49,9 +52,10 @@ class PrefixBench:
     """Every prefix length with every group size: one group of that many rows, run at once.
 
     Each row has `unique` tokens of its own and gets `output` tokens. The modes take turns,
-    `repeat` times. Cheap points come first; what would, by the work done so far, take longer than
-    is left of `budget_s` seconds, or more than a tenth of it, is not run, and named as skipped.
-    `flags` are fields of `EngineConfig`.
+    `repeat` times; each turn ends with the attention of rows that know nothing of sharing (see
+    `AttentionAlone`). Cheap points come first; what would, by the work done so far, take longer
+    than is left of `budget_s` seconds, or more than a tenth of it, is not run, and named as
+    skipped. `flags` are fields of `EngineConfig`.
     """
 
     model: BenchModel
@@ -92,9 +96,11 @@ class PrefixBench:
         budget = _Budget(self.budget_s)
         points: list[dict[str, Any]] = []
         for workload in self._workloads():
-            runs, skipped = self._measure(workload, modes, budget)
-            points.append(_point(workload, runs, skipped))
-            ran = ", ".join(f"{mode} {each[-1].total_s:.2f} s" for mode, each in runs.items())
+            point = self._measure(workload, modes, budget)
+            points.append(point)
+            ran = ", ".join(
+                f"{mode} {each['total_s']['median']:.2f} s" for mode, each in point["modes"].items()
+            )
             say(f"prefix {workload.shared} x {workload.rows} rows: {ran or 'skipped'}")
         points.sort(key=lambda point: (point["prefix"], point["group"]))
         return {
@@ -117,29 +123,40 @@ class PrefixBench:
 
     def _measure(
         self, workload: Workload, modes: Mapping[Mode, EngineContender], budget: "_Budget"
-    ) -> tuple[dict[Mode, list[RunFigures]], dict[Mode, float]]:
-        """Return the runs of each mode that the budget allows, and the seconds of those it does
-        not."""
+    ) -> dict[str, Any]:
+        """Return the point: the modes that the budget allows, run in turns, and their ratios."""
         config = self.model.config
         work = {mode: _work(config, workload, mode) for mode in modes}
-        affordable: list[Mode] = []
-        skipped: dict[Mode, float] = {}
-        planned = 0.0
-        for mode in modes:
-            seconds = budget.seconds_for(work[mode]) * self.repeat
-            if planned + seconds <= budget.left and seconds <= budget.most_at_once:
-                affordable.append(mode)
-                planned += seconds
-            else:
-                skipped[mode] = seconds
+        skipped = budget.too_much({mode: each * self.repeat for mode, each in work.items()})
+        runs: dict[Mode, list[RunFigures]] = {mode: [] for mode in modes if mode not in skipped}
         requests = workload.requests(config.vocab_size)
-        runs: dict[Mode, list[RunFigures]] = {mode: [] for mode in affordable}
-        for turn in range(self.repeat):
-            for mode in affordable if turn % 2 == 0 else reversed(affordable):
+        alone: list[float] = []
+        for turn in range(self.repeat if runs else 0):
+            for mode in list(runs) if turn % 2 == 0 else reversed(list(runs)):
                 figures, _ = modes[mode].run(requests)
                 budget.note(work[mode], figures.total_s)
                 runs[mode].append(figures)
-        return runs, skipped
+            alone.append(_alone(modes[Mode.ONCE].engine, workload))
+        return {
+            "prefix": workload.shared,
+            "group": workload.rows,
+            "modes": {mode.value: _mode(each) for mode, each in runs.items()},
+            "attention_alone_s": plain_spread(Spread.of(alone)),
+            "ratios": dict(_ratios(runs, alone)),
+            "skipped": [{"mode": mode.value, "estimated_s": s} for mode, s in skipped.items()],
+        }
+
+
+def _alone(engine: Engine, workload: Workload) -> float:
+    """Return the seconds of a decode step's attention if each row reads for itself.
+
+    The middle of as many passes as a run has decode steps.
+    """
+    attention = AttentionAlone(
+        engine.model.kv_layout, engine.model_config.num_heads, engine.config.block_size, workload
+    )
+    attention.seconds()
+    return median(attention.seconds() for _ in range(workload.output - 1))
 
 
 class _Budget:
@@ -163,6 +180,18 @@ class _Budget:
         """Return the seconds that `work` will take, 0 as long as nothing has run."""
         return self._seconds * work / self._largest if self._largest else 0.0
 
+    def too_much(self, work: Mapping[Mode, float]) -> dict[Mode, float]:
+        """Return the seconds of those pieces that are more than what is left after the others."""
+        skipped: dict[Mode, float] = {}
+        left = self.left
+        for mode, each in work.items():
+            seconds = self.seconds_for(each)
+            if seconds > min(left, self.most_at_once):
+                skipped[mode] = seconds
+            else:
+                left -= seconds
+        return skipped
+
 
 def _work(config: ModelConfig, workload: Workload, mode: Mode) -> float:
     """Return the multiplications that a run takes, more or less: only their proportions count."""
@@ -175,18 +204,6 @@ def _work(config: ModelConfig, workload: Workload, mode: Mode) -> float:
     head = decoded * config.hidden_size * config.vocab_size
     pairs = copies * shared**2 / 2 + (rows * unique + decoded) * workload.prompt_tokens
     return (prompt + decoded) * weights + head + 2 * config.num_layers * size * pairs
-
-
-def _point(
-    workload: Workload, runs: Mapping[Mode, Seq[RunFigures]], skipped: Mapping[Mode, float]
-) -> dict[str, Any]:
-    return {
-        "prefix": workload.shared,
-        "group": workload.rows,
-        "modes": {mode.value: _mode(each) for mode, each in runs.items()},
-        "ratios": dict(_ratios(runs)),
-        "skipped": [{"mode": mode.value, "estimated_s": s} for mode, s in skipped.items()],
-    }
 
 
 def _mode(runs: Seq[RunFigures]) -> dict[str, Any]:
@@ -203,25 +220,27 @@ def _mode(runs: Seq[RunFigures]) -> dict[str, Any]:
 
 
 def _ratios(
-    runs: Mapping[Mode, Seq[RunFigures]],
+    runs: Mapping[Mode, Seq[RunFigures]], alone: Seq[float]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, (slow, fast) in _COMPARED.items():
-        if slow not in runs or fast not in runs:
-            continue
+        if slow in runs and fast in runs:
+            yield name, _ratio(runs[slow], runs[fast])
+    if Mode.ONCE in runs:
+        once = [_attention(run) for run in runs[Mode.ONCE]]
+        yield "once_over_alone", {"decode_attention": plain_spread(Spread.of_ratios(alone, once))}
 
-        def spread(
-            key: Callable[[RunFigures], float | None], slow: Mode = slow, fast: Mode = fast
-        ) -> dict[str, Any] | None:
-            return plain_spread(Spread.of_ratios([*map(key, runs[slow])], [*map(key, runs[fast])]))
 
-        yield (
-            name,
-            {
-                "end_to_end": spread(lambda run: run.total_s),
-                "decode_step": spread(_step),
-                "decode_attention": spread(_attention),
-            },
-        )
+def _ratio(slow: Seq[RunFigures], fast: Seq[RunFigures]) -> dict[str, Any]:
+    """Return how many times as long the first took, turn by turn."""
+
+    def spread(key: Callable[[RunFigures], float | None]) -> dict[str, Any] | None:
+        return plain_spread(Spread.of_ratios([*map(key, slow)], [*map(key, fast)]))
+
+    return {
+        "end_to_end": spread(lambda run: run.total_s),
+        "decode_step": spread(_step),
+        "decode_attention": spread(_attention),
+    }
 
 
 def _over_runs(

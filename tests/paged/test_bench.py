@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pagedrun.kernels import cpu
+from pagedrun.paged.bench.alone import AttentionAlone
 from pagedrun.paged.bench.figures import measure
 from pagedrun.paged.bench.model import BenchModel
 from pagedrun.paged.bench.neighbours import Neighbours
@@ -23,6 +24,7 @@ from pagedrun.paged.bench.transformers_peer import TransformersPeer
 from pagedrun.paged.bench.workload import Workload
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.json_object import JsonObject
+from pagedrun.paged.kv_cache import KVLayout
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.report.timeline import StepRecord
 
@@ -265,6 +267,23 @@ class TestTransformers:
         assert peer.run(requests)[0].batch_rows == 1
 
 
+class TestAttentionAlone:
+    def test_reads_the_prefix_s_blocks_by_every_row_and_its_own(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[tuple[Any, ...]] = []
+        monkeypatch.setattr(cpu, "decode_attention", lambda *args: seen.append(args))
+        layout = KVLayout(2, 2, 16, torch.float32)
+        alone = AttentionAlone(layout, 4, 16, Workload(rows=3, shared=40, unique=7, output=8))
+        assert alone.seconds() > 0
+        assert len(seen) == layout.num_layers
+        q, keys, _, tables, rows, lengths, *_ = seen[0]
+        assert q.shape == (3, 4, 16)
+        assert tables.tolist() == [[0, 1, 2, 3], [0, 1, 4, 5], [0, 1, 6, 7]]
+        assert (len(keys), rows.tolist()) == (8, [0, 1, 2])
+        assert lengths.tolist() == [40 + 7 + 4] * 3
+
+
 class TestPrefix:
     def test_every_point_in_every_mode(self) -> None:
         bench = PrefixBench(TINY, (64, 0), (3, 1), unique=4, output=3, repeat=1, flags=FLOAT32)
@@ -274,7 +293,12 @@ class TestPrefix:
         assert places == [(0, 1), (0, 3), (64, 1), (64, 3)]
         for point in points:
             assert list(point["modes"]) == [mode.value for mode in Mode]
-            assert set(point["ratios"]) == {"once_over_reread", "caching_over_none"}
+            assert set(point["ratios"]) == {
+                "once_over_reread",
+                "caching_over_none",
+                "once_over_alone",
+            }
+            assert point["attention_alone_s"]["count"] == 1
             assert point["skipped"] == []
             for mode in point["modes"].values():
                 assert 0 < mode["decode_attention_s"]["median"] < mode["decode_step_s"]["median"]
@@ -294,6 +318,9 @@ class TestPrefix:
         budget.note(1.0, 50.0)
         budget.note(10.0, 20.0)
         budget.note(2.0, 90.0)
+        assert budget.too_much({Mode.ONCE: 5.0, Mode.REREAD: 6.0, Mode.UNCACHED: 4.0}) == {
+            Mode.REREAD: pytest.approx(12.0)  # more than a tenth
+        }
         assert budget.seconds_for(30.0) == pytest.approx(60.0)
         assert 99.0 < budget.left <= 100.0
 
