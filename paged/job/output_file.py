@@ -167,6 +167,8 @@ def _is_input(path: str, input_name: str) -> bool:
 
 
 def _lock(path: str, descriptor: int) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return  # any number of runs may write to /dev/null
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

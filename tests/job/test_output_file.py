@@ -99,6 +99,11 @@ class TestClaim:
         with pytest.raises(UsageError, match="Permission denied"):
             claim(out)
 
+    def test_any_number_of_runs_may_write_to_a_device(self) -> None:
+        first, second = claim("/dev/null"), claim("/dev/null")
+        first.close()
+        second.close()
+
     def test_two_runs_cannot_write_one_file(self, out: Path) -> None:
         first = claim(out)
         with pytest.raises(UsageError, match="another run is writing"):
