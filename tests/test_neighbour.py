@@ -40,20 +40,25 @@ from pagedrun import LLM, SamplingParams
 rows = [json.loads(line) for line in open(sys.argv[1])]
 llm = LLM(model=sys.argv[2])
 llm.generate([rows[0]["messages"]], SamplingParams(max_tokens=2))
-llm.generate([row["messages"] for row in rows], SamplingParams(max_tokens=256))
+params = [SamplingParams(max_tokens=row["max_tokens"]) for row in rows]
+llm.generate([row["messages"] for row in rows], params)
 json.dump(llm.report, open(sys.argv[3], "w"))
 """
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """About 2,000 rows: the demo's, several times under other ids."""
+    """About 2,000 rows: the demo's, several times under other ids.
+
+    Each time with another `max_tokens`, as rows that ask the same are computed once.
+    """
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     questions = [json.loads(line) for line in demo.demo_prompts_path().read_text().splitlines()]
     with path.open("w") as file:
         for copy in range(NUM_COPIES):
             for question in questions:
-                file.write(json.dumps({**question, "id": f"{question['id']}-{copy}"}) + "\n")
+                own = {"id": f"{question['id']}-{copy}", "max_tokens": 256 - copy}
+                file.write(json.dumps({**question, **own}) + "\n")
     return path
 
 
@@ -99,7 +104,8 @@ def neighbour() -> Iterator[None]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("run", [run_command, run_from_python])
 def test_a_neighbour_costs_its_share(run: Any, rows: Path, record_property: Any) -> None:
-    run(rows)  # compiles the kernels where that was not done yet
+    report = run(rows)  # compiles the kernels where that was not done yet
+    assert report["prefix"]["duplicate_rows"] == 0
     alone, beside = [], []
     for _ in range(NUM_PAIRS):
         alone.append(run(rows)["time"]["run_s"])
