@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from pagedrun.kernels import cpu, threads
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import RowError
 from pagedrun.paged.memory import HostMemory, choose_num_blocks
@@ -72,13 +73,16 @@ class Engine:
         return other
 
     def warm_up(self) -> None:
-        """Compile the kernels that runs will use, by a run of two tokens.
+        """Compile the kernels that runs will use, by a run of two rows that share a partition.
 
         The first use on a machine takes tens of seconds; the machine code is kept on disk.
         """
         began = time.perf_counter()
         params = SamplingParams(max_tokens=2, ignore_eos=True)
-        for _ in self.start([Request(index=0, prompt_token_ids=(0,), params=params)]):
+        shared = (0,) * max(1, min(PARTITION_TOKENS, self.max_model_len - 3))
+        prompts = [(*shared, last) for last in (0, 1)]
+        requests = [Request(index, prompt, params) for index, prompt in enumerate(prompts)]
+        for _ in self.start(requests):
             pass
         self._times["compile_s"] = time.perf_counter() - began
 
