@@ -15,9 +15,9 @@ HELP = """Measure prompt and generated tokens per second on this machine.
 
 Rows of random tokens with a shared beginning, answered greedily to their full length. With \
 --compare or --against, two settings or two programs run them in turns in one process, and the \
-ratios are printed. no-prefix-once and no-prefix-caching keep the answers' bytes, and so the matrix \
-products of shared reading, a row at a time: their decoding is slower than that of rows which never \
-shared anything. `bench prefix` shows both.
+ratios are printed. Without prefix once or prefix caching the answers keep their bytes, and so the \
+matrix products of shared reading, a row at a time: decoding is then slower than for rows that \
+never shared anything. `bench prefix` shows both.
 
 Examples:
 

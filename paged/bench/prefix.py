@@ -152,8 +152,13 @@ def _alone(engine: Engine, workload: Workload) -> float:
 
     The middle of as many passes as a run has decode steps.
     """
+    config, layout = engine.model_config, engine.model.kv_layout
     attention = AttentionAlone(
-        engine.model.kv_layout, engine.model_config.num_heads, engine.config.block_size, workload
+        layout,
+        config.num_heads,
+        engine.config.block_size,
+        workload,
+        weight_bytes=engine.model.num_bytes // config.num_layers,
     )
     attention.seconds()
     return median(attention.seconds() for _ in range(workload.output - 1))

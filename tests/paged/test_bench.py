@@ -274,7 +274,8 @@ class TestAttentionAlone:
         seen: list[tuple[Any, ...]] = []
         monkeypatch.setattr(cpu, "decode_attention", lambda *args: seen.append(args))
         layout = KVLayout(2, 2, 16, torch.float32)
-        alone = AttentionAlone(layout, 4, 16, Workload(rows=3, shared=40, unique=7, output=8))
+        workload = Workload(rows=3, shared=40, unique=7, output=8)
+        alone = AttentionAlone(layout, 4, 16, workload, weight_bytes=1000)
         assert alone.seconds() > 0
         assert len(seen) == layout.num_layers
         q, keys, _, tables, rows, lengths, *_ = seen[0]
