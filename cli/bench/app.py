@@ -44,6 +44,7 @@ def _run_all(given: Mapping[str, Any]) -> None:
 
 def _short_benches() -> dict[str, Any]:
     """Return every benchmark in a form that takes seconds rather than minutes."""
+    from pagedrun.cli.bench.setting import comparison
     from pagedrun.paged.bench.model import BenchModel
     from pagedrun.paged.bench.prefix import PrefixBench
     from pagedrun.paged.bench.throughput import ThroughputBench
@@ -54,8 +55,7 @@ def _short_benches() -> dict[str, Any]:
         "throughput": ThroughputBench(
             model,
             Workload(rows=32, shared=512, unique=32, output=16),
-            changes={"prefix_caching": False},
-            changed_name="no-prefix-caching",
+            comparison=comparison("no-sharing"),
             repeat=3,
             profile=True,
         ),

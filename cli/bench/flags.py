@@ -120,7 +120,7 @@ Compare = Annotated[
     str | None,
     _flag(
         "compare",
-        "Run with another setting as well, such as no-prefix-once or block-size=32.",
+        "Run in another way as well: alone, no-sharing, or a flag such as block-size=32.",
         _TURNS,
         metavar="FLAG",
     ),
@@ -139,7 +139,7 @@ Repeat = Annotated[
 RepeatPoint = Annotated[
     int, _flag("repeat", "Runs of each point.", _TURNS, metavar="N", min=1, shown=2)
 ]
-Profile = Annotated[bool, _flag("profile", "Time every op, and show where a step goes.", _TURNS)]
+Profile = Annotated[bool, _flag("profile", "Show where the time went, op by op.", _TURNS)]
 Budget = Annotated[
     float,
     _flag(

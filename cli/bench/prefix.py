@@ -15,9 +15,10 @@ DEFAULT_LAYERS = 2
 HELP = f"""Measure what a shared prefix costs, by its length and by how many rows share it.
 
 Each point is one group of rows, run three ways in turns: prefix computed and read once, computed \
-once but read by every row, and neither. Shows rows per second, the attention of a decode step and \
-the whole step. Without --model or --shape it runs {flags.DEFAULT_SHAPE} cut to {DEFAULT_LAYERS} \
-layers.
+once but read by every row for itself, and neither. In the last two, rows read as fast as rows \
+that share nothing; --no-prefix-once does not, since it has to give the same bytes. Shows rows per \
+second, the attention of a decode step and the whole step. Without --model or --shape it runs \
+{flags.DEFAULT_SHAPE} cut to {DEFAULT_LAYERS} layers.
 
 Examples:
 

@@ -23,7 +23,16 @@ def prefix_sheets(result: Result) -> list[Sheet]:
             "end_to_end",
             f"From prompt to last token. {_busiest(result)}",
         ),
-        _attention(result, f"Attention in a decode step of {num_layers} layers, ms"),
+        _sheet(
+            result,
+            f"Attention in a decode step of {num_layers} layers, ms",
+            "decode_attention_s",
+            show_ms,
+            "decode_attention",
+            "Middle over the steps in which all rows decode; – where the first were done before "
+            "the last had begun. Re-read and no caching use the kernel of rows that share nothing, "
+            "which rounds otherwise and is faster than --no-prefix-once.",
+        ),
         _sheet(
             result,
             "A whole decode step, ms",
@@ -33,31 +42,6 @@ def prefix_sheets(result: Result) -> list[Sheet]:
             _skipped(result),
         ),
     ]
-
-
-def _attention(result: Result, title: str) -> Sheet:
-    rows = [
-        (
-            *_place(point),
-            *(
-                _middle(point["modes"].get(mode, {}).get("decode_attention_s"), show_ms)
-                for mode in MODES
-            ),
-            _middle(point["attention_alone_s"], show_ms),
-            _gain(point, "once_over_reread", "decode_attention"),
-            _gain(point, "once_over_alone", "decode_attention"),
-        )
-        for point in result["points"]
-        if point["modes"]
-    ]
-    return Sheet(
-        title,
-        ("prefix", "rows", *MODES, "alone", "over re-read", "over alone"),
-        rows,
-        "Re-read and no caching give the same bytes as prefix once, by the same matrix products, "
-        "a row at a time. Alone: the kernel for rows that share nothing, on the same blocks; what "
-        "reading once is worth is its gain over that.",
-    )
 
 
 def _busiest(result: Result) -> str:

@@ -14,6 +14,7 @@ from pagedrun.paged.errors import UsageError
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.model import BenchModel
+    from pagedrun.paged.bench.throughput import Comparison
 
 # What the weights were loaded for cannot differ between two runs that share them.
 _FIXED = frozenset({"model", "dtype", "device"})
@@ -48,6 +49,17 @@ def bench_model(given: Mapping[str, Any]) -> "BenchModel":
     return BenchModel.from_folder(resolve_model(model, given.get("revision")))
 
 
+def comparison(text: str) -> "Comparison":
+    """Return the other way to run that `--compare text` asks for; raises `UsageError`."""
+    from pagedrun.paged.bench.throughput import Comparison
+
+    if text == "alone":
+        return Comparison("each row alone", alone=True)
+    if text == "no-sharing":
+        return Comparison("no sharing", {"prefix_caching": False}, alone=True)
+    return Comparison(f"--{text.removeprefix('--')}", changed_setting(text))
+
+
 def changed_setting(text: str) -> dict[str, Any]:
     """Return the change to `EngineConfig` that `--compare text` asks for.
 
@@ -61,7 +73,7 @@ def changed_setting(text: str) -> dict[str, Any]:
     is_switch = kind in ("bool", str(bool))
     if name not in _SETTINGS or (is_switch and equals) or (not is_switch and negated):
         raise UsageError(
-            f"--compare {text} is not a setting of the engine; it takes one of "
+            f"--compare {text} is not a setting of the engine; it takes alone, no-sharing, "
             f"{', '.join(map(_as_written, _SETTINGS))}"
         )
     if is_switch:

@@ -15,14 +15,16 @@ HELP = """Measure prompt and generated tokens per second on this machine.
 
 Rows of random tokens with a shared beginning, answered greedily to their full length. With \
 --compare or --against, two settings or two programs run them in turns in one process, and the \
-ratios are printed. Without prefix once or prefix caching the answers keep their bytes, and so the \
-matrix products of shared reading, a row at a time: decoding is then slower than for rows that \
-never shared anything. `bench prefix` shows both.
+ratios are printed.
+
+--compare takes a flag of the engine without its dashes, or: "alone", every row reads the shared \
+prefix for itself, as fast as rows that share nothing (no-prefix-once gives the same bytes, and is \
+slower for it); "no-sharing", and computes and stores it as well.
 
 Examples:
 
   pagedrun bench throughput --rows 64 --shared 2048 --unique 64 --output 32
-  pagedrun bench throughput --compare no-prefix-once --repeat 5
+  pagedrun bench throughput --compare alone --repeat 5
   pagedrun bench throughput --rows 16 --shared 448 --output 64 --against transformers
   pagedrun bench throughput --shape llama-3.1-8b --layers 4 --profile
   pagedrun bench throughput --model ./model --save result.json
@@ -75,7 +77,7 @@ def _run(given: Mapping[str, Any]) -> None:
 
 def throughput_bench(given: Mapping[str, Any]) -> "ThroughputBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
-    from pagedrun.cli.bench.setting import bench_model, changed_setting, engine_flags
+    from pagedrun.cli.bench.setting import bench_model, comparison, engine_flags
     from pagedrun.paged.bench.throughput import ThroughputBench
     from pagedrun.paged.bench.workload import Workload
 
@@ -87,8 +89,7 @@ def throughput_bench(given: Mapping[str, Any]) -> "ThroughputBench":
             given["rows"], given["shared"], given["unique"], given["output"], given["group_size"]
         ),
         flags=engine_flags(given),
-        changes=changed_setting(compare) if compare else {},
-        changed_name=(compare or "").removeprefix("--"),
+        comparison=comparison(compare) if compare else None,
         against_transformers=against is flags.Peer.TRANSFORMERS,
         hf_batch=given["hf_batch"],
         repeat=repeat,

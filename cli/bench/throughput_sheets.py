@@ -16,7 +16,7 @@ def throughput_sheets(result: Result) -> list[Sheet]:
     sheets = [_figures(result)]
     if result["ratios"]:
         sheets.append(_ratios(result))
-    if result["contenders"][0]["runs"][-1]["ops"]:
+    if result["profile"]:
         sheets += _profiles(result)
     return sheets
 

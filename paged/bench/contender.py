@@ -1,9 +1,11 @@
 """Contender: one of those that run the same rows in turns, and what pagedrun is as one."""
 
 from collections.abc import Sequence as Seq
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pagedrun.paged.bench.alone import SharingSwitch
 from pagedrun.paged.bench.figures import RunFigures, measure
 from pagedrun.paged.bench.op_timer import OpTimer
 from pagedrun.paged.bench.spread import Spread
@@ -61,11 +63,15 @@ class Contender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineContender:
-    """An engine with its settings; `timer` is the one whose kernels it has."""
+    """An engine with its settings; `timer` is the one whose kernels it has.
+
+    `alone`, where given, is the switch whose kernels it has: it runs with that switched off.
+    """
 
     name: str
     engine: Engine
-    timer: OpTimer | None = None
+    timer: OpTimer
+    alone: SharingSwitch | None = None
 
     def warm_up(self, workload: Workload) -> None:
         """Compile the kernels, and touch each of them."""
@@ -74,5 +80,6 @@ class EngineContender:
 
     def run(self, requests: Seq[Request]) -> tuple[RunFigures, Tokens]:
         """Run the requests; raises `UsageError` if one of them cannot be run."""
-        figures, answers = measure(self.engine, requests, self.timer)
+        with self.alone.alone() if self.alone else nullcontext():
+            figures, answers = measure(self.engine, requests, self.timer)
         return figures, [answer.outputs[0].token_ids for answer in answers]

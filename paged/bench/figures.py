@@ -23,9 +23,9 @@ class RunFigures:
     `prefill_s` is the time of the steps that worked on a prompt, `decode_s` that of the others.
     `decode_step` is over the steps in which `decode_rows` rows, the most of the run, each got a
     token and nothing else was done; `decode_attention` the attention within those steps. `ops` and
-    `decode_ops` are seconds by op, empty without a timer. `peak_memory` is the most that the
-    process has held so far, earlier runs included; `others_busy` how many CPUs other processes kept
-    busy meanwhile: on a quiet machine, none.
+    `decode_ops` are seconds by op, of the run and of those steps. `peak_memory` is the most that
+    the process has held so far, earlier runs included; `others_busy` how many CPUs other processes
+    kept busy meanwhile: on a quiet machine, none.
     """
 
     total_s: float
@@ -62,13 +62,13 @@ class RunFigures:
 
 
 def measure(
-    engine: Engine, requests: Seq[Request], timer: OpTimer | None = None
+    engine: Engine, requests: Seq[Request], timer: OpTimer
 ) -> tuple[RunFigures, list[Completion]]:
     """Run the requests and return what was measured, and the answers in the requests' order.
 
     `timer` is the one whose kernels the engine has. Raises `UsageError` if a row cannot be run.
     """
-    before = timer.snapshot() if timer else {}
+    before = timer.snapshot()
     neighbours = Neighbours()
     began = perf_counter()
     log = StepLog(timer)
@@ -93,9 +93,7 @@ def measure(
         generated_tokens=tokens["generated"],
         decode_rows=decode_steps[0].generated_tokens if decode_steps else 0,
         decode_step=Spread.of(step.seconds for step in decode_steps),
-        decode_attention=Spread.of(attention_seconds(step.op_seconds) for step in decode_steps)
-        if timer
-        else None,
+        decode_attention=Spread.of(attention_seconds(step.op_seconds) for step in decode_steps),
         hit_rate=report["prefix"]["hit_rate"],
         peak_blocks=kv["peak_blocks"],
         block_size=kv["block_size"],
@@ -103,7 +101,7 @@ def measure(
         preemptions=sum(report["preemptions"].values()),
         peak_memory=peak_resident_bytes(),
         others_busy=others_busy,
-        ops=timer.since(before) if timer else {},
+        ops=timer.since(before),
         decode_ops=_sum(step.op_seconds for step in decode_steps),
     )
     return figures, answers

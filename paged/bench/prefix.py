@@ -1,15 +1,14 @@
 """PrefixBench: what reading and computing a shared prefix once is worth, by length and sharers."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from statistics import median
 from time import perf_counter
 from typing import Any
 
 from pagedrun.kernels import cpu
-from pagedrun.paged.bench.alone import AttentionAlone
+from pagedrun.paged.bench.alone import SharingSwitch
 from pagedrun.paged.bench.contender import EngineContender
 from pagedrun.paged.bench.figures import RunFigures
 from pagedrun.paged.bench.model import BenchModel
@@ -17,7 +16,6 @@ from pagedrun.paged.bench.op_timer import OpTimer
 from pagedrun.paged.bench.result import plain_config, plain_spread
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.bench.workload import Workload
-from pagedrun.paged.engine import Engine
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.model_config import ModelConfig
 
@@ -28,18 +26,13 @@ MOST_AT_ONCE = 0.1
 
 
 class Mode(StrEnum):
-    """How rows may share their prefix."""
+    """How rows may share their prefix. Where each reads for itself, see `SharingSwitch`."""
 
     ONCE = "prefix once"  # computed once, and read once per step
-    REREAD = "re-read"  # computed once, read by every row for itself, by the same products
+    REREAD = "re-read"  # computed once, read by every row for itself
     UNCACHED = "no caching"  # computed, stored and read by every row for itself
 
 
-_CHANGES: dict[Mode, dict[str, Any]] = {
-    Mode.ONCE: {"prefix_caching": True, "prefix_once": True},
-    Mode.REREAD: {"prefix_caching": True, "prefix_once": False},
-    Mode.UNCACHED: {"prefix_caching": False},
-}
 # How many times as long the second takes as the first, in what.
 _COMPARED = {
     "once_over_reread": (Mode.REREAD, Mode.ONCE),
@@ -52,10 +45,9 @@ class PrefixBench:
     """Every prefix length with every group size: one group of that many rows, run at once.
 
     Each row has `unique` tokens of its own and gets `output` tokens. The modes take turns,
-    `repeat` times; each turn ends with the attention of rows that know nothing of sharing (see
-    `AttentionAlone`). Cheap points come first; what would, by the work done so far, take longer
-    than is left of `budget_s` seconds, or more than a tenth of it, is not run, and named as
-    skipped. `flags` are fields of `EngineConfig`.
+    `repeat` times. Cheap points come first; what would, by the work done so far, take longer than
+    is left of `budget_s` seconds, or more than a tenth of it, is not run, and named as skipped.
+    `flags` are fields of `EngineConfig`.
     """
 
     model: BenchModel
@@ -80,14 +72,17 @@ class PrefixBench:
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """
-        timer = OpTimer(cpu)
+        switch = SharingSwitch(cpu)
+        timer = OpTimer(switch.kernels)
         say(f"Loading {self.model.name}")
         engine = self.model.engine(
             timer.kernels, **{"max_num_seqs": max(self.group_sizes), **self.flags}
         )
+        uncached = engine.reconfigured(prefix_caching=False)
         modes = {
-            mode: EngineContender(mode, engine.reconfigured(**changes), timer)
-            for mode, changes in _CHANGES.items()
+            Mode.ONCE: EngineContender(Mode.ONCE, engine, timer),
+            Mode.REREAD: EngineContender(Mode.REREAD, engine, timer, switch),
+            Mode.UNCACHED: EngineContender(Mode.UNCACHED, uncached, timer, switch),
         }
         longest = self._workload(max(self.prefix_lengths), max(self.group_sizes))
         for contender in modes.values():
@@ -130,38 +125,22 @@ class PrefixBench:
         skipped = budget.too_much({mode: each * self.repeat for mode, each in work.items()})
         runs: dict[Mode, list[RunFigures]] = {mode: [] for mode in modes if mode not in skipped}
         requests = workload.requests(config.vocab_size)
-        alone: list[float] = []
-        for turn in range(self.repeat if runs else 0):
+        for turn in range(self.repeat):
             for mode in list(runs) if turn % 2 == 0 else reversed(list(runs)):
                 figures, _ = modes[mode].run(requests)
                 budget.note(work[mode], figures.total_s)
                 runs[mode].append(figures)
-            alone.append(_alone(modes[Mode.ONCE].engine, workload))
         return {
             "prefix": workload.shared,
             "group": workload.rows,
             "modes": {mode.value: _mode(each) for mode, each in runs.items()},
-            "attention_alone_s": plain_spread(Spread.of(alone)),
-            "ratios": dict(_ratios(runs, alone)),
+            "ratios": {
+                name: _ratio(runs[slow], runs[fast])
+                for name, (slow, fast) in _COMPARED.items()
+                if slow in runs and fast in runs
+            },
             "skipped": [{"mode": mode.value, "estimated_s": s} for mode, s in skipped.items()],
         }
-
-
-def _alone(engine: Engine, workload: Workload) -> float:
-    """Return the seconds of a decode step's attention if each row reads for itself.
-
-    The middle of as many passes as a run has decode steps.
-    """
-    config, layout = engine.model_config, engine.model.kv_layout
-    attention = AttentionAlone(
-        layout,
-        config.num_heads,
-        engine.config.block_size,
-        workload,
-        weight_bytes=engine.model.num_bytes // config.num_layers,
-    )
-    attention.seconds()
-    return median(attention.seconds() for _ in range(workload.output - 1))
 
 
 class _Budget:
@@ -224,17 +203,6 @@ def _mode(runs: Seq[RunFigures]) -> dict[str, Any]:
     }
 
 
-def _ratios(
-    runs: Mapping[Mode, Seq[RunFigures]], alone: Seq[float]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, (slow, fast) in _COMPARED.items():
-        if slow in runs and fast in runs:
-            yield name, _ratio(runs[slow], runs[fast])
-    if Mode.ONCE in runs:
-        once = [_attention(run) for run in runs[Mode.ONCE]]
-        yield "once_over_alone", {"decode_attention": plain_spread(Spread.of_ratios(alone, once))}
-
-
 def _ratio(slow: Seq[RunFigures], fast: Seq[RunFigures]) -> dict[str, Any]:
     """Return how many times as long the first took, turn by turn."""
 
@@ -255,8 +223,13 @@ def _over_runs(
 
 
 def _step(run: RunFigures) -> float | None:
-    return run.decode_step.median if run.decode_step else None
+    return run.decode_step.median if run.decode_step and _is_full(run) else None
 
 
 def _attention(run: RunFigures) -> float | None:
-    return run.decode_attention.median if run.decode_attention else None
+    return run.decode_attention.median if run.decode_attention and _is_full(run) else None
+
+
+def _is_full(run: RunFigures) -> bool:
+    """Whether all rows ever decoded together: some may be done before others have begun."""
+    return run.decode_rows == run.rows

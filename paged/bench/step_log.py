@@ -1,4 +1,8 @@
-"""StepLog: how long each step of a run took, and what it did."""
+"""StepLog: how long each step of a run took, and what it did.
+
+What a step did is told by the ops that it called: the records count a prompt's tokens when its row
+begins, though it may take several steps to compute them.
+"""
 
 from dataclasses import dataclass
 from time import perf_counter
@@ -6,31 +10,32 @@ from time import perf_counter
 from pagedrun.paged.bench.op_timer import OpSeconds, OpTimer
 from pagedrun.paged.report.timeline import StepRecord
 
+PREFILL = "prefill_attention"
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step. `seconds` reaches from the end of the step before, so that steps add up."""
 
     seconds: float
-    prompt_tokens: int  # computed or found in the cache
     generated_tokens: int
     op_seconds: OpSeconds
 
     @property
     def only_decodes(self) -> bool:
-        """Whether no prompt was worked on."""
-        return self.prompt_tokens == 0 and self.generated_tokens > 0
+        """Whether no prompt was worked on, not even the rest of one."""
+        return PREFILL not in self.op_seconds
 
 
 class StepLog:
     """Takes the records of a run as its `on_step`; `steps` holds what they say."""
 
-    def __init__(self, timer: OpTimer | None) -> None:
+    def __init__(self, timer: OpTimer) -> None:
         self.steps: list[Step] = []
         self._timer = timer
         self._at = perf_counter()
-        self._prompt_tokens = self._generated_tokens = 0
-        self._snapshot = timer.snapshot() if timer else {}
+        self._generated_tokens = 0
+        self._snapshot = timer.snapshot()
 
     def __call__(self, record: StepRecord) -> None:
         """Note one step."""
@@ -38,13 +43,12 @@ class StepLog:
         self.steps.append(
             Step(
                 now - self._at,
-                record.prompt_tokens - self._prompt_tokens,
                 record.generated_tokens - self._generated_tokens,
-                self._timer.since(self._snapshot) if self._timer else {},
+                self._timer.since(self._snapshot),
             )
         )
-        self._prompt_tokens, self._generated_tokens = record.prompt_tokens, record.generated_tokens
-        self._snapshot = self._timer.snapshot() if self._timer else {}
+        self._generated_tokens = record.generated_tokens
+        self._snapshot = self._timer.snapshot()
         self._at = perf_counter()  # what is done here is nobody's time
 
     @property

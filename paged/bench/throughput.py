@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pagedrun.kernels import cpu
+from pagedrun.paged.bench.alone import SharingSwitch
 from pagedrun.paged.bench.contender import Contender, EngineContender, Figures, Tokens
 from pagedrun.paged.bench.model import BenchModel
 from pagedrun.paged.bench.op_timer import OpTimer
@@ -22,19 +23,29 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """Another way to run the same rows: fields of `EngineConfig` to change, and whether rows read
+    shared prefixes alone (see `SharingSwitch`)."""
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ThroughputBench:
     """What to run. `flags` are fields of `EngineConfig`.
 
-    `changes` makes a second engine that differs in these fields and is called `changed_name`;
-    `against_transformers` adds Hugging Face `generate`, in batches of `hf_batch` rows. All take
-    turns, `repeat` times, in an order that is reversed each time. `profile` times every op.
+    `comparison` adds a second engine on the same weights, `against_transformers` Hugging Face
+    `generate` in batches of `hf_batch` rows. All take turns, `repeat` times, in an order that is
+    reversed each time. `profile` asks for the time of
+    each op to be shown.
     """
 
     model: BenchModel
     workload: Workload
     flags: Mapping[str, Any] = field(default_factory=dict)
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    changed_name: str = ""
+    comparison: Comparison | None = None
     against_transformers: bool = False
     hf_batch: int | None = None
     repeat: int = 1
@@ -45,15 +56,17 @@ class ThroughputBench:
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """
-        timer = OpTimer(cpu) if self.profile else None
+        switch = SharingSwitch(cpu)
+        timer = OpTimer(switch.kernels)
         say(f"Loading {self.model.name}")
-        engine = self.model.engine(timer.kernels if timer else cpu, **self.flags)
+        engine = self.model.engine(timer.kernels, **self.flags)
         contenders: list[Contender] = [EngineContender(NAME, engine, timer)]
-        if self.changes:
-            other = engine.reconfigured(**self.changes)
-            if other.config == engine.config:
-                raise UsageError(f"--compare {self.changed_name} is what the other flags say too")
-            contenders.append(EngineContender(f"--{self.changed_name}", other, timer))
+        if self.comparison is not None:
+            name, alone = self.comparison.name, self.comparison.alone
+            other = engine.reconfigured(**self.comparison.changes)
+            if other.config == engine.config and not alone:
+                raise UsageError(f"--compare: {name} is what the other flags say too")
+            contenders.append(EngineContender(name, other, timer, switch if alone else None))
         if self.against_transformers:
             say("Building the same model in Transformers")
             contenders.append(TransformersPeer(self.model, engine.dtype, self.hf_batch))
@@ -73,6 +86,7 @@ class ThroughputBench:
             "workload": self.workload.to_dict(),
             "config": plain_config(asdict(engine.config)),
             "repeat": self.repeat,
+            "profile": self.profile,
             "contenders": [_contender(name, figures) for name, figures in runs.items()],
             "ratios": [
                 _ratio(name, runs[NAME], figures, tokens[NAME], tokens[name])

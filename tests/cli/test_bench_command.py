@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import pytest
 
 from pagedrun.cli.bench import app
-from pagedrun.cli.bench.setting import changed_setting, numbers
+from pagedrun.cli.bench.setting import changed_setting, comparison, numbers
 from pagedrun.cli.main import main
 from pagedrun.paged.bench.model import BenchModel
 from pagedrun.paged.bench.prefix import Mode, PrefixBench
-from pagedrun.paged.bench.throughput import ThroughputBench
+from pagedrun.paged.bench.throughput import Comparison, ThroughputBench
 from pagedrun.paged.bench.workload import Workload
 from pagedrun.paged.errors import UsageError
 
@@ -191,6 +191,18 @@ class TestRefusals:
 )
 def test_what_compare_means(text: str, changes: dict[str, Any]) -> None:
     assert changed_setting(text) == changes
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "changes"),
+    [
+        ("alone", "each row alone", {}),
+        ("no-sharing", "no sharing", {"prefix_caching": False}),
+    ],
+)
+def test_ways_to_share_less_are_no_flags(text: str, name: str, changes: dict[str, Any]) -> None:
+    assert comparison(text) == Comparison(name, changes, alone=True)
+    assert comparison("--block-size=8") == Comparison("--block-size=8", {"block_size": 8})
 
 
 def test_numbers_are_listed_once() -> None:

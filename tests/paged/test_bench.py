@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from pagedrun.kernels import cpu
-from pagedrun.paged.bench.alone import AttentionAlone
+from pagedrun.paged.bench.alone import SharingSwitch
+from pagedrun.paged.bench.contender import EngineContender
 from pagedrun.paged.bench.figures import measure
 from pagedrun.paged.bench.model import BenchModel
 from pagedrun.paged.bench.neighbours import Neighbours
@@ -19,12 +20,11 @@ from pagedrun.paged.bench.op_timer import OpTimer, attention_seconds
 from pagedrun.paged.bench.prefix import Mode, PrefixBench, _Budget
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.bench.step_log import StepLog
-from pagedrun.paged.bench.throughput import ThroughputBench
+from pagedrun.paged.bench.throughput import Comparison, ThroughputBench
 from pagedrun.paged.bench.transformers_peer import TransformersPeer
 from pagedrun.paged.bench.workload import Workload
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.json_object import JsonObject
-from pagedrun.paged.kv_cache import KVLayout
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.report.timeline import StepRecord
 
@@ -75,22 +75,23 @@ class TestSpread:
         assert Spread.of_ratios([1.0], [0.0]) is None
 
 
-def record(step: int, prompt_tokens: int, generated_tokens: int) -> StepRecord:
-    known = {
-        "step": step,
-        "prompt_tokens": prompt_tokens,
-        "generated_tokens": generated_tokens,
-    }
-    return StepRecord(**{**dict.fromkeys(StepRecord.__dataclass_fields__, 0), **known})
-
-
 def test_decode_steps_are_those_of_the_full_batch_that_touch_no_prompt() -> None:
-    log = StepLog(None)
-    for step, (prompt, generated) in enumerate(
-        [(100, 0), (150, 3), (150, 6), (150, 9), (150, 11), (150, 11)]
-    ):
-        log(record(step, prompt, generated))
-    assert [step.only_decodes for step in log.steps] == [False, False, True, True, True, False]
+    backend = ModuleType("backend")
+    ops = ("prefill_attention", "decode_attention")
+    vars(backend).update({"__all__": ops, **{name: lambda: None for name in ops}})
+    timer = OpTimer(backend)
+    log = StepLog(timer)
+    generated = 0
+    for called, tokens in [("pd", 1), ("p", 0), ("d", 3), ("d", 3), ("pd", 3), ("d", 2)]:
+        if "p" in called:
+            timer.kernels.prefill_attention()
+        if "d" in called:
+            timer.kernels.decode_attention()
+        generated += tokens
+        fields = {"generated_tokens": generated, "prompt_tokens": 99}  # counted when rows begin
+        log(StepRecord(**{**dict.fromkeys(StepRecord.__dataclass_fields__, 0), **fields}))
+    only_decode = [False, False, True, True, False, True]
+    assert [step.only_decodes for step in log.steps] == only_decode
     assert log.decode_steps == log.steps[2:4]
 
 
@@ -166,8 +167,9 @@ class TestNeighbours:
 
 class TestMeasure:
     def test_counts_what_was_asked_for(self) -> None:
-        engine = TINY.engine(**FLOAT32, block_size=16)
-        figures, answers = measure(engine, Workload(4, 64, 8, 6).requests(512))
+        timer = OpTimer(cpu)
+        engine = TINY.engine(timer.kernels, **FLOAT32, block_size=16)
+        figures, answers = measure(engine, Workload(4, 64, 8, 6).requests(512), timer)
         assert [answer.request.index for answer in answers] == [0, 1, 2, 3]
         assert (figures.rows, figures.prompt_tokens, figures.generated_tokens) == (4, 288, 24)
         assert figures.cached_tokens == 3 * 64
@@ -177,12 +179,20 @@ class TestMeasure:
         assert figures.decode_step is not None
         assert figures.decode_step.count == 5
         assert 0 < figures.prefill_s + figures.decode_s <= figures.total_s
-        assert figures.ops == {}
 
     def test_a_row_that_cannot_run_ends_it(self) -> None:
-        engine = TINY.engine(**FLOAT32, num_blocks=2)
+        timer = OpTimer(cpu)
+        engine = TINY.engine(timer.kernels, **FLOAT32, num_blocks=2)
         with pytest.raises(UsageError, match=r"row 0 cannot be run: .*--num-blocks"):
-            measure(engine, Workload(2, 64, 8, 6).requests(512))
+            measure(engine, Workload(2, 64, 8, 6).requests(512), timer)
+
+    def test_a_prompt_in_chunks_is_prefill_to_its_end(self) -> None:
+        timer = OpTimer(cpu)
+        engine = TINY.engine(timer.kernels, **FLOAT32, max_num_batched_tokens=16)
+        figures, _ = measure(engine, Workload(1, 0, 50, 4).requests(512), timer)
+        assert figures.decode_step is not None
+        assert figures.decode_step.count == 3
+        assert "prefill_attention" not in figures.decode_ops
 
 
 class TestThroughput:
@@ -190,25 +200,25 @@ class TestThroughput:
 
     def test_settings_take_turns_and_agree(self) -> None:
         said: list[str] = []
-        changes = {"prefix_caching": False, "max_num_seqs": 2}
-        bench = ThroughputBench(TINY, self.workload, FLOAT32, changes, "no-cache", repeat=2)
+        other = Comparison("no-cache", {"prefix_caching": False, "max_num_seqs": 2})
+        bench = ThroughputBench(TINY, self.workload, FLOAT32, other, repeat=2)
         result = bench.run(said.append)
         turns = [line.split(",")[0] for line in said if " of 2" in line]
-        assert turns == ["pagedrun", "--no-cache", "--no-cache", "pagedrun"]
+        assert turns == ["pagedrun", "no-cache", "no-cache", "pagedrun"]
         ours, other = result["contenders"]
         assert (ours["runs"][0]["decode_rows"], other["runs"][0]["decode_rows"]) == (6, 2)
         assert (ours["runs"][0]["hit_rate"] > 0, other["runs"][0]["hit_rate"]) == (True, 0.0)
         (ratio,) = result["ratios"]
-        assert (ratio["name"], ratio["rows_alike"], ratio["rows"]) == ("--no-cache", 6, 6)
+        assert (ratio["name"], ratio["rows_alike"], ratio["rows"]) == ("no-cache", 6, 6)
         times = [[run["total_s"] for run in each["runs"]] for each in (ours, other)]
         expected = Spread.of_ratios(times[1], times[0])
         assert expected is not None
         assert ratio["end_to_end"] == expected.to_dict()
 
     def test_a_setting_is_not_compared_with_itself(self) -> None:
-        changes = {"prefix_caching": True}
-        bench = ThroughputBench(TINY, self.workload, FLOAT32, changes, "prefix-caching")
-        with pytest.raises(UsageError, match="--compare prefix-caching is what the other flags"):
+        other = Comparison("--prefix-caching", {"prefix_caching": True})
+        bench = ThroughputBench(TINY, self.workload, FLOAT32, other)
+        with pytest.raises(UsageError, match="--compare: --prefix-caching is what the other flags"):
             bench.run(silent)
 
 
@@ -267,22 +277,40 @@ class TestTransformers:
         assert peer.run(requests)[0].batch_rows == 1
 
 
-class TestAttentionAlone:
-    def test_reads_the_prefix_s_blocks_by_every_row_and_its_own(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        seen: list[tuple[Any, ...]] = []
-        monkeypatch.setattr(cpu, "decode_attention", lambda *args: seen.append(args))
-        layout = KVLayout(2, 2, 16, torch.float32)
-        workload = Workload(rows=3, shared=40, unique=7, output=8)
-        alone = AttentionAlone(layout, 4, 16, workload, weight_bytes=1000)
-        assert alone.seconds() > 0
-        assert len(seen) == layout.num_layers
-        q, keys, _, tables, rows, lengths, *_ = seen[0]
-        assert q.shape == (3, 4, 16)
-        assert tables.tolist() == [[0, 1, 2, 3], [0, 1, 4, 5], [0, 1, 6, 7]]
-        assert (len(keys), rows.tolist()) == (8, [0, 1, 2])
-        assert lengths.tolist() == [40 + 7 + 4] * 3
+class TestSharingSwitch:
+    def test_alone_every_token_is_read_by_the_decode_kernel(self) -> None:
+        switch = SharingSwitch(cpu)
+        timer = OpTimer(switch.kernels)
+        engine = TINY.engine(timer.kernels, **FLOAT32)
+        workload = Workload(rows=4, shared=512, unique=8, output=4)
+        ratio = {}
+        for name, alone in (("once", None), ("alone", switch), ("once again", None)):
+            contender = EngineContender(name, engine, timer, alone)
+            figures, ratio[name] = contender.run(workload.requests(512))
+            assert figures.hit_rate > 0.7
+        assert ratio["once"] == ratio["once again"]
+        assert ratio["once"] == ratio["alone"]  # float32: rounding changes no token
+
+    def test_what_the_decode_kernel_is_given(self) -> None:
+        seen: list[Any] = []
+        backend = ModuleType("backend")
+        vars(backend).update({name: getattr(cpu, name) for name in cpu.__all__})
+
+        def decode_attention(*args: Any) -> Any:
+            seen.append(args[8])
+            return cpu.decode_attention(*args)
+
+        vars(backend).update(__all__=cpu.__all__, decode_attention=decode_attention)
+        switch = SharingSwitch(backend)
+        timer = OpTimer(switch.kernels)
+        engine = TINY.engine(timer.kernels, **FLOAT32)
+        requests = Workload(rows=4, shared=512, unique=8, output=3).requests(512)
+        EngineContender("alone", engine, timer, switch).run(requests)
+        assert seen
+        assert all(prefix is None for prefix in seen)
+        seen.clear()
+        EngineContender("once", engine, timer).run(requests)
+        assert any(prefix is not None for prefix in seen)
 
 
 class TestPrefix:
@@ -294,12 +322,7 @@ class TestPrefix:
         assert places == [(0, 1), (0, 3), (64, 1), (64, 3)]
         for point in points:
             assert list(point["modes"]) == [mode.value for mode in Mode]
-            assert set(point["ratios"]) == {
-                "once_over_reread",
-                "caching_over_none",
-                "once_over_alone",
-            }
-            assert point["attention_alone_s"]["count"] == 1
+            assert set(point["ratios"]) == {"once_over_reread", "caching_over_none"}
             assert point["skipped"] == []
             for mode in point["modes"].values():
                 assert 0 < mode["decode_attention_s"]["median"] < mode["decode_step_s"]["median"]
