@@ -20,6 +20,7 @@ from pagedrun.paged.models.decoder import Decoder, ReadTensor
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
 from pagedrun.paged.plan import Plan
 from pagedrun.paged.precision import choose_dtype
+from pagedrun.paged.prefix_tree import MIN_READ_ONCE_ROWS
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
 from pagedrun.paged.run import Run, Window
@@ -73,16 +74,16 @@ class Engine:
         return other
 
     def warm_up(self) -> None:
-        """Compile the kernels that runs will use, by a run of two rows that share a partition.
+        """Compile the kernels that runs will use, by samples enough to read their prompt together.
 
         The first use on a machine takes tens of seconds; the machine code is kept on disk.
         """
         began = time.perf_counter()
-        params = SamplingParams(max_tokens=2, ignore_eos=True)
-        shared = (0,) * max(1, min(PARTITION_TOKENS, self.max_model_len - 3))
-        prompts = [(*shared, last) for last in (0, 1)]
-        requests = [Request(index, prompt, params) for index, prompt in enumerate(prompts)]
-        for _ in self.start(requests):
+        params = SamplingParams(
+            max_tokens=2, ignore_eos=True, temperature=1.0, n=MIN_READ_ONCE_ROWS
+        )
+        prompt = (0,) * max(1, min(PARTITION_TOKENS + 1, self.max_model_len - 2))
+        for _ in self.start([Request(0, prompt, params)]):
             pass
         self._times["compile_s"] = time.perf_counter() - began
 

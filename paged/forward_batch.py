@@ -186,11 +186,11 @@ def _decode_inputs(
 ) -> DecodeInputs | None:
     if not len(rows):
         return None
-    shared = np.array([chunk.sequence.num_shared_tokens for chunk in chunks], dtype=np.int32)
+    prefixes = np.array([chunk.sequence.num_read_once_tokens for chunk in chunks], dtype=np.int32)
     return DecodeInputs(
         table_rows=torch.from_numpy(rows),
         context_lens=torch.from_numpy((positions + 1).astype(np.int32)),
         prefixes=group_prefixes(
-            tables, rows, shared[rows] // PARTITION_TOKENS, block_size, share=prefix_once
+            tables, rows, prefixes[rows] // PARTITION_TOKENS, block_size, share=prefix_once
         ),
     )

@@ -22,6 +22,7 @@ class Sequence:
     request: Request
     block_keys: list[BlockKey]
     num_shared_tokens: int = 0  # leading prompt tokens that another row, or sample, has as well
+    num_read_once_tokens: int = 0  # those of them that attention reads for all rows together
     num_keep_blocks: int = 0  # leading blocks that the next row of the plan needs again
     group: tuple[int, int] = (0, 0)  # window and subtree whose rows teach how long answers get
     sample_index: int = 0
@@ -45,6 +46,7 @@ class Sequence:
         block_keys: list[BlockKey],
         *,
         num_shared_tokens: int = 0,
+        num_read_once_tokens: int = 0,
         num_keep_blocks: int = 0,
         group: tuple[int, int] = (0, 0),
     ) -> "Sequence":
@@ -53,6 +55,7 @@ class Sequence:
             request,
             block_keys,
             num_shared_tokens=num_shared_tokens,
+            num_read_once_tokens=num_read_once_tokens,
             num_keep_blocks=num_keep_blocks,
             group=group,
             pending_samples=tuple(range(request.params.n)),
@@ -93,6 +96,7 @@ class Sequence:
             request=self.request,
             block_keys=self.block_keys,
             num_shared_tokens=self.num_shared_tokens,
+            num_read_once_tokens=self.num_read_once_tokens,
             num_keep_blocks=self.num_keep_blocks,
             group=self.group,
             sample_index=sample_index,

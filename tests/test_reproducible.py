@@ -48,8 +48,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return [rng.randrange(256) for _ in range(count)]
 
     company, task = tokens(270), tokens(150)
-    prompts = [company + tokens(rng.randrange(1, 60)) for _ in range(9)]
-    prompts += [company + task + tokens(rng.randrange(1, 60)) for _ in range(9)]
+    prompts = [company + tokens(rng.randrange(1, 60)) for _ in range(5)]
+    prompts += [company + task + tokens(rng.randrange(1, 60)) for _ in range(16)]
     prompts += [tokens(rng.randrange(1, 300)) for _ in range(9)]
     prompts += [company[:128], company[:128], company + task, company[:16], [5]]
     rng.shuffle(prompts)
