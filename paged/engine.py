@@ -37,6 +37,10 @@ class Engine:
     Raises `ModelError` when the model folder cannot be used.
     """
 
+    # How many steps the host is behind the device. On a CPU they are the same, so there is nothing
+    # to gain.
+    lag = 0
+
     def __init__(
         self,
         config: EngineConfig,
@@ -129,6 +133,7 @@ class Engine:
             memory=memory,
             times=self._times,
             on_step=on_step,
+            lag=self.lag,
         )
 
     def _windows(

@@ -1,7 +1,7 @@
 """ForwardBatch: a scheduled batch as the plain tensors that the model reads."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.prefix_sharing import group_prefixes
 from pagedrun.paged.scheduled_batch import ScheduledBatch, ScheduledChunk
+from pagedrun.paged.sequence import UNKNOWN_TOKEN
 
 NO_SLOT = -1  # the token's key and value are in the cache already
 
@@ -63,6 +64,18 @@ class ForwardBatch:
     prefill: PrefillInputs | None
     decode: DecodeInputs | None
     logits_rows: Tensor
+
+    def with_known_ids(self, ids: Tensor, rows: list[int]) -> "ForwardBatch":
+        """Return the batch with its unknown input tokens filled in on the device.
+
+        ids: [n] int64, tokens sampled in the step before. rows: which of them the batch's unknown
+        tokens are, in their order. Where there was no choice any token will do: what follows from
+        it is thrown away.
+        """
+        input_ids = self.input_ids.clone()
+        unknown = input_ids == UNKNOWN_TOKEN
+        input_ids[unknown] = ids[torch.tensor(rows)].clamp(min=0)
+        return replace(self, input_ids=input_ids)
 
     @classmethod
     def build(

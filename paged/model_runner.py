@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from pagedrun.paged.forward_batch import ForwardBatch
+from pagedrun.paged.in_flight import InFlight
 from pagedrun.paged.kv_cache import KVCache
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.scheduled_batch import ScheduledBatch
+from pagedrun.paged.sequence import UNKNOWN_TOKEN
 
 
 @dataclass(slots=True)
@@ -34,12 +36,32 @@ class ModelRunner:
         self.reads = AttentionReads()
 
     @torch.inference_mode()
-    def run(self, batch: ScheduledBatch) -> Tensor:
-        """Return [num_logits, vocab_size]: a row for each chunk that samples, in order."""
+    def run(self, batch: ScheduledBatch, before: InFlight | None = None) -> Tensor:
+        """Return [num_logits, vocab_size]: a row for each chunk that samples, in order.
+
+        `before` is the step whose tokens are not known yet, if the batch goes on from them.
+        """
         self._cache.transfer(batch.transfers)
         forward = ForwardBatch.build(batch, self._cache.block_size, prefix_once=self._prefix_once)
+        sources = _unknown_rows(batch, before)
+        if before is not None and sources:
+            forward = forward.with_known_ids(before.ids, sources)
         for window, num_layers in self._layers_of_window.items():
             read, without_sharing = forward.tokens_read(window)
             self.reads.layer_tokens += read * num_layers
             self.reads.layer_tokens_without_sharing += without_sharing * num_layers
         return self._model.logits(forward, self._cache)
+
+
+def _unknown_rows(batch: ScheduledBatch, before: InFlight | None) -> list[int]:
+    """Return where, among the tokens of the step before, those are that the batch begins with."""
+    unknown = [
+        chunk.sequence
+        for chunk in batch.chunks
+        if chunk.samples and chunk.sequence.output_token_ids[-1:] == [UNKNOWN_TOKEN]
+    ]
+    if not unknown:
+        return []
+    assert before is not None, "a token is unknown that no step is computing"
+    rows = before.rows()
+    return [rows[sequence] for sequence in unknown]

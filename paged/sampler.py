@@ -23,13 +23,15 @@ class Sampler:
         self._kernels = kernels
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, sequences: Seq[Sequence]) -> list[list[int]]:
-        """Return a token for each pending sample of each sequence, or `NO_TOKEN`.
+    def sample(self, logits: Tensor, sequences: Seq[Sequence]) -> Tensor:
+        """Choose a token for each pending sample of each sequence.
 
         logits: [len(sequences), vocab_size], the row of each sequence's last token.
+        Returns [num_pending_samples] int64, one sequence's after the other's; `NO_TOKEN` where
+        there is no choice.
         """
         if not sequences:
-            return []
+            return torch.empty(0, dtype=torch.int64, device=logits.device)
         logits = self._forbid_early_stops(logits, sequences)
         draws = [
             (row, sequence.request, sample, sequence.num_tokens)
@@ -38,7 +40,7 @@ class Sampler:
         ]
         rows = [row for row, *_ in draws]
         params = [request.params for _, request, *_ in draws]
-        ids = self._kernels.sample(
+        ids: Tensor = self._kernels.sample(
             logits if rows == list(range(len(logits))) else logits[torch.tensor(rows)],
             temperature=torch.tensor([p.temperature for p in params]),
             top_k=torch.tensor([p.top_k for p in params], dtype=torch.int32),
@@ -48,9 +50,8 @@ class Sampler:
             row=torch.tensor([request.index for _, request, *_ in draws]),
             sample=torch.tensor([sample for *_, sample, _ in draws]),
             position=torch.tensor([position for *_, position in draws]),
-        ).tolist()
-        chosen = iter(ids)
-        return [[next(chosen) for _ in sequence.pending_samples] for sequence in sequences]
+        )
+        return ids
 
     def _forbid_early_stops(self, logits: Tensor, sequences: Seq[Sequence]) -> Tensor:
         early = [
