@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from pagedrun.paged.device import Device, HostCopy
 from pagedrun.paged.sequence import Sequence
 
 
@@ -12,19 +13,26 @@ from pagedrun.paged.sequence import Sequence
 class InFlight:
     """The tokens that a step samples, and whose they are.
 
-    ids: [num_sampled] int64 on the device, or `NO_TOKEN` where the logits hold no choice.
-    sequences: whose token each is. places: [num_sampled], where it goes in the sequence's
-    `output_token_ids`.
+    ids: [num_sampled] int64 on the device, or `NO_TOKEN` where the logits hold no choice. copy: the
+    same on their way to the host. sequences: whose token each is. places: [num_sampled], where it
+    goes in the sequence's `output_token_ids`.
     """
 
     ids: Tensor
+    copy: HostCopy
     sequences: Seq[Sequence]
     places: Seq[int]
 
     @classmethod
-    def launched(cls, ids: Tensor, grown: Seq[Sequence]) -> "InFlight":
+    def launched(cls, ids: Tensor, grown: Seq[Sequence], device: Device) -> "InFlight":
         """Return the step that has just made `grown` one token longer."""
-        return cls(ids, grown, [len(sequence.output_token_ids) - 1 for sequence in grown])
+        places = [len(sequence.output_token_ids) - 1 for sequence in grown]
+        return cls(ids, device.to_host(ids), grown, places)
+
+    def wait(self) -> list[int]:
+        """Return the tokens, when they are there."""
+        ids: list[int] = self.copy.wait().tolist()
+        return ids
 
     def rows(self) -> dict[Sequence, int]:
         """Return where each sequence's token is in `ids`."""

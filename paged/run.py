@@ -1,8 +1,8 @@
 """Run: the loop. Schedule a step, launch it, update; look at its tokens; yield what is finished.
 
-The tokens of a step may be looked at one step late (`lag`), so that a device computes the next
-step while the host stops, decodes and writes. What a row's step computed after its stop token is
-then thrown away; the answers are the same.
+The tokens of a step may be looked at one step late (`Device.lag`), so that a device computes the
+next step while the host stops, decodes and writes. What a row's step computed after its stop token
+is then thrown away; the answers are the same.
 """
 
 import time
@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
-from types import ModuleType
 from typing import Any
 
 from pagedrun.paged.block_pool import BlockPool
+from pagedrun.paged.device import Device
 from pagedrun.paged.duplicates import fan_out
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, RowError
@@ -65,7 +65,7 @@ class Run:
         engine_config: EngineConfig,
         model: Decoder,
         tokenizer: Tokenizer,
-        kernels: ModuleType,
+        device: Device,
         windows: Iterable[Window],
         num_blocks: int,
         num_host_blocks: int,
@@ -73,9 +73,7 @@ class Run:
         memory: HostMemory,
         times: Mapping[str, float],
         on_step: Callable[[StepRecord], None] | None,
-        lag: int,
     ) -> None:
-        """Run `windows`; `lag` is 1 if the host looks at tokens a step late, 0 if it does not."""
         config = engine_config
         eos_token_ids = model.config.eos_token_ids
         layout = model.kv_layout
@@ -86,7 +84,7 @@ class Run:
         self._times = {**times, "plan_s": 0.0}
         self._on_step = on_step
         self.pool = BlockPool(num_blocks, config.block_size)
-        self.cache = KVCache(layout, config.block_size, num_blocks, num_host_blocks, kernels)
+        self.cache = KVCache(layout, config.block_size, num_blocks, num_host_blocks, device)
         self.scheduler = Scheduler(
             self.pool,
             SwapSpace(num_host_blocks),
@@ -103,8 +101,13 @@ class Run:
             achievable_hit_tokens=0,
             num_shared_blocks_planned=0,
         )
-        self._runner = ModelRunner(model, self.cache, prefix_once=config.prefix_once)
-        self._sampler = Sampler(eos_token_ids, kernels)
+        self._runner = ModelRunner(
+            model,
+            self.cache,
+            Sampler(eos_token_ids, device),
+            device,
+            prefix_once=config.prefix_once,
+        )
         self._stop_rule = StopRule(tokenizer, eos_token_ids)
         self._outputs: dict[int, list[SampleOutput]] = {}
         self._asked: dict[int, list[Request]] = {}  # who waits for the answer to a request
@@ -113,7 +116,7 @@ class Run:
         self._num_planned = 0  # sequences that the scheduler has not asked for yet
         self._num_finished = 0
         self._num_steps = 0
-        self._lag = lag
+        self._device = device
         self._in_flight: deque[InFlight] = deque()
 
     def __iter__(self) -> Iterator[Completion]:
@@ -122,7 +125,7 @@ class Run:
         while self.scheduler.has_work or self._in_flight:
             yield from self._refused()
             launched = self._launch() if self.scheduler.has_work else False
-            while len(self._in_flight) > self._lag * launched:
+            while len(self._in_flight) > self._device.lag * launched:
                 yield from self._settle(self._in_flight.popleft())
             self.statistics.run_s = time.perf_counter() - began
             self._record_step()
@@ -172,12 +175,11 @@ class Run:
                 f"{len(self.scheduler.waiting)} waiting, {self.pool.num_free} of "
                 f"{self.pool.num_blocks} blocks free; please report this"
             )
-        logits = self._runner.run(batch, before)
+        ids = self._runner.run(batch, before)
         self.statistics.note_step(batch, self.pool)
-        sampling = [chunk.sequence for chunk in batch.chunks if chunk.samples]
-        ids = self._sampler.sample(logits, sampling)
+        sampling = (chunk.sequence for chunk in batch.chunks if chunk.samples)
         unknown = ([UNKNOWN_TOKEN] * len(sequence.pending_samples) for sequence in sampling)
-        step = InFlight.launched(ids, self.scheduler.update(batch, unknown))
+        step = InFlight.launched(ids, self.scheduler.update(batch, unknown), self._device)
         for sequence in step.sequences:
             if len(sequence.output_token_ids) == sequence.request.params.max_tokens:
                 self.scheduler.retire(sequence)
@@ -187,9 +189,7 @@ class Run:
     def _settle(self, step: InFlight) -> Iterator[Completion]:
         """Look at the tokens of a step, and finish the sequences that they end."""
         failed: dict[int, Request] = {}
-        for sequence, place, token in zip(
-            step.sequences, step.places, step.ids.tolist(), strict=True
-        ):
+        for sequence, place, token in zip(step.sequences, step.places, step.wait(), strict=True):
             if place >= len(sequence.output_token_ids):
                 continue  # the token before has ended the sequence
             if token == NO_TOKEN:

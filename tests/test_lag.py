@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pagedrun.paged.device import Device
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.foresight import Foresight
@@ -51,8 +53,8 @@ def requests() -> list[Request]:
 
 def answers(folder: Path, lag: int, **engine: Any) -> tuple[dict[int, Completion], Run]:
     config = EngineConfig(model=folder, dtype="float32", **engine)
-    loaded = Engine(config, ModelConfig.from_folder(folder), Tokenizer.from_folder(folder))
-    loaded.lag = lag
+    device = replace(Device.choose("cpu"), lag=lag)
+    loaded = Engine(config, ModelConfig.from_folder(folder), Tokenizer.from_folder(folder), device)
     run = loaded.start(requests(), on_step=lambda _: run.scheduler.check())
     got = {completion.request.index: completion for completion in run}
     assert not run.scheduler.ending
