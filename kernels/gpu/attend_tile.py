@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from pagedrun.kernels.gpu.kv_tile import load_scales, load_tile, token_offsets
+from pagedrun.kernels.gpu.matrix_product import multiply
 from pagedrun.kernels.gpu.softmax_state import bend_scores, weigh_scores
 
 
@@ -49,7 +50,8 @@ def attend_tile(
         table, start, kv_head, visible, key_stride, TILE, BLOCK_SIZE, HEAD_DIM, MASKED
     )
     keys = load_tile(key_cache, offsets, visible, query, HEAD_DIM, WIDTH, MASKED, EVICT)
-    scores = tl.dot(query, tl.trans(keys), input_precision="ieee")
+    scores = tl.zeros((query.shape[0], TILE), tl.float32)
+    scores = multiply(query, tl.trans(keys), scores)
     if key_scales is not None:
         offsets = token_offsets(
             table, start, kv_head, visible, key_scale_stride, TILE, BLOCK_SIZE, 1, MASKED
@@ -71,5 +73,5 @@ def attend_tile(
             table, start, kv_head, visible, value_scale_stride, TILE, BLOCK_SIZE, 1, MASKED
         )
         weights *= load_scales(value_scales, offsets, visible, MASKED)[None, :]
-    total = tl.dot(weights.to(query.dtype), values, total, input_precision="ieee")
+    total = multiply(weights.to(query.dtype), values, total)
     return peak, mass, total

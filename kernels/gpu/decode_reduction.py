@@ -79,14 +79,14 @@ def merge_run(
     """Merge the states at first, first + stride, .. into that of one query head."""
     columns = tl.arange(0, WIDTH)
     inside = (columns < HEAD_DIM)[None, :]
-    one = tl.arange(0, 1)
+    state = first + tl.arange(0, 1)
     # Loads of several states ahead: one after another they would cost their latency each.
-    for index in tl.range(count, num_stages=4):
-        state = first + index.to(tl.int64) * stride + one
+    for _ in tl.range(count, num_stages=4):
         next_total = tl.load(
             totals + state[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0
         )
         peak, mass, total = merge_states(
             peak, mass, total, tl.load(peaks + state), tl.load(masses + state), next_total
         )
+        state += stride
     return peak, mass, total
