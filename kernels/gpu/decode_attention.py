@@ -45,10 +45,11 @@ def decode_tile(head_dim: int, dtype: torch.dtype, on: Chip) -> DecodeTile:
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
         return DecodeTile(16 if width > 128 else 32, 4, 2)
     if on.backend == "hip":
-        return DecodeTile(32 if width > 128 else 64, 4, 1 if width > 128 else 2)
+        return DecodeTile(32 if width > 128 else 64, 4, 1)
+    # Block ids are loaded a stage ahead of keys: 3 stages hold one tile of keys ahead, 5 hold two.
     if width > 128:
-        return DecodeTile(32, 4, 3)
-    return DecodeTile(64, 4, 3 if on.arch == 80 else 4)
+        return DecodeTile(32, 4, 3 if on.arch == 80 else 5)
+    return DecodeTile(64, 4, 3 if on.arch == 80 else 5)
 
 
 def decode_attention(

@@ -14,6 +14,9 @@ def multiply(a, b, total) -> Any:
 
     float32 operands are not rounded to what tensor cores hold.
     """
-    if INTERPRETED:  # which takes a bfloat16 for the integer that has the same bits
-        a, b = a.to(tl.float32), b.to(tl.float32)
+    if INTERPRETED:
+        # It takes a bfloat16 for the integer with the same bits. And the float32 product of the
+        # library behind it gives a row other bits where it stands elsewhere, unlike a GPU's.
+        wide = tl.dot(a.to(tl.float32).to(tl.float64), b.to(tl.float32).to(tl.float64))
+        return (wide + total.to(tl.float64)).to(tl.float32)
     return tl.dot(a, b, total, input_precision="ieee")
