@@ -86,7 +86,7 @@ def decode_float8(bits) -> Any:
     wide = bits.to(tl.uint16)
     shifted = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
     values = shifted.to(tl.float16, bitcast=True) * 256.0
-    return tl.where((wide & 0x7F) == 0x7F, float("nan"), values.to(tl.float32)).to(tl.float16)
+    return tl.where((wide & 0x7F) == 0x7F, tl.full(values.shape, float("nan"), tl.float16), values)
 
 
 @triton.jit
