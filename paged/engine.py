@@ -14,7 +14,8 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.device import Device
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import RowError
-from pagedrun.paged.memory import HostMemory, choose_num_blocks
+from pagedrun.paged.gpu_memory import gpu_budget
+from pagedrun.paged.memory import MemoryBudget, choose_num_blocks
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.decoder import Decoder, ReadTensor
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
@@ -102,7 +103,7 @@ class Engine:
         """
         config = self.config
         bytes_per_block = self.model.kv_layout.bytes_per_token * config.block_size
-        memory = HostMemory.read()
+        budget = self._budget()
 
         def num_blocks(num_needed: int) -> int:
             return choose_num_blocks(
@@ -110,7 +111,7 @@ class Engine:
                 num_needed=max(num_needed, 1),
                 num_blocks=config.num_blocks,
                 kv_cache_memory_bytes=config.kv_cache_memory_bytes,
-                available=memory.available,
+                budget=budget,
             )
 
         most = num_blocks(sys.maxsize)
@@ -126,9 +127,21 @@ class Engine:
             num_blocks=num_blocks(needed),
             num_host_blocks=config.swap_space_bytes // bytes_per_block,
             max_model_len=self._longest(requests),
-            memory=memory,
+            budget=budget,
             times=self._times,
             on_step=on_step,
+        )
+
+    def _budget(self) -> MemoryBudget:
+        """Return what the pool may take of the memory that it will lie in."""
+        if not self.device.is_gpu:
+            return MemoryBudget.of_host()
+        return gpu_budget(
+            self.model,
+            self.device,
+            num_tokens=self.config.max_num_batched_tokens,
+            num_logits=self.config.max_num_seqs,
+            utilization=self.config.gpu_memory_utilization,
         )
 
     def _windows(
