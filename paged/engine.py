@@ -13,7 +13,7 @@ from pagedrun.kernels import threads
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.device import Device
 from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import RowError
+from pagedrun.paged.errors import RowError, UsageError
 from pagedrun.paged.gpu_memory import gpu_budget
 from pagedrun.paged.memory import MemoryBudget, choose_num_blocks
 from pagedrun.paged.model_config import ModelConfig
@@ -115,6 +115,7 @@ class Engine:
             )
 
         most = num_blocks(sys.maxsize)
+        self._check_fit(most)
         first = self._window(requests, most, after=None, has_next=more is not None)
         # What later windows need is not known yet.
         needed = first.plan.num_blocks_needed(config.max_num_seqs) if more is None else most
@@ -131,6 +132,16 @@ class Engine:
             times=self._times,
             on_step=on_step,
         )
+
+    def _check_fit(self, num_blocks: int) -> None:
+        """Raise `UsageError` if the pool cannot hold one row of the length that was asked for."""
+        size, asked = self.config.block_size, self.config.max_model_len
+        fits = num_blocks * size + 1  # the last token is never stored
+        if asked is not None and min(asked, self.max_model_len) > fits:
+            raise UsageError(
+                f"--max-model-len {asked} does not fit: the KV pool has room for {num_blocks} "
+                f"blocks of {size} tokens; the largest that fits is --max-model-len {fits}"
+            )
 
     def _budget(self) -> MemoryBudget:
         """Return what the pool may take of the memory that it will lie in."""
