@@ -55,7 +55,7 @@ def launch_copies(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tasks", "num_ids"])
 def _copy_blocks(
     source,
     target,

@@ -8,7 +8,9 @@ import os  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from types import ModuleType  # noqa: E402
+from typing import Any  # noqa: E402
 
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
@@ -28,6 +30,29 @@ GPU_MARKS = () if INTERPRETS else (pytest.mark.gpu,)
 def gpu_device(request: pytest.FixtureRequest) -> torch.device:
     """Where `kernels.gpu` works: a GPU, else the CPU, where its kernels are interpreted."""
     return torch.device(request.param)
+
+
+@pytest.fixture(autouse=True)
+def bfloat16_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the interpreter multiply bfloat16: it holds them as uint16, and multiplies these."""
+    if not INTERPRETS:
+        return
+    from triton import language
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    multiply = InterpreterBuilder.create_dot
+
+    def widen(operand: Any) -> Any:
+        if operand.dtype.scalar != language.bfloat16:
+            return operand
+        return TensorHandle(
+            (operand.data.astype(np.uint32) << 16).view(np.float32), language.float32
+        )
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return multiply(self, widen(a), widen(b), *rest)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
 
 
 @dataclass(frozen=True, slots=True)
