@@ -34,9 +34,8 @@ def tile_of(out_features: int, dtype: torch.dtype, device_chip: chip.Chip) -> Ma
     columns = 128 if out_features >= 128 * device_chip.num_processors else 64
     if device_chip.backend == "hip":
         return MatmulTile(128, columns, 64, num_warps=8, num_stages=2)
-    if device_chip.arch == 90 or device_chip.arch == 100:
-        return MatmulTile(128, columns, 64, num_warps=8, num_stages=3)
-    return MatmulTile(128, columns, 32, num_warps=8, num_stages=3)
+    depth = 64 if device_chip.shared_memory >= 200 << 10 else 32
+    return MatmulTile(128, columns, depth, num_warps=8, num_stages=3)
 
 
 class PackedLinear:

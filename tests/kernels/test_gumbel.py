@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,8 @@ from pagedrun.kernels.gpu.gumbel import exact_noise, noise
 EDGES = [0, 1, 2, 2**31 - 1, 2**31, 2**32 - 2**29 - 1, 2**32 - 2**29, 2**32 - 2, 2**32 - 1]
 
 
-@triton.jit
-def both(words, narrow, wide, SIZE: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def both(words: Any, narrow: Any, wide: Any, SIZE: tl.constexpr) -> None:
     at = tl.arange(0, SIZE)
     drawn = tl.load(words + at).to(tl.uint32)
     tl.store(narrow + at, noise(drawn))
