@@ -38,13 +38,14 @@ def test_blocks_larger_than_a_tile_arrive_whole(gpu_device: torch.device) -> Non
 
 def test_pools_of_more_than_two_to_the_31_elements(gpu_device: torch.device) -> None:
     """Single bytes; of a memory that the system gives out by the page, few are touched."""
-    num_blocks = 2**18 + 5
-    kv_cache = torch.empty(1, 2, num_blocks, 1, 64, 64, dtype=torch.int8, device=gpu_device)
-    assert kv_cache.numel() > 2**31
+    num_blocks = 2**17 + 5
+    kv_cache = torch.empty(3, 2, num_blocks, 1, 64, 64, dtype=torch.int8, device=gpu_device)
+    assert kv_cache[2, 1].storage_offset() > 2**31
     last = num_blocks - 1
     kv_cache[:, 0, 3], kv_cache[:, 1, 3], kv_cache[:, :, 0] = 11, 22, 33
+    kv_cache[:, :, [last, 1]] = 0
     ids = torch.tensor([3, 0], device=gpu_device), torch.tensor([last, 1], device=gpu_device)
     gpu.copy_blocks(kv_cache, *ids)
-    assert (kv_cache[0, 0, last] == 11).all()
-    assert (kv_cache[0, 1, last] == 22).all()
-    assert (kv_cache[0, :, 1] == 33).all()
+    assert (kv_cache[:, 0, last] == 11).all()
+    assert (kv_cache[:, 1, last] == 22).all()
+    assert (kv_cache[:, :, 1] == 33).all()
