@@ -1,4 +1,9 @@
-"""Root-mean-square normalisation, one row in each program."""
+"""Root-mean-square normalisation, one row in each program.
+
+A row's bytes do not depend on the number of rows. They may depend on whether rows begin on 16
+bytes, since Triton chooses by it which thread holds which elements, and thereby the order of the
+sum: the tensors of a run are either all aligned or none.
+"""
 
 import torch
 import triton

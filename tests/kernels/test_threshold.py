@@ -15,7 +15,7 @@ def thresholds(
     z: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, device: torch.device
 ) -> tuple[float, Tensor]:
     """Return the threshold of one row and the memory behind its short list."""
-    chunks = (z / temperature).split(CHUNK)
+    chunks = torch.split(z / temperature, CHUNK)
     peaks = torch.stack([chunk.max() for chunk in chunks])[None].to(device)
     lists = torch.full((2, CAPACITY.value), torch.nan, device=device)
     lows = torch.empty(1, device=device)
