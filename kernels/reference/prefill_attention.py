@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.decode_attention import gather_context
 
 
@@ -16,6 +17,8 @@ def prefill_attention(
     first_positions: Tensor,
     scale: float,
     window: int | None,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
 ) -> Tensor:
     """Return causal attention for chunks of consecutive queries, each over its own context.
 
@@ -28,6 +31,9 @@ def prefill_attention(
     The query at position p sees positions 0 .. p, or only the last `window` of them. Slots beyond
     a chunk's last position are never read into the result. A NaN or infinity in a key or value
     makes the queries that see it NaN, and no others.
+
+    softcap: scores times scale become `softcap * tanh(score / softcap)`, or None (Gemma Team 2024,
+    "Gemma 2", section 2). scales: those of caches in int8 or float8_e4m3fn, see `KVScales`.
     Returns [num_tokens, num_heads, head_dim] in the dtype of `q`.
     """
     out = torch.empty_like(q)
@@ -37,12 +43,19 @@ def prefill_attention(
         num_queries = rows.stop - rows.start
         key = gather_context(key_cache, block_tables[table], first + num_queries)
         value = gather_context(value_cache, block_tables[table], first + num_queries)
+        if scales is not None:
+            key, value = (
+                codes * gather_context(each.unsqueeze(-1), block_tables[table], codes.shape[1])
+                for codes, each in ((key, scales.keys), (value, scales.values))
+            )
         positions = torch.arange(first + num_queries, device=q.device)
         distance = positions[first:, None] - positions[None, :]  # [num_queries, num_keys]
         visible = distance >= 0 if window is None else (distance >= 0) & (distance < window)
         # [num_queries, heads, dim] -> [kv_heads, group, num_queries, dim]
         query = torch.unflatten(q[rows].to(key.dtype).transpose(0, 1), 0, (len(key), -1))
         scores = query @ key.transpose(1, 2).unsqueeze(1) * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
         weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
         finite = (key.isfinite() & value.isfinite()).all(dim=-1)  # [kv_heads, num_keys]
         spoiled = (visible & ~finite[:, None]).any(dim=-1)  # [kv_heads, num_queries]
