@@ -10,7 +10,9 @@ tensors: slowly, but with the same result.
 """
 
 from pagedrun.kernels.gpu.rms_norm import rms_norm
+from pagedrun.kernels.gpu.rotary_store import rotary_store
 
 __all__ = [
     "rms_norm",
+    "rotary_store",
 ]
