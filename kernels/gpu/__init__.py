@@ -9,10 +9,12 @@ With TRITON_INTERPRET=1 in the environment before Triton is imported, the same k
 tensors: slowly, but with the same result.
 """
 
+from pagedrun.kernels.gpu.prefill_attention import prefill_attention
 from pagedrun.kernels.gpu.rms_norm import rms_norm
 from pagedrun.kernels.gpu.rotary_store import rotary_store
 
 __all__ = [
+    "prefill_attention",
     "rms_norm",
     "rotary_store",
 ]
