@@ -73,6 +73,8 @@ def load_tile(
         tile = tl.load(elements, eviction_policy=EVICT)
     if tile.dtype == tl.uint8:
         return decode_float8(tile).to(like.dtype)
+    if tile.dtype == tl.int8:  # the interpreter turns integers into float32 only
+        return tile.to(tl.float32).to(like.dtype)
     return tile.to(like.dtype)
 
 
@@ -86,7 +88,7 @@ def decode_float8(bits) -> Any:
     wide = bits.to(tl.uint16)
     shifted = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
     values = shifted.to(tl.float16, bitcast=True) * 256.0
-    return tl.where((wide & 0x7F) == 0x7F, float("nan"), values.to(tl.float32)).to(tl.float16)
+    return tl.where((wide & 0x7F) == 0x7F, tl.full(values.shape, float("nan"), tl.float16), values)
 
 
 @triton.jit

@@ -20,12 +20,13 @@ from torch import Tensor
 
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.chip import Chip
+from pagedrun.kernels.gpu.kv_tile import readable
 from pagedrun.kernels.gpu.prefill_tile import attend
-from pagedrun.kernels.gpu.quantize import code_bits, magnitude
+from pagedrun.kernels.gpu.quantize import magnitude
+from pagedrun.kernels.gpu.softmax_state import LOG2_E, empty_state
 from pagedrun.kernels.kv_scales import KVScales
 
 MAX_GROUP = 32
-LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,14 @@ def prefill_attention(
     out = torch.empty((num_tokens, num_heads, head_dim), dtype=q.dtype, device=q.device)
     if not num_tokens:
         return out
+    on = chip.chip_of(q.device)
     rows_of_a_chunk = triton.cdiv(num_tokens, num_chunks) * group
-    tile = tile_for(head_dim, q.dtype, rows_of_a_chunk, chip.chip_of(q.device))
+    tile = tile_for(head_dim, q.dtype, rows_of_a_chunk, on)
     tile_tokens = tile.num_rows // group
     _prefill_attention[(num_tokens // tile_tokens + num_chunks, num_kv_heads)](
         q,
-        code_bits(key_cache),
-        code_bits(value_cache),
+        readable(key_cache, on),
+        readable(value_cache, on),
         None if scales is None else scales.keys,
         None if scales is None else scales.values,
         block_tables,
@@ -79,19 +81,20 @@ def prefill_attention(
         block_tables.stride(0),
         q.stride(0),
         q.stride(1),
-        scale * LOG2_E if softcap is None else scale / softcap,
-        None if softcap is None else softcap * LOG2_E,
+        scale * LOG2_E if softcap is None else scale,
+        softcap,
         window,
         GROUP=group,
         NUM_KV_HEADS=num_kv_heads,
         HEAD_DIM=head_dim,
-        TILE_DIM=max(16, triton.next_power_of_2(head_dim)),
+        WIDTH=max(16, triton.next_power_of_2(head_dim)),
         BLOCK_SIZE=block_size,
         NUM_ROWS=tile.num_rows,
         TILE_TOKENS=tile_tokens,
         NUM_KEYS=tile.num_keys,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        enable_fp_fusion=False,
     )
     return out
 
@@ -133,7 +136,7 @@ def _prefill_attention(
     GROUP: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    TILE_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     NUM_ROWS: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
@@ -149,7 +152,7 @@ def _prefill_attention(
         first_position = tl.load(first_positions + chunk) + first - chunk_start
         last_position = first_position + num_tokens - 1
 
-        row, d = tl.arange(0, NUM_ROWS), tl.arange(0, TILE_DIM)[None, :]
+        row, d = tl.arange(0, NUM_ROWS), tl.arange(0, WIDTH)[None, :]
         heads = kv_head * GROUP + row % GROUP
         tokens = (first + row // GROUP).to(tl.int64)
         inside = (row < num_tokens * GROUP)[:, None] & (d < HEAD_DIM)
@@ -157,10 +160,7 @@ def _prefill_attention(
         query = tl.load(places, mask=inside, other=0.0)
         positions = first_position + row // GROUP
 
-        peak = tl.full([NUM_ROWS], float("-inf"), tl.float32)
-        mass = tl.zeros([NUM_ROWS], tl.float32)
-        total = tl.zeros([NUM_ROWS, TILE_DIM], tl.float32)
-        state = (peak, mass, total)
+        state = empty_state(NUM_ROWS, WIDTH)
         table = block_tables + tl.load(table_rows + chunk).to(tl.int64) * table_stride
         caches = (key_cache, value_cache, key_scales, value_scales)
         sizes: tl.constexpr = (BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, NUM_KEYS)

@@ -1,4 +1,4 @@
-"""Codes of a quantised KV memory, made and read: int8 and float8_e4m3fn.
+"""Codes of a quantised KV memory, as it is written: int8 and float8_e4m3fn.
 
 The rule is that of `pagedrun.kernels.reference.quantize`, to the bit. float8_e4m3fn is handled as
 its bits, uint8: so it works on chips without that type too (sm_80), and the interpreter, whose own
@@ -13,12 +13,11 @@ import triton.language as tl
 from torch import Tensor
 
 _SMALLEST_NORMAL = tl.constexpr(1.1754943508222875e-38)
-_SIGN_AND_CODE = tl.constexpr(0x87F00000 - (1 << 32))
 _ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: float32 has no fractions there
 
 
 def code_bits(cache: Tensor) -> Tensor:
-    """Return a KV memory as kernels take it: float8_e4m3fn as its bits, the rest as it is."""
+    """Return a KV memory as kernels write it: float8_e4m3fn as its bits, the rest as it is."""
     return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
 
 
@@ -63,16 +62,3 @@ def _e4m3_of(x) -> Any:
     small = (nearest * 512.0).to(tl.int32)
     code = tl.where(nearest < 0.015625, small, normal)
     return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
-
-
-@triton.jit
-def decode(codes, dtype: tl.constexpr) -> Any:
-    """Return codes as numbers in bfloat16 or float32, which hold all of them exactly."""
-    # By way of float32: the interpreter knows no bfloat16 arithmetic.
-    if codes.dtype == tl.int8:
-        return codes.to(tl.float32).to(dtype)
-    else:  # noqa: RET505 - see above
-        # Exponent and mantissa go to the low end of the exponent and the high end of the mantissa;
-        # what differs then is the bias, 7 against 127. The two codes for NaN are never written.
-        bits = (codes.to(tl.int8, bitcast=True).to(tl.int32) << 20) & _SIGN_AND_CODE
-        return (bits.to(tl.float32, bitcast=True) * (2.0**120)).to(dtype)
