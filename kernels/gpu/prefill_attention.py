@@ -64,7 +64,7 @@ def prefill_attention(
         return out
     on = chip.chip_of(q.device)
     rows_of_a_chunk = triton.cdiv(num_tokens, num_chunks) * group
-    tile = tile_for(head_dim, q.dtype, rows_of_a_chunk, on)
+    tile = tile_for(head_dim, q.dtype, scales is not None, rows_of_a_chunk, on)
     tile_tokens = tile.num_rows // group
     _prefill_attention[(num_tokens // tile_tokens + num_chunks, num_kv_heads)](
         q,
@@ -99,19 +99,28 @@ def prefill_attention(
     return out
 
 
-def tile_for(head_dim: int, dtype: torch.dtype, rows_of_a_chunk: int, chip: Chip) -> Tile:
+def tile_for(
+    head_dim: int, dtype: torch.dtype, is_quantised: bool, rows_of_a_chunk: int, on: Chip
+) -> Tile:
     """Return the tile of a chip for heads of this size and chunks of so many rows each.
 
-    A chunk of few rows takes fewer in a tile. That changes no byte: keys come in the same tiles,
-    and a row's products are made by the same instructions, since these take 64 rows on an sm_90
-    and 16 on an sm_80, and warps share out the rows alone.
+    The sizes are the largest that compile without spilling registers. On an sm_90, chunks of few
+    rows take a smaller tile. It changes no byte: keys come in the same tiles, and a row's products
+    and sums are made by the same instructions in the same order, since these take 64 rows of one
+    group of warps, and groups share out the rows alone. On other chips the compiler lays smaller
+    tiles out in other ways, so there all chunks take the same.
     """
-    is_small = rows_of_a_chunk <= 64
-    if dtype == torch.float32:
-        return Tile(32, 32, 4, 1)
-    if head_dim > 128:
-        return Tile(64, 32, 4, 2)
-    return Tile(64, 64, 4, 2) if is_small else Tile(128, 64, 8, 3)
+    width = triton.next_power_of_2(head_dim)
+    if dtype == torch.float32:  # no tensor cores: registers hold what is multiplied
+        return Tile(32, 16 if width > 128 else 32, 8, 1)
+    if on.backend == "hip":
+        return Tile(64 if width > 128 else 128, 32, 4, 2)
+    if width > 128:
+        return Tile(64, 32, 8, 2)
+    if on.arch == 80 and width == 128:
+        # There is no float8 type: its codes are taken apart in registers.
+        return Tile(64, 32, 4, 2) if is_quantised else Tile(128, 32, 8, 3)
+    return Tile(64, 64, 4, 3) if on.arch == 90 and rows_of_a_chunk <= 64 else Tile(128, 64, 8, 3)
 
 
 @triton.jit(do_not_specialize=["num_chunks", "table_stride"])
