@@ -36,8 +36,7 @@ def single_pass(
     table_stride,
     key_stride,
     value_stride,
-    key_scale_stride,
-    value_scale_stride,
+    scale_stride,
     GROUP: tl.constexpr,
     NUM_ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -92,7 +91,7 @@ def single_pass(
             part_peak, part_mass, part_total = attend_tile(
                 query, key_cache, value_cache, key_scales, value_scales, table,
                 next_tile * TILE, first, length, kv_head, scale, softcap,
-                key_stride, value_stride, key_scale_stride, value_scale_stride,
+                key_stride, value_stride, scale_stride,
                 part_peak, part_mass, part_total,
                 HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=True,
             )  # fmt: skip
@@ -107,7 +106,7 @@ def single_pass(
         part_peak, part_mass, part_total = attend_tile(
             query, key_cache, value_cache, key_scales, value_scales, table,
             tile * TILE, first, length, kv_head, scale, softcap,
-            key_stride, value_stride, key_scale_stride, value_scale_stride,
+            key_stride, value_stride, scale_stride,
             part_peak, part_mass, part_total,
             HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=False,
         )  # fmt: skip
@@ -118,7 +117,7 @@ def single_pass(
         part_peak, part_mass, part_total = attend_tile(
             query, key_cache, value_cache, key_scales, value_scales, table,
             end_tile * TILE, first, length, kv_head, scale, softcap,
-            key_stride, value_stride, key_scale_stride, value_scale_stride,
+            key_stride, value_stride, scale_stride,
             part_peak, part_mass, part_total,
             HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=True,
         )  # fmt: skip
@@ -149,8 +148,7 @@ def partial_states(
     table_stride,
     key_stride,
     value_stride,
-    key_scale_stride,
-    value_scale_stride,
+    scale_stride,
     GROUP: tl.constexpr,
     NUM_ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -195,7 +193,7 @@ def partial_states(
                 peak, mass, total = attend_tile(
                     query, key_cache, value_cache, key_scales, value_scales, table,
                     next_tile * TILE, low, high, kv_head, scale, softcap,
-                    key_stride, value_stride, key_scale_stride, value_scale_stride,
+                    key_stride, value_stride, scale_stride,
                     peak, mass, total,
                     HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=True,
                 )  # fmt: skip
@@ -204,7 +202,7 @@ def partial_states(
             peak, mass, total = attend_tile(
                 query, key_cache, value_cache, key_scales, value_scales, table,
                 tile * TILE, low, high, kv_head, scale, softcap,
-                key_stride, value_stride, key_scale_stride, value_scale_stride,
+                key_stride, value_stride, scale_stride,
                 peak, mass, total,
                 HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=False,
             )  # fmt: skip
@@ -212,7 +210,7 @@ def partial_states(
             peak, mass, total = attend_tile(
                 query, key_cache, value_cache, key_scales, value_scales, table,
                 end_tile * TILE, low, high, kv_head, scale, softcap,
-                key_stride, value_stride, key_scale_stride, value_scale_stride,
+                key_stride, value_stride, scale_stride,
                 peak, mass, total,
                 HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=True,
             )  # fmt: skip
