@@ -9,8 +9,12 @@ With TRITON_INTERPRET=1 in the environment before Triton is imported, the same k
 tensors: slowly, but with the same result.
 """
 
+from pagedrun.kernels.gpu.decode_attention import decode_attention
+from pagedrun.kernels.gpu.prefix_attention import prefix_attention
 from pagedrun.kernels.gpu.rms_norm import rms_norm
 
 __all__ = [
+    "decode_attention",
+    "prefix_attention",
     "rms_norm",
 ]

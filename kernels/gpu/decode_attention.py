@@ -39,15 +39,18 @@ class DecodeTile:
     num_stages: int
 
 
-def decode_tile(head_dim: int, dtype: torch.dtype, on: Chip) -> DecodeTile:
-    """Return the tile for queries of a dtype: about 16 KB of keys, several of them on their way."""
+def decode_tile(
+    head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype, on: Chip
+) -> DecodeTile:
+    """Return the tile for queries and caches of a dtype: some are on their way all the time."""
     width = triton.next_power_of_2(head_dim)
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
         return DecodeTile(16, 16 if width > 128 else 8, 2)
     if on.backend == "hip":
         return DecodeTile(32, 4, 1)
     # Block ids are loaded a stage ahead of keys: 3 stages hold one tile of keys ahead, 5 hold two.
-    return DecodeTile(32 if width > 128 else 64, 4, 3 if on.arch == 80 else 5)
+    num_stages = 3 if on.arch == 80 or cache_dtype.itemsize == 1 else 5
+    return DecodeTile(32 if width > 128 else 64, 4, num_stages)
 
 
 def decode_attention(
@@ -231,7 +234,7 @@ def _constants(
 ) -> dict[str, Any]:
     """Return the compile-time arguments that both forms share."""
     head_dim, group = q.shape[2], q.shape[1] // key_cache.shape[1]
-    table = decode_tile(head_dim, q.dtype, on)
+    table = decode_tile(head_dim, q.dtype, key_cache.dtype, on)
     return {
         "GROUP": group,
         "NUM_ROWS": max(16, triton.next_power_of_2(group)),

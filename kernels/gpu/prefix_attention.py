@@ -69,6 +69,8 @@ def matrix_heights(
         return (32,) if on.arch == 100 or (on.arch == 80 and cache_dtype.itemsize == 1) else (64,)
     if on.arch == 80:
         return (16, 64)
+    if on.backend == "hip" and cache_dtype.itemsize == 1:
+        return (64,)
     # From sm_90 on, 64 rows are the least that whole warp groups multiply, and what narrower
     # instructions sum up need not have the same last bit. On sm_100 that holds for 64 rows too.
     return (128,) if on.arch == 100 else (64, 128)
