@@ -38,7 +38,12 @@ class PrefixTile:
 
 
 def prefix_tile(
-    rows: int, head_dim: int, block_size: int, dtype: torch.dtype, cache_dtype: torch.dtype, on: Chip
+    rows: int,
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    on: Chip,
 ) -> PrefixTile:
     """Return the tile of `rows` matrix rows, one of `matrix_heights`.
 
@@ -111,7 +116,7 @@ def prefix_attention(
     if isinstance(groups, PrefixWork):
         work = groups
     else:
-        largest = int(groups.row_starts.diff().max())
+        largest = int(groups.row_starts.diff().max()) if len(groups.rows) else 0
         work = PrefixWork.of(groups, tile_rows(largest, group, heights), q.device)
     height = next(each for each in heights if work.tile_rows * group <= each)
     tile = prefix_tile(height, head_dim, block_size, q.dtype, key_cache.dtype, on)
@@ -120,8 +125,8 @@ def prefix_attention(
         for rest in ((), (), (head_dim,))
     ]
     quantised = (None, None) if scales is None else (scales.keys, scales.values)
-    num_items = len(work.items) * num_kv_heads
-    attend_units[(min(num_items, PROGRAMS_PER_PROCESSOR * on.num_processors),)](
+    num_programs = min(len(work.items) * num_kv_heads, PROGRAMS_PER_PROCESSOR * on.num_processors)
+    attend_units[(max(1, num_programs),)](
         q, readable(key_cache, on), readable(value_cache, on), *quantised, block_tables,
         work.items, work.num_items, work.rows, work.first_slots, *states,
         scale * LOG2_E if softcap is None else scale, softcap,

@@ -42,7 +42,12 @@ def as_int32(values: list[int]) -> Tensor:
 
 
 def ragged(
-    lengths: list[int], head_dim: int, block_size: int, group: int, dtype: torch.dtype, seed: int = 0
+    lengths: list[int],
+    head_dim: int,
+    block_size: int,
+    group: int,
+    dtype: torch.dtype,
+    seed: int = 0,
 ) -> tuple[Tensor, Context, Tensor]:
     """Return queries, a scattered memory full of NaN where nothing is written, and lengths."""
     context = build_context(
@@ -172,8 +177,12 @@ def test_quantised_caches(
     for cache in (context.key_cache, context.value_cache):
         # What is not written is as bad as it can be: NaN scales, and NaN codes where there are any.
         scale = cache.abs().amax(dim=-1) / (100.0 if cache_dtype is torch.int8 else 448.0)
-        code = (cache / scale[..., None]).nan_to_num(127 if cache_dtype is torch.int8 else torch.nan)
-        codes.append(code.round().to(cache_dtype) if cache_dtype is torch.int8 else code.to(cache_dtype))
+        code = (cache / scale[..., None]).nan_to_num(
+            127 if cache_dtype is torch.int8 else torch.nan
+        )
+        codes.append(
+            code.round().to(cache_dtype) if cache_dtype is torch.int8 else code.to(cache_dtype)
+        )
         scales.append(scale)
     context, both = replace(context, key_cache=codes[0], value_cache=codes[1]), KVScales(*scales)
     once, split = (run(form, gpu_device, q, context, lengths, 0.125, scales=both) for form in FORMS)

@@ -27,7 +27,9 @@ P, U = PARTITION_TOKENS, UNIT_PARTITIONS
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
 
 
-def share_blocks(context: Context, block_size: int, paths: list[tuple[int, list[int], int]]) -> None:
+def share_blocks(
+    context: Context, block_size: int, paths: list[tuple[int, list[int], int]]
+) -> None:
     """Let rows read the first partitions of another: (that row, the rows, partitions)."""
     for source, rows, partitions in paths:
         width = partitions * P // block_size
@@ -167,9 +169,7 @@ def test_a_row_gets_the_same_bytes_whoever_runs_beside_it(present: set[int], see
     order = torch.tensor(sorted(present, key=lambda row: hash((row, seed))))
     if not shared[order].any():
         return
-    alone = attend(
-        device, q, context, lengths, groups_of(context, shared, 64, share=False)
-    )
+    alone = attend(device, q, context, lengths, groups_of(context, shared, 64, share=False))
     rows = order.numpy().astype(np.int32)
     groups = groups_of(context, shared[order], 64, rows=rows)
     together = attend(device, q[order], context, lengths[order], groups, rows=rows)
@@ -229,9 +229,7 @@ def test_a_launch_reads_its_work_from_memory_of_a_fixed_size(gpu_device: torch.d
 
 def empty_groups(num_rows: int) -> PrefixGroups:
     nothing = as_int32([])
-    return PrefixGroups(
-        nothing, as_int32([0]), nothing, nothing, nothing, as_int32([0] * num_rows)
-    )
+    return PrefixGroups(nothing, as_int32([0]), nothing, nothing, nothing, as_int32([0] * num_rows))
 
 
 def test_work_refuses_more_than_it_has_room_for() -> None:
