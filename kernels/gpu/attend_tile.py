@@ -37,7 +37,7 @@ def attend_tile(
     TILE: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     MASKED: tl.constexpr,
-    EVICT: tl.constexpr = "evict_first",
+    EVICT: tl.constexpr,
 ) -> Any:
     """Return the state with the keys start .. start + TILE - 1, of which low .. high - 1 count.
 

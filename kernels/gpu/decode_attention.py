@@ -49,8 +49,10 @@ def decode_tile(
     if on.backend == "hip":
         return DecodeTile(32, 4, 1)
     # Block ids are loaded a stage ahead of keys: 3 stages hold one tile of keys ahead, 5 hold two.
-    num_stages = 3 if on.arch == 80 or cache_dtype.itemsize == 1 else 5
-    return DecodeTile(32 if width > 128 else 64, 4, num_stages)
+    tile = 32 if width > 128 else 64
+    if cache_dtype.itemsize == 1:  # registers hold the tile twice, as it is and as it is multiplied
+        return DecodeTile(tile // 2, 4, 3)
+    return DecodeTile(tile, 4, 3 if on.arch == 80 else 5)
 
 
 def decode_attention(
@@ -88,10 +90,10 @@ def decode_attention(
 
 def max_row_partitions(num_tokens: int, window: int | None) -> int:
     """Return the partitions that a row of at most `num_tokens` tokens may have to read."""
-    num_partitions = max(1, triton.cdiv(num_tokens, DECODE_PARTITION))
+    num_partitions = max(1, -(-num_tokens // DECODE_PARTITION))
     if window is None:
         return num_partitions
-    return min(num_partitions, triton.cdiv(window, DECODE_PARTITION) + 1)
+    return min(num_partitions, -(-window // DECODE_PARTITION) + 1)
 
 
 def decode_single_pass(
@@ -148,7 +150,7 @@ def decode_split(
     if not q.numel():
         return out
     max_partitions = max_row_partitions(block_tables.shape[1] * key_cache.shape[2], window)
-    wanted = triton.cdiv(PROGRAMS_PER_PROCESSOR * on.num_processors, num_rows * num_kv_heads)
+    wanted = -(-PROGRAMS_PER_PROCESSOR * on.num_processors // (num_rows * num_kv_heads))
     states = torch.empty(
         num_rows, max_partitions, num_heads, head_dim + 2, dtype=torch.float32, device=q.device
     )
@@ -164,7 +166,7 @@ def decode_split(
     reduce_states[(num_heads, num_rows)](
         peaks, masses, totals, context_lens, out, *_states(prefix), window, max_partitions,
         **{name: constants[name] for name in shared}, PREFIX_UNIT=UNIT_TOKENS,
-        num_warps=1, enable_fp_fusion=False,
+        STATES_AHEAD=1 if on.backend == "hip" else 4, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 

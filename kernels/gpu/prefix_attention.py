@@ -120,15 +120,15 @@ def prefix_attention(
         work = PrefixWork.of(groups, tile_rows(largest, group, heights), q.device)
     height = next(each for each in heights if work.tile_rows * group <= each)
     tile = prefix_tile(height, head_dim, block_size, q.dtype, key_cache.dtype, on)
-    states = [
+    peaks, masses, totals = (
         torch.empty(work.max_slots, num_heads, *rest, dtype=torch.float32, device=q.device)
         for rest in ((), (), (head_dim,))
-    ]
+    )
     quantised = (None, None) if scales is None else (scales.keys, scales.values)
     num_programs = min(len(work.items) * num_kv_heads, PROGRAMS_PER_PROCESSOR * on.num_processors)
     attend_units[(max(1, num_programs),)](
         q, readable(key_cache, on), readable(value_cache, on), *quantised, block_tables,
-        work.items, work.num_items, work.rows, work.first_slots, *states,
+        work.items, work.num_items, work.rows, work.first_slots, peaks, masses, totals,
         scale * LOG2_E if softcap is None else scale, softcap,
         q.stride(0), block_tables.stride(0), key_cache.stride(0), value_cache.stride(0),
         None if scales is None else scales.keys.stride(0),
@@ -137,7 +137,7 @@ def prefix_attention(
         UNIT=UNIT_TOKENS, HAS_SOFTCAP=softcap is not None,
         num_warps=tile.num_warps, num_stages=tile.num_stages, enable_fp_fusion=False,
     )  # fmt: skip
-    return PrefixPartials(*states, work.first_slots, work.num_partitions)
+    return PrefixPartials(peaks, masses, totals, work.first_slots, work.num_partitions)
 
 
 @triton.jit

@@ -58,8 +58,18 @@ class PrefixWork:
         pinned = device.type == "cuda"
         staging = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=pinned)
         memory = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
-        items, *rest = memory.split(sizes)
-        return cls(items.view(-1, ITEM_FIELDS), *rest, tile_rows, max_slots, memory, staging)
+        items, num_items, rows, first_slots, num_partitions = memory.split(sizes)
+        return cls(
+            items.view(-1, ITEM_FIELDS),
+            num_items,
+            rows,
+            first_slots,
+            num_partitions,
+            tile_rows,
+            max_slots,
+            memory,
+            staging,
+        )
 
     @classmethod
     def of(cls, groups: PrefixGroups, tile_rows: int, device: torch.device) -> "PrefixWork":

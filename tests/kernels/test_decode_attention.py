@@ -105,12 +105,13 @@ def test_scores_are_capped_and_an_empty_slot_is_zero(
     context = make_context(lengths, num_kv_heads=2, head_dim=64, block_size=16, dtype=dtype)
     caches = (context.key_cache, context.value_cache)
     q = (torch.randn(3, 4, 64) * 4).to(dtype)
-    rest: tuple[Any, ...] = (torch.arange(3, dtype=torch.int32), as_int32([300, 0, 7]), 0.5, 250)
-    out = cpu.decode_attention(q, *caches, context.block_tables, *rest, softcap=3.0)
-    expected = expect(q, context, *rest, None, 3.0)
+    rows, lens = torch.arange(3, dtype=torch.int32), as_int32([300, 0, 7])
+    rest: tuple[Any, ...] = (context.block_tables, rows, lens, 0.5, 250, None, 3.0)
+    out = cpu.decode_attention(q, *caches, *rest)
+    expected = expect(q, context, *rest[1:])
     assert_close(out, expected)
     assert not out[1].any()
-    assert (expected - expect(q, context, *rest)).abs().max() > 0.1
+    assert (expected - expect(q, context, *rest[1:5])).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn])

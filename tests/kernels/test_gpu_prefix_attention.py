@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -86,11 +87,12 @@ def attend(
     scales: KVScales | None = None,
 ) -> Tensor:
     tensors = (q, context.key_cache, context.value_cache, context.block_tables)
-    q, *memory = (each.to(device) for each in tensors)
-    prefix = prefix_attention(q, *memory, groups, 0.125, softcap, scales)
+    q, keys, values, tables = (each.to(device) for each in tensors)
+    prefix = prefix_attention(q, keys, values, tables, groups, 0.125, softcap, scales)
     table_rows = as_int32(np.arange(len(q)) if rows is None else rows).to(device)
     lengths = lengths.to(device)
-    return form(q, *memory, table_rows, lengths, 0.125, None, prefix, softcap, scales).cpu()
+    out = form(q, keys, values, tables, table_rows, lengths, 0.125, None, prefix, softcap, scales)
+    return out.cpu()
 
 
 def assert_near(actual: Tensor, expected: Tensor) -> None:
@@ -135,17 +137,18 @@ def test_prefix_then_decode_equals_decode_of_everything(
 @pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn])
 def test_quantised_caches(cache_dtype: torch.dtype, gpu_device: torch.device) -> None:
     q, context, lengths, shared = nested(64, 2, 64, torch.float32)
-    codes = [torch.randint(-99, 99, context.key_cache.shape).to(cache_dtype) for _ in range(2)]
+    shape = context.key_cache.shape
+    codes = tuple(torch.randint(-99, 99, shape).to(cache_dtype) for _ in range(2))
     generator = torch.Generator().manual_seed(0)
     keys, values = (torch.rand(codes[0].shape[:3], generator=generator) / 50 for _ in range(2))
-    quantised = Context(*codes, context.block_tables)
+    quantised = Context(codes[0], codes[1], context.block_tables)
     groups = groups_of(context, shared, 64)
     on_device = KVScales(keys.to(gpu_device), values.to(gpu_device))
     q = q.bfloat16()
     out = attend(gpu_device, q, quantised, lengths, groups, scales=on_device)
     expected = reference.decode_attention(
-        q.double(), *codes, context.block_tables, as_int32(range(len(q))), lengths, 0.125, None,
-        scales=KVScales(keys, values),
+        q.double(), codes[0], codes[1], context.block_tables, as_int32(range(len(q))), lengths,
+        0.125, None, scales=KVScales(keys, values),
     )  # fmt: skip
     assert_near(out, expected)
 
@@ -259,7 +262,7 @@ def test_items_cover_each_token_of_each_prefix_once(share: bool, rows_of_tile: i
     for row, partitions in enumerate(shared.tolist()):
         units = -(-partitions // U)
         borders = [min(unit * UNIT_TOKENS, partitions * P) for unit in range(units + 1)]
-        assert sorted(seen.get(row, [])) == list(zip(borders[:-1], borders[1:], strict=True))
+        assert sorted(seen.get(row, [])) == list(pairwise(borders))
     assert sorted(seen) == [row for row, partitions in enumerate(shared.tolist()) if partitions]
 
 
@@ -309,16 +312,16 @@ def test_tiles_hold_a_group_or_as_much_as_there_is() -> None:
 
 def test_partials_hold_one_state_for_each_unit(gpu_device: torch.device) -> None:
     q, context, _, shared = nested(64, 2, 64, torch.float32)
-    memory = (context.key_cache, context.value_cache, context.block_tables)
+    memory: Any = (context.key_cache, context.value_cache, context.block_tables)
     groups = groups_of(context, shared, 64)
-    prefix = prefix_attention(
-        q.to(gpu_device), *(each.to(gpu_device) for each in memory), groups, 0.125
-    )
+    arguments: Any = (*(each.to(gpu_device) for each in (q, *memory)), groups, 0.125)
+    prefix = prefix_attention(*arguments)
     assert isinstance(prefix, PrefixPartials)
     units = -(-shared // U)
     assert prefix.first_slots.tolist() == (units.cumsum(0) - units).tolist()
     assert prefix.totals.shape == (int(units.sum()), 4, 64)
-    expected = reference.prefix_attention(q, *memory, groups, 0.125)
+    everything: Any = (q, *memory, groups, 0.125)
+    expected = reference.prefix_attention(*everything)
     (only,) = (int(prefix.first_slots[row]) for row in [8])  # one unit: its state is the prefix's
     assert_near(prefix.totals[only].cpu(), expected.totals[8].double())
     assert_near(prefix.peaks[only].cpu(), expected.peaks[8].double())

@@ -99,13 +99,14 @@ def test_capped_scores_of_quantised_caches(
     tables, rows = context.block_tables, torch.arange(len(lengths), dtype=torch.int32)
     groups = groups_of(context, shared, 16)
     prefix = backend.prefix_attention(q, *codes, tables, groups, 0.2, softcap, scales)
-    rest = (tables, rows, lengths, 0.2, None)
+    rest: Any = (tables, rows, lengths, 0.2, None)
     out = backend.decode_attention(q, *codes, *rest, prefix, softcap, scales)
-    wide = [
+    wide: Any = [
         code.double() * scale[..., None]
         for code, scale in zip(codes, (scales.keys, scales.values), strict=True)
     ]
-    expected = reference.decode_attention(q.double(), *wide, *rest, None, softcap)
+    whole: Any = (q.double(), *wide, *rest, None, softcap)
+    expected = reference.decode_attention(*whole)
     assert_close(out, expected)
 
 
