@@ -51,7 +51,7 @@ def decode_tile(
     # Block ids are loaded a stage ahead of keys: 3 stages hold one tile of keys ahead, 5 hold two.
     tile = 32 if width > 128 else 64
     if cache_dtype.itemsize == 1:  # registers hold the tile twice, as it is and as it is multiplied
-        return DecodeTile(tile // 2, 4, 3)
+        return DecodeTile(min(64, 4096 // width), 4, 3)
     return DecodeTile(tile, 4, 3 if on.arch == 80 else 5)
 
 

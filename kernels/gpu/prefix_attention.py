@@ -47,8 +47,9 @@ def prefix_tile(
 ) -> PrefixTile:
     """Return the tile of `rows` matrix rows, one of `matrix_heights`.
 
-    All heights of a chip give a row the same bytes: the same instruction, the same keys at a time,
-    and all warps side by side along the rows, so that no sum over keys crosses them.
+    A chip has several heights only where they give a row the same bytes: by the same instruction,
+    the same keys at a time, and all warps side by side along the rows, so that no sum over keys
+    crosses them. That was read off the layouts Triton chooses (sm_90, gfx942); a GPU must confirm.
     """
     is_large, is_quantised = head_dim > 128, cache_dtype.itemsize == 1
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
@@ -72,11 +73,11 @@ def matrix_heights(
         return (32,)
     if head_dim > 128:  # what registers hold
         return (32,) if on.arch == 100 or (on.arch == 80 and cache_dtype.itemsize == 1) else (64,)
-    if on.arch == 80:
-        return (16, 64)
-    if on.backend == "hip" and cache_dtype.itemsize == 1:
+    # On sm_80 Triton lays the warps of a low matrix along the keys, and sums across them in another
+    # order for each height.
+    if on.arch == 80 or (on.backend == "hip" and cache_dtype.itemsize == 1):
         return (64,)
-    # From sm_90 on, 64 rows are the least that whole warp groups multiply, and what narrower
+    # On sm_90, 64 rows are the least that a whole warp group multiplies, and what narrower
     # instructions sum up need not have the same last bit. On sm_100 that holds for 64 rows too.
     return (128,) if on.arch == 100 else (64, 128)
 
