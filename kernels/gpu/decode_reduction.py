@@ -52,13 +52,15 @@ def reduce_states(
         slot = tl.load(first_slots + row).to(tl.int64)
         peak, mass, total = merge_run(
             peak, mass, total, prefix_peaks, prefix_masses, prefix_totals,
-            slot * num_heads + head, tl.cdiv(first, PREFIX_UNIT), num_heads, HEAD_DIM, WIDTH, STATES_AHEAD,
+            slot * num_heads + head, tl.cdiv(first, PREFIX_UNIT), num_heads,
+            HEAD_DIM, WIDTH, STATES_AHEAD,
         )  # fmt: skip
     if length > first:
         count = tl.cdiv(length, PARTITION) - first // PARTITION
         peak, mass, total = merge_run(
             peak, mass, total, peaks, masses, totals,
-            row * max_partitions * num_heads + head, count, num_heads, HEAD_DIM, WIDTH, STATES_AHEAD,
+            row * max_partitions * num_heads + head, count, num_heads,
+            HEAD_DIM, WIDTH, STATES_AHEAD,
         )  # fmt: skip
     tl.store(out_elements, (total / mass[:, None]).to(out.dtype.element_ty), mask=inside)
 
