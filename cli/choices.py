@@ -8,6 +8,7 @@ class Device(StrEnum):
 
     AUTO = "auto"
     CPU = "cpu"
+    CUDA = "cuda"
 
 
 class Dtype(StrEnum):
@@ -16,6 +17,7 @@ class Dtype(StrEnum):
     AUTO = "auto"
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
 
 
 class Preemption(StrEnum):

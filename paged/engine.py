@@ -7,19 +7,21 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from itertools import chain
-from types import ModuleType
 from typing import Any
 
-from pagedrun.kernels import cpu, threads
+from pagedrun.kernels import threads
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.paged.device import Device
 from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import RowError
-from pagedrun.paged.memory import HostMemory, choose_num_blocks
+from pagedrun.paged.errors import RowError, UsageError
+from pagedrun.paged.gpu_memory import gpu_budget
+from pagedrun.paged.memory import MemoryBudget, choose_num_blocks
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.decoder import Decoder, ReadTensor
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
 from pagedrun.paged.plan import Plan
 from pagedrun.paged.precision import choose_dtype
+from pagedrun.paged.prefix_tree import MIN_READ_ONCE_ROWS
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
 from pagedrun.paged.run import Run, Window
@@ -31,7 +33,7 @@ from pagedrun.paged.weights import Checkpoint
 class Engine:
     """Loads the weights once; every `start` plans its requests and sizes a pool for them.
 
-    `kernels` is the backend: `pagedrun.kernels.cpu`, or `pagedrun.kernels.reference` to check it.
+    `device` overrides what `config.device` chooses, for instance with other kernels to check it.
     `read` gives the weights by name; None reads them from the folder `config.model`.
     Raises `ModelError` when the model folder cannot be used.
     """
@@ -41,7 +43,7 @@ class Engine:
         config: EngineConfig,
         model_config: ModelConfig,
         tokenizer: Tokenizer,
-        kernels: ModuleType = cpu,
+        device: Device | None = None,
         read: ReadTensor | None = None,
     ) -> None:
         model_config.check_tokenizer(tokenizer.vocab_size, config.model)
@@ -50,8 +52,8 @@ class Engine:
         self.config = config
         self.model_config = model_config
         self.tokenizer = tokenizer
-        self.kernels = kernels
-        self.dtype = choose_dtype(config.dtype, model_config)
+        self.device = device or Device.choose(config.device)
+        self.dtype = choose_dtype(config.dtype, model_config, is_gpu=self.device.is_gpu)
         if read is not None:
             self.model = self._decoder(read)
         else:
@@ -73,16 +75,16 @@ class Engine:
         return other
 
     def warm_up(self) -> None:
-        """Compile the kernels that runs will use, by a run of two rows that share a partition.
+        """Compile the kernels that runs will use, by samples enough to read their prompt together.
 
         The first use on a machine takes tens of seconds; the machine code is kept on disk.
         """
         began = time.perf_counter()
-        params = SamplingParams(max_tokens=2, ignore_eos=True)
-        shared = (0,) * max(1, min(PARTITION_TOKENS, self.max_model_len - 3))
-        prompts = [(*shared, last) for last in (0, 1)]
-        requests = [Request(index, prompt, params) for index, prompt in enumerate(prompts)]
-        for _ in self.start(requests):
+        params = SamplingParams(
+            max_tokens=2, ignore_eos=True, temperature=1.0, n=MIN_READ_ONCE_ROWS
+        )
+        prompt = (0,) * max(1, min(PARTITION_TOKENS + 1, self.max_model_len - 2))
+        for _ in self.start([Request(0, prompt, params)]):
             pass
         self._times["compile_s"] = time.perf_counter() - began
 
@@ -101,7 +103,7 @@ class Engine:
         """
         config = self.config
         bytes_per_block = self.model.kv_layout.bytes_per_token * config.block_size
-        memory = HostMemory.read()
+        budget = self._budget()
 
         def num_blocks(num_needed: int) -> int:
             return choose_num_blocks(
@@ -109,10 +111,11 @@ class Engine:
                 num_needed=max(num_needed, 1),
                 num_blocks=config.num_blocks,
                 kv_cache_memory_bytes=config.kv_cache_memory_bytes,
-                available=memory.available,
+                budget=budget,
             )
 
         most = num_blocks(sys.maxsize)
+        self._check_fit(most)
         first = self._window(requests, most, after=None, has_next=more is not None)
         # What later windows need is not known yet.
         needed = first.plan.num_blocks_needed(config.max_num_seqs) if more is None else most
@@ -120,14 +123,36 @@ class Engine:
             engine_config=config,
             model=self.model,
             tokenizer=self.tokenizer,
-            kernels=self.kernels,
+            device=self.device,
             windows=chain([first], self._windows(more or (), most, first.plan)),
             num_blocks=num_blocks(needed),
             num_host_blocks=config.swap_space_bytes // bytes_per_block,
             max_model_len=self._longest(requests),
-            memory=memory,
+            budget=budget,
             times=self._times,
             on_step=on_step,
+        )
+
+    def _check_fit(self, num_blocks: int) -> None:
+        """Raise `UsageError` if the pool cannot hold one row of the length that was asked for."""
+        size, asked = self.config.block_size, self.config.max_model_len
+        fits = num_blocks * size + 1  # the last token is never stored
+        if asked is not None and min(asked, self.max_model_len) > fits:
+            raise UsageError(
+                f"--max-model-len {asked} does not fit: the KV pool has room for {num_blocks} "
+                f"blocks of {size} tokens; the largest that fits is --max-model-len {fits}"
+            )
+
+    def _budget(self) -> MemoryBudget:
+        """Return what the pool may take of the memory that it will lie in."""
+        if not self.device.is_gpu:
+            return MemoryBudget.of_host()
+        return gpu_budget(
+            self.model,
+            self.device,
+            num_tokens=self.config.max_num_batched_tokens,
+            num_logits=self.config.max_num_seqs,
+            utilization=self.config.gpu_memory_utilization,
         )
 
     def _windows(
@@ -162,7 +187,7 @@ class Engine:
 
     def _decoder(self, read: ReadTensor) -> Decoder:
         config = self.model_config
-        return Decoder(config, read, self.dtype, config.max_position_embeddings, self.kernels)
+        return Decoder(config, read, self.dtype, config.max_position_embeddings, self.device)
 
     def _longest(self, requests: Seq[Request]) -> int:
         """Return what a contiguous engine would reserve for each of these requests."""

@@ -1,7 +1,7 @@
 """ForwardBatch: a scheduled batch as the plain tensors that the model reads."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,8 +10,10 @@ from torch import Tensor
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.paged.device import Device
 from pagedrun.paged.prefix_sharing import group_prefixes
 from pagedrun.paged.scheduled_batch import ScheduledBatch, ScheduledChunk
+from pagedrun.paged.sequence import UNKNOWN_TOKEN
 
 NO_SLOT = -1  # the token's key and value are in the cache already
 
@@ -28,6 +30,13 @@ class PrefillInputs:
     table_rows: Tensor
     first_positions: Tensor
 
+    def place(self, device: Device) -> "PrefillInputs":
+        """Return the same on a device."""
+        place = device.place
+        return PrefillInputs(
+            place(self.chunk_starts), place(self.table_rows), place(self.first_positions)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeInputs:
@@ -40,6 +49,19 @@ class DecodeInputs:
     table_rows: Tensor
     context_lens: Tensor
     prefixes: PrefixGroups | None
+
+    def place(self, device: Device) -> "DecodeInputs":
+        """Return the same on a device."""
+        place = device.place
+        return DecodeInputs(place(self.table_rows), place(self.context_lens), self.prefixes)
+
+    def tokens_read(self, window: int | None) -> tuple[int, int]:
+        """Return the tokens that attention reads in a layer; see `ForwardBatch.tokens_read`."""
+        lens = self.context_lens if window is None else self.context_lens.clamp(max=window)
+        total, saved = int(lens.sum()), 0
+        if window is None and self.prefixes is not None:
+            saved = self.prefixes.num_tokens_saved
+        return total - saved, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +85,30 @@ class ForwardBatch:
     prefill: PrefillInputs | None
     decode: DecodeInputs | None
     logits_rows: Tensor
+
+    def place(self, device: Device, known: tuple[Tensor, list[int]] | None) -> "ForwardBatch":
+        """Return the batch on a device, its unknown input tokens filled in there.
+
+        known: tokens sampled in the step before, [n] int64 on the device, and which of them the
+        batch's unknown tokens are, in their order; None if all are known. Where there was no choice
+        any token will do: what follows from it is thrown away.
+        """
+        input_ids = device.place(self.input_ids)
+        if known is not None:
+            ids, rows = known
+            (unknown,) = torch.nonzero(self.input_ids == UNKNOWN_TOKEN, as_tuple=True)
+            chosen = ids.index_select(0, device.place(torch.tensor(rows))).clamp(min=0)
+            input_ids = input_ids.index_copy(0, device.place(unknown), chosen)
+        return replace(
+            self,
+            input_ids=input_ids,
+            positions=device.place(self.positions),
+            slots=device.place(self.slots),
+            block_tables=device.place(self.block_tables),
+            logits_rows=device.place(self.logits_rows),
+            prefill=self.prefill and self.prefill.place(device),
+            decode=self.decode and self.decode.place(device),
+        )
 
     @classmethod
     def build(
@@ -125,10 +171,8 @@ class ForwardBatch:
                 seen = seen.minimum(lengths + window - 1)
             total += int(seen.sum())
         if self.decode is not None:
-            lens = self.decode.context_lens
-            total += int((lens if window is None else lens.clamp(max=window)).sum())
-            if window is None and self.decode.prefixes is not None:
-                saved = self.decode.prefixes.num_tokens_saved
+            read, alone = self.decode.tokens_read(window)
+            total, saved = total + alone, alone - read
         return total - saved, total
 
 
@@ -186,11 +230,11 @@ def _decode_inputs(
 ) -> DecodeInputs | None:
     if not len(rows):
         return None
-    shared = np.array([chunk.sequence.num_shared_tokens for chunk in chunks], dtype=np.int32)
+    prefixes = np.array([chunk.sequence.num_read_once_tokens for chunk in chunks], dtype=np.int32)
     return DecodeInputs(
         table_rows=torch.from_numpy(rows),
         context_lens=torch.from_numpy((positions + 1).astype(np.int32)),
         prefixes=group_prefixes(
-            tables, rows, shared[rows] // PARTITION_TOKENS, block_size, share=prefix_once
+            tables, rows, prefixes[rows] // PARTITION_TOKENS, block_size, share=prefix_once
         ),
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.block_pool import BlockKey
 from pagedrun.paged.duplicates import Duplicates
-from pagedrun.paged.prefix_tree import PrefixTree
+from pagedrun.paged.prefix_tree import MIN_READ_ONCE_ROWS, PrefixTree
 from pagedrun.paged.request import Request
 from pagedrun.paged.sequence import Sequence
 
@@ -115,8 +115,11 @@ class Plan:
             request = self._requests[row]
             prompt = request.prompt_token_ids
             num_shared = int(tree.num_shared_tokens[place])
+            num_read_once = int(tree.num_read_once_tokens[place])
             if request.params.n > 1:
                 num_shared = len(prompt)
+            if request.params.n >= MIN_READ_ONCE_ROWS:
+                num_read_once = len(prompt)
             num_hits, num_keep = int(tree.num_hit_blocks[place]), int(tree.num_keep_blocks[place])
             if self._has_next and place == len(tree) - 1:
                 num_keep = len(prompt) // size
@@ -128,6 +131,7 @@ class Plan:
                 request,
                 keys,
                 num_shared_tokens=num_shared,
+                num_read_once_tokens=num_read_once,
                 num_keep_blocks=num_keep if self._prefix_caching else 0,
                 group=(self._window, int(tree.group[place])),
             )

@@ -36,21 +36,21 @@ class PrefixReads:
 
     def __init__(self) -> None:
         self._common = np.zeros(0, dtype=np.int32)
-        self._last_shared = 0
+        self._last_read_once = 0
         self._places: Int64s = np.zeros(0, dtype=np.int64)
         self._saved_before = 0
         self.without_sharing = 0
         self.saved = 0
 
-    def append(self, common: NDArray[np.int32], num_shared_tokens: NDArray[np.int32]) -> None:
-        """Add a window to the run order: what each row has in common with the one before, and with
-        any other of its window. Only the latter is ever read together.
+    def append(self, common: NDArray[np.int32], num_read_once_tokens: NDArray[np.int32]) -> None:
+        """Add a window to the run order: what each row has in common with the one before, and what
+        of it is read together with others.
         """
-        common = common.copy()
-        common[:1] = np.minimum(np.minimum(common[:1], num_shared_tokens[:1]), self._last_shared)
+        common = np.minimum(common, num_read_once_tokens)
+        common[:1] = np.minimum(common[:1], self._last_read_once)
         self._common = np.concatenate([self._common, common])
-        if len(num_shared_tokens):
-            self._last_shared = int(num_shared_tokens[-1])
+        if len(num_read_once_tokens):
+            self._last_read_once = int(num_read_once_tokens[-1])
 
     def note(self, chunks: Seq[ScheduledChunk], places: Seq[int]) -> None:
         """Count one step; `places` are the chunks' rows in run order.
@@ -64,14 +64,15 @@ class PrefixReads:
                 self.without_sharing += min(chunk.end, prompt)
             for position in range(max(chunk.start, prompt), chunk.end):
                 self.without_sharing += position + 1
-                decoding.append((place, chunk.sequence.num_shared_tokens))
+                decoding.append((place, chunk.sequence.num_read_once_tokens))
         if len(decoding) > 1:
             self.saved += self._saved(decoding)
 
     def note_decoding(self, contexts: int, rows: Seq[tuple[int, int]], num_steps: int) -> None:
         """Count steps in which the same rows each decode one token.
 
-        contexts: tokens of all contexts in all these steps. rows: place and shared tokens of each.
+        contexts: tokens of all contexts in all these steps. rows: place of each, and tokens
+        that it reads together with others.
         """
         self.without_sharing += contexts
         if len(rows) > 1:

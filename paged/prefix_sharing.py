@@ -1,8 +1,8 @@
 """Which decoding rows read which shared partitions together, told from their block tables.
 
 How many leading partitions of a row take the shared path is a matter of the whole file (see
-`Sequence.num_shared_tokens`), so that a row's bytes do not depend on who runs beside it. Which rows
-then share a read is a matter of the moment: those whose tables name the same blocks.
+`Sequence.num_read_once_tokens`), so that a row's bytes do not depend on who runs beside it. Which
+rows then share a read is a matter of the moment: those whose tables name the same blocks.
 """
 
 from collections.abc import Iterator

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pagedrun.paged.block_pool import BlockKey
 from pagedrun.paged.request import Request
 
+UNKNOWN_TOKEN = -2  # sampled on the device, and not looked at yet
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -17,11 +19,15 @@ class Sequence:
 
     `pending_samples` are the samples to draw from the next logits: all `n` of a request while its
     prompt is computed once for them, then the sequence's own.
+
+    The last of `output_token_ids` may be `UNKNOWN_TOKEN`: the next step can be scheduled, and
+    computed on the device, before the host has seen it.
     """
 
     request: Request
     block_keys: list[BlockKey]
     num_shared_tokens: int = 0  # leading prompt tokens that another row, or sample, has as well
+    num_read_once_tokens: int = 0  # those of them that attention reads for all rows together
     num_keep_blocks: int = 0  # leading blocks that the next row of the plan needs again
     group: tuple[int, int] = (0, 0)  # window and subtree whose rows teach how long answers get
     sample_index: int = 0
@@ -45,6 +51,7 @@ class Sequence:
         block_keys: list[BlockKey],
         *,
         num_shared_tokens: int = 0,
+        num_read_once_tokens: int = 0,
         num_keep_blocks: int = 0,
         group: tuple[int, int] = (0, 0),
     ) -> "Sequence":
@@ -53,6 +60,7 @@ class Sequence:
             request,
             block_keys,
             num_shared_tokens=num_shared_tokens,
+            num_read_once_tokens=num_read_once_tokens,
             num_keep_blocks=num_keep_blocks,
             group=group,
             pending_samples=tuple(range(request.params.n)),
@@ -74,6 +82,12 @@ class Sequence:
         return self.num_prompt_tokens + self.request.params.max_tokens - 1
 
     @property
+    def known_output_token_ids(self) -> list[int]:
+        """The generated tokens that the host has seen."""
+        ids = self.output_token_ids
+        return ids[:-1] if ids and ids[-1] == UNKNOWN_TOKEN else ids
+
+    @property
     def is_forked(self) -> bool:
         """Whether the samples of the request have gone their own ways."""
         return bool(self.output_token_ids)
@@ -87,12 +101,21 @@ class Sequence:
         generated = self.output_token_ids[max(start - split, 0) : end - split]
         return [*prompt[start:split], *generated] if start < split else generated
 
+    def forget_blocks(self) -> None:
+        """Go back to the state of a sequence whose keys and values are nowhere."""
+        self.block_table = []
+        self.num_computed_tokens = 0
+        self.num_stored_tokens = 0
+        self.num_hit_blocks = 0
+        self.num_published_blocks = 0
+
     def fork(self, sample_index: int) -> "Sequence":
         """Return a sibling that holds the same blocks. The caller counts the references."""
         return Sequence(
             request=self.request,
             block_keys=self.block_keys,
             num_shared_tokens=self.num_shared_tokens,
+            num_read_once_tokens=self.num_read_once_tokens,
             num_keep_blocks=self.num_keep_blocks,
             group=self.group,
             sample_index=sample_index,

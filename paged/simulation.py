@@ -144,7 +144,7 @@ class Simulator:
                 statistics.num_shared_blocks_planned, plan.num_shared_blocks
             )
             common = plan.tree.common if self._prefix_caching else np.zeros_like(plan.tree.common)
-            self._reads.append(common, plan.tree.num_shared_tokens)
+            self._reads.append(common, plan.tree.num_read_once_tokens)
             yield from plan
 
     def _step(self) -> None:
@@ -202,7 +202,7 @@ class Simulator:
             sequence.num_tokens_ever_computed = max(sequence.num_tokens_ever_computed, end)
             sequence.output_token_ids += [0] * num_steps
             contexts += num_steps * begin + num_steps * (num_steps + 1) // 2
-        rows = [(self._place(s), s.num_shared_tokens) for s in running]
+        rows = [(self._place(s), s.num_read_once_tokens) for s in running]
         self._reads.note_decoding(contexts, rows, num_steps)
         self._num_steps += num_steps
         self._statistics.generated_tokens += num_steps * len(running)

@@ -224,7 +224,7 @@ def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
     prompt = [1] * 2 * PARTITION_TOKENS
     chunks = [chunk(prompt, [2], [0, 1, own], len(prompt), len(prompt) + 1) for own in (5, 6, 7)]
     for each in chunks:
-        each.sequence.num_shared_tokens = PARTITION_TOKENS + 3
+        each.sequence.num_read_once_tokens = PARTITION_TOKENS + 3
     apart = 3 * (len(prompt) + 1)
     together = build(chunks, block_size=PARTITION_TOKENS)
     assert together.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)

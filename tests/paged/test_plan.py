@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pagedrun.paged.block_pool import BlockKey
 from pagedrun.paged.plan import Plan
+from pagedrun.paged.prefix_tree import MIN_READ_ONCE_ROWS
 from pagedrun.paged.request import Request
 from pagedrun.paged.sampling import SamplingParams
 
@@ -135,7 +136,7 @@ def mixed(seed: int) -> list[Request]:
                 n=pick.choice([1, 1, 3]), max_tokens=pick.randint(1, 9), temperature=1.0
             ),
         )
-        for index in range(pick.randint(1, 25))
+        for index in range(pick.randint(1, 60))
     ]
 
 
@@ -151,6 +152,10 @@ def test_each_sequence_knows_what_it_shares_and_what_is_needed_again(seed: int) 
         if sequence.request.params.n > 1:
             shared = len(prompt)
         assert sequence.num_shared_tokens == shared
+        others.sort(key=lambda other: num_common(prompt, other), reverse=True)
+        crowd = [prompt, *others][:MIN_READ_ONCE_ROWS]
+        together = min(num_common(prompt, other) for other in crowd)
+        assert sequence.num_read_once_tokens == (len(crowd) == MIN_READ_ONCE_ROWS) * together
         later = max((num_common(prompt, other) for other in prompts[place + 1 :]), default=0)
         assert sequence.num_keep_blocks == later // size
         assert sequence.block_keys == BlockKey.chain(prompt, size)[: shared // size]
@@ -207,7 +212,9 @@ def test_rows_that_do_not_fit_leave_the_others_as_they_are(seed: int) -> None:
     prompts = [s.request.prompt_token_ids for s in ran]
     for place, sequence in enumerate(ran):
         # The path that attention takes must not depend on the size of the pool.
-        assert sequence.num_shared_tokens == everything[sequence.request.index].num_shared_tokens
+        before = everything[sequence.request.index]
+        assert sequence.num_shared_tokens == before.num_shared_tokens
+        assert sequence.num_read_once_tokens == before.num_read_once_tokens
         later = max((num_common(prompts[place], p) for p in prompts[place + 1 :]), default=0)
         assert sequence.num_keep_blocks == later // 2
 
