@@ -1,6 +1,6 @@
 """How far attention moves when keys and values are kept in 8 bits instead of 16.
 
-    python benchmarks/kv_quantization.py --machine "two cores of ..." --save results/<date>-<what>.md
+    python benchmarks/kv_quantization.py --machine "two cores of ..." --save <date>-<what>.md
 
 Keys and values in float32 are rounded to bfloat16, or quantised by `pagedrun.kernels.reference`
 with one scale for each head of each token. Attention over each is compared with attention over the
@@ -41,7 +41,7 @@ def random_sample(num_tokens: int, outlier: float, seed: int) -> Sample:
     """Return normal data; four channels of each key head are `outlier` times as large.
 
     Keys of trained models have such channels, the same ones for every token of a head, with values
-    about a mean far from zero; values have none (Liu et al. 2024, "KIVI", section 3). Queries are
+    about a mean far from zero; values have none (Liu et al. 2024, "KIVI"). Queries are
     scaled so that scores have the spread of plain normal data.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -108,7 +108,7 @@ def attend(sample: Sample, cache: torch.dtype | None) -> Tensor:
 
 
 def errors(samples: list[Sample], cache: torch.dtype) -> tuple[float, float]:
-    """Return the error's root mean square and its largest, both relative to the RMS of the result."""
+    """Return the root mean square error and the largest, relative to the RMS of the result."""
     exact = [attend(sample, None) for sample in samples]
     moved = [attend(sample, cache) - each for sample, each in zip(samples, exact, strict=True)]
     size = torch.cat([each.flatten() for each in exact]).square().mean().sqrt()

@@ -118,9 +118,11 @@ def tile_for(
     if width > 128:
         return Tile(64, 32, 8, 2)
     if on.arch == 80 and width == 128:
-        # There is no float8 type: its codes are taken apart in registers.
-        return Tile(64, 32, 4, 2) if is_quantised else Tile(128, 32, 8, 3)
-    return Tile(64, 64, 4, 3) if on.arch == 90 and rows_of_a_chunk <= 64 else Tile(128, 64, 8, 3)
+        # There is no float8 type: its codes are taken apart in registers. Masks of padded heads
+        # take some too.
+        needs_room = is_quantised or head_dim < width
+        return Tile(64, 32, 4, 2) if needs_room else Tile(128, 32, 8, 3)
+    return Tile(64, 64, 4, 2) if on.arch == 90 and rows_of_a_chunk <= 64 else Tile(128, 64, 8, 3)
 
 
 @triton.jit(do_not_specialize=["num_chunks", "table_stride"])

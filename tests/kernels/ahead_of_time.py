@@ -148,12 +148,15 @@ def _of_nvidia(log: str) -> tuple[int, int]:
 
 
 def _of_amd(assembly: str) -> tuple[int, int]:
-    """Return vector registers and spilled registers from the metadata of the assembly."""
+    """Return vector registers and how many of them spilled, from the metadata of the assembly.
+
+    Scalar registers spill into lanes of vector registers, not into memory, and are not counted.
+    """
     numbers = {
         name: int(value)
-        for name, value in re.findall(r"\.(vgpr_count|[vs]gpr_spill_count):\s+(\d+)", assembly)
+        for name, value in re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", assembly)
     }
-    return numbers["vgpr_count"], numbers["vgpr_spill_count"] + numbers["sgpr_spill_count"]
+    return numbers["vgpr_count"], numbers["vgpr_spill_count"]
 
 
 def main() -> None:

@@ -226,7 +226,7 @@ def test_few_rows_take_a_smaller_tile_with_the_same_keys(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("spoilt", ["key_cache", "value_cache"])
-@pytest.mark.parametrize("position", [3, 63, 64, 137])
+@pytest.mark.parametrize("position", [3, 137])
 def test_what_is_not_finite_spoils_those_who_see_it_and_no_others(
     position: int,
     spoilt: str,
@@ -235,14 +235,14 @@ def test_what_is_not_finite_spoils_those_who_see_it_and_no_others(
     make_context: Callable[..., Any],
     gpu_device: torch.device,
 ) -> None:
-    context = make_context([200], num_kv_heads=2, head_dim=64, block_size=16, dtype=dtype)
+    context = make_context([150], num_kv_heads=2, head_dim=64, block_size=16, dtype=dtype)
     block = int(context.block_tables[0, position // 16])
     getattr(context, spoilt)[block, 1, position % 16, 3] = poison
-    q = queries([(0, 0, 200)], 4, 64, dtype)
+    q = queries([(0, 0, 150)], 4, 64, dtype)
     for window in (None, 20):
-        seen = torch.zeros(200, 4, dtype=torch.bool)
+        seen = torch.zeros(150, 4, dtype=torch.bool)
         seen[position : None if window is None else position + window, 2:] = True
-        out = run(gpu_device, q, context, [(0, 0, 200)], window=window)
+        out = run(gpu_device, q, context, [(0, 0, 150)], window=window)
         assert torch.equal(out.isnan().all(dim=-1), seen)
         assert torch.equal(out.isfinite().all(dim=-1), ~seen)
 

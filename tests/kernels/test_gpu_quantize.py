@@ -1,3 +1,5 @@
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -5,8 +7,8 @@ import triton.language as tl
 from pagedrun.kernels.gpu.quantize import encode
 
 
-@triton.jit
-def _encode(x, codes, SIZE: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def _encode(x: Any, codes: Any, SIZE: tl.constexpr) -> None:
     i = tl.arange(0, SIZE)
     ones = tl.full([SIZE], 1.0, tl.float32)
     tl.store(codes + i, encode(tl.load(x + i), ones, codes.dtype.element_ty))

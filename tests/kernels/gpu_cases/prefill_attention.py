@@ -38,7 +38,7 @@ def launch(
 
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 HEADS = [(32, 8, 64), (32, 32, 80), (32, 32, 96), (16, 8, 128), (28, 4, 128), (8, 4, 256)]
-KINDS = [
+KINDS: list[tuple[torch.dtype, torch.dtype | None, int, int | None, float | None]] = [
     (dtype, codes, 64, None, None)
     for dtype in (BFLOAT16, FLOAT32)
     for codes in (None, torch.int8, torch.float8_e4m3fn)
