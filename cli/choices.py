@@ -8,6 +8,7 @@ class Device(StrEnum):
 
     AUTO = "auto"
     CPU = "cpu"
+    CUDA = "cuda"
 
 
 class Dtype(StrEnum):

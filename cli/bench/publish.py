@@ -34,24 +34,31 @@ def check_save(path: Path | None) -> None:
         raise UsageError(f"--save {path}: there is no folder {path.parent}")
 
 
-def describe_run(result: Mapping[str, Any], workload: str) -> list[tuple[str, str]]:
-    """Return what was run, on what, as labelled lines."""
-    model, hardware = result["model"], result["hardware"]
+def describe_model(result: Mapping[str, Any]) -> str:
+    """Return the model in a line."""
+    model = result["model"]
+    return (
+        f"{model['name']}, {model['num_layers']} layers, {model['vocab_size']:,} tokens in the "
+        f"vocabulary, {model['dtype']}; weights {model['weights']}"
+    )
+
+
+def describe_run(
+    result: Mapping[str, Any], described: Seq[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return what was run (`described`), on what and when, as labelled lines."""
+    hardware = result["hardware"]
     versions = ", ".join(
         f"{name} {version}" for name, version in hardware["versions"].items() if version
     )
     loads = " ".join(f"{load:.1f}" for load in hardware["load_average"])
+    gpu = result.get("device", {}).get("name")
     return [
         ("command", result["command"]),
-        (
-            "model",
-            f"{model['name']}, {model['num_layers']} layers, {model['vocab_size']:,} tokens in the "
-            f"vocabulary, {model['dtype']}; weights {model['weights']}",
-        ),
-        ("rows", workload),
+        *described,
         (
             "machine",
-            f"{hardware['processor']}, {hardware['threads']} threads, "
+            f"{f'{gpu}, ' if gpu else ''}{hardware['processor']}, {hardware['threads']} threads, "
             f"{show_size(hardware['memory'])}, load {loads}",
         ),
         ("versions", f"python {hardware['python']}, {versions}"),

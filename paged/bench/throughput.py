@@ -38,8 +38,8 @@ class ThroughputBench:
 
     `comparison` adds a second engine on the same weights, `against_transformers` Hugging Face
     `generate` in batches of `hf_batch` rows. All take turns, `repeat` times, in an order that is
-    reversed each time. `profile` asks for the time of
-    each op to be shown.
+    reversed each time. `profile` asks for the time of each op to be shown. Raises `UsageError`
+    where rows of several lengths meet Transformers.
     """
 
     model: BenchModel
@@ -50,6 +50,13 @@ class ThroughputBench:
     hf_batch: int | None = None
     repeat: int = 1
     profile: bool = False
+
+    def __post_init__(self) -> None:
+        if self.against_transformers and not self.workload.has_one_length:
+            raise UsageError(
+                "--against transformers needs rows of one length, since it computes all of a batch "
+                "to its longest; give --unique and --output one number each"
+            )
 
     def run(self, say: Say) -> dict[str, Any]:
         """Measure, telling `say` what is being done; return the result as JSON can hold it.

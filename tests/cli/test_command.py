@@ -123,7 +123,7 @@ class TestExitStatus:
     def test_a_word_that_is_no_choice_is_told_plainly(self, run: Any) -> None:
         _, _, err = run(None, "generate", "x.jsonl", "--device", "tpu")
         assert err == (
-            "Error: Invalid value for '--device': 'tpu' is not one of 'auto', 'cpu'.\n"
+            "Error: Invalid value for '--device': 'tpu' is not one of 'auto', 'cpu', 'cuda'.\n"
             "Try 'pagedrun generate --help' for help.\n"
         )
 
