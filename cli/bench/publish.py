@@ -80,15 +80,19 @@ def keep(
 ) -> None:
     """Write the result to `path`, in the form that its suffix names; raises `UsageError`."""
     if path.suffix == ".md":
-        listed = [f"- {label}: `{safe(value)}`" for label, value in lines]
-        title = f"## pagedrun bench {result['bench']}"
-        text = "\n".join([title, "", *listed, "", *(sheet.markdown() for sheet in sheets)])
+        text = markdown(f"pagedrun bench {result['bench']}", lines, sheets)
     else:
         text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--save {path} cannot be written ({error.strerror})") from error
+
+
+def markdown(title: str, lines: Seq[tuple[str, str]], sheets: Seq[Sheet]) -> str:
+    """Return what was run and the tables in GitHub's Markdown, under a title."""
+    listed = [f"- {label}: `{safe(value)}`" for label, value in lines]
+    return "\n".join([f"## {title}", "", *listed, "", *(sheet.markdown() for sheet in sheets)])
 
 
 def print_json(result: Mapping[str, Any]) -> None:

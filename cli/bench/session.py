@@ -71,9 +71,9 @@ class Session:
         result = framed(name, typed_command(), began, bench.run(self.say))
         if not self._quiet:
             self._console.print()
-            draw(self._console, _lines(result), _sheets(result))
+            draw(self._console, lines_of(result), sheets_of(result))
         if self._save is not None:
-            keep(self._save, result, _lines(result), _sheets(result))
+            keep(self._save, result, lines_of(result), sheets_of(result))
             self.say(f"Kept in {self._save}")
         return result
 
@@ -83,10 +83,12 @@ class Session:
             print_json(result)
 
 
-def _lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+def lines_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what a framed result says above its tables, as labelled lines."""
     described = _DESCRIBED[result["bench"]]
     return describe_run(result, [(label, each(result)) for label, each in described.items()])
 
 
-def _sheets(result: Mapping[str, Any]) -> list[Sheet]:
+def sheets_of(result: Mapping[str, Any]) -> list[Sheet]:
+    """Return the tables of a framed result."""
     return _SHEETS[result["bench"]](result)

@@ -48,9 +48,9 @@ class BenchModel:
             read = self.weights(choose_dtype(config.dtype, self.config)).read
         return Engine(config, self.config, self.tokenizer(), kernels, read)
 
-    def weights(self, dtype: torch.dtype) -> RandomWeights:
-        """Return the weights that stand for a folder's."""
-        return RandomWeights(self.config, dtype, SEED)
+    def weights(self, dtype: torch.dtype, device: torch.device | None = None) -> RandomWeights:
+        """Return the weights that stand for a folder's, made on `device`, None: the CPU."""
+        return RandomWeights(self.config, dtype, SEED, device)
 
     def tokenizer(self) -> Tokenizer:
         """Return the folder's tokenizer, or one whose tokens are written as their numbers."""
