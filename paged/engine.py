@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from itertools import chain
-from types import ModuleType
 from typing import Any
 
-from pagedrun.kernels import cpu, threads
+from pagedrun.kernels import threads
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.paged.device import Device
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import RowError
 from pagedrun.paged.memory import HostMemory, choose_num_blocks
@@ -32,7 +32,7 @@ from pagedrun.paged.weights import Checkpoint
 class Engine:
     """Loads the weights once; every `start` plans its requests and sizes a pool for them.
 
-    `kernels` is the backend: `pagedrun.kernels.cpu`, or `pagedrun.kernels.reference` to check it.
+    `device` overrides what `config.device` chooses, for instance with other kernels to check it.
     `read` gives the weights by name; None reads them from the folder `config.model`.
     Raises `ModelError` when the model folder cannot be used.
     """
@@ -42,7 +42,7 @@ class Engine:
         config: EngineConfig,
         model_config: ModelConfig,
         tokenizer: Tokenizer,
-        kernels: ModuleType = cpu,
+        device: Device | None = None,
         read: ReadTensor | None = None,
     ) -> None:
         model_config.check_tokenizer(tokenizer.vocab_size, config.model)
@@ -51,8 +51,8 @@ class Engine:
         self.config = config
         self.model_config = model_config
         self.tokenizer = tokenizer
-        self.kernels = kernels
-        self.dtype = choose_dtype(config.dtype, model_config)
+        self.device = device or Device.choose(config.device)
+        self.dtype = choose_dtype(config.dtype, model_config, is_gpu=self.device.is_gpu)
         if read is not None:
             self.model = self._decoder(read)
         else:
@@ -121,7 +121,7 @@ class Engine:
             engine_config=config,
             model=self.model,
             tokenizer=self.tokenizer,
-            kernels=self.kernels,
+            device=self.device,
             windows=chain([first], self._windows(more or (), most, first.plan)),
             num_blocks=num_blocks(needed),
             num_host_blocks=config.swap_space_bytes // bytes_per_block,
@@ -163,7 +163,7 @@ class Engine:
 
     def _decoder(self, read: ReadTensor) -> Decoder:
         config = self.model_config
-        return Decoder(config, read, self.dtype, config.max_position_embeddings, self.kernels)
+        return Decoder(config, read, self.dtype, config.max_position_embeddings, self.device)
 
     def _longest(self, requests: Seq[Request]) -> int:
         """Return what a contiguous engine would reserve for each of these requests."""

@@ -6,8 +6,8 @@ from pathlib import Path
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.preemption_mode import PreemptionMode
 
-DEVICES = ("auto", "cpu")
-DTYPES = ("auto", "float32", "bfloat16")
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 _OPTIONAL = frozenset({"max_model_len", "num_blocks", "kv_cache_memory_bytes"})
 
 

@@ -1,7 +1,7 @@
 """ForwardBatch: a scheduled batch as the plain tensors that the model reads."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,8 +10,10 @@ from torch import Tensor
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.paged.device import Device
 from pagedrun.paged.prefix_sharing import group_prefixes
 from pagedrun.paged.scheduled_batch import ScheduledBatch, ScheduledChunk
+from pagedrun.paged.sequence import UNKNOWN_TOKEN
 
 NO_SLOT = -1  # the token's key and value are in the cache already
 
@@ -28,6 +30,13 @@ class PrefillInputs:
     table_rows: Tensor
     first_positions: Tensor
 
+    def place(self, device: Device) -> "PrefillInputs":
+        """Return the same on a device."""
+        place = device.place
+        return PrefillInputs(
+            place(self.chunk_starts), place(self.table_rows), place(self.first_positions)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeInputs:
@@ -40,6 +49,11 @@ class DecodeInputs:
     table_rows: Tensor
     context_lens: Tensor
     prefixes: PrefixGroups | None
+
+    def place(self, device: Device) -> "DecodeInputs":
+        """Return the same on a device."""
+        place = device.place
+        return DecodeInputs(place(self.table_rows), place(self.context_lens), self.prefixes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +77,30 @@ class ForwardBatch:
     prefill: PrefillInputs | None
     decode: DecodeInputs | None
     logits_rows: Tensor
+
+    def place(self, device: Device, known: tuple[Tensor, list[int]] | None) -> "ForwardBatch":
+        """Return the batch on a device, its unknown input tokens filled in there.
+
+        known: tokens sampled in the step before, [n] int64 on the device, and which of them the
+        batch's unknown tokens are, in their order; None if all are known. Where there was no choice
+        any token will do: what follows from it is thrown away.
+        """
+        input_ids = device.place(self.input_ids)
+        if known is not None:
+            ids, rows = known
+            (unknown,) = torch.nonzero(self.input_ids == UNKNOWN_TOKEN, as_tuple=True)
+            chosen = ids.index_select(0, device.place(torch.tensor(rows))).clamp(min=0)
+            input_ids = input_ids.index_copy(0, device.place(unknown), chosen)
+        return replace(
+            self,
+            input_ids=input_ids,
+            positions=device.place(self.positions),
+            slots=device.place(self.slots),
+            block_tables=device.place(self.block_tables),
+            logits_rows=device.place(self.logits_rows),
+            prefill=self.prefill and self.prefill.place(device),
+            decode=self.decode and self.decode.place(device),
+        )
 
     @classmethod
     def build(

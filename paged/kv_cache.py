@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from pagedrun.paged.device import Device
 from pagedrun.paged.scheduled_batch import BlockTransfer, TransferKind
 
 
@@ -24,8 +24,10 @@ class KVLayout:
         """Bytes of keys and values of one token in all layers."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
-    def allocate(self, num_blocks: int, block_size: int) -> Tensor:
-        """Return unwritten memory for `num_blocks` blocks.
+    def allocate(
+        self, num_blocks: int, block_size: int, device: torch.device, *, pinned: bool = False
+    ) -> Tensor:
+        """Return unwritten memory for `num_blocks` blocks, page-locked if `pinned`.
 
         [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]: one layer's keys for one
         head and block lie together, which is what attention reads in one go. Not filled: what an
@@ -34,6 +36,8 @@ class KVLayout:
         return torch.empty(
             (self.num_layers, 2, num_blocks, self.num_kv_heads, block_size, self.head_dim),
             dtype=self.dtype,
+            device=device,
+            pin_memory=pinned,
         )
 
 
@@ -46,13 +50,15 @@ class KVCache:
         block_size: int,
         num_blocks: int,
         num_host_blocks: int,
-        kernels: ModuleType,
+        device: Device,
     ) -> None:
         self.layout = layout
         self.block_size = block_size
-        self.blocks = layout.allocate(num_blocks, block_size)
-        self.host_blocks = layout.allocate(num_host_blocks, block_size)
-        self._kernels = kernels
+        self.blocks = layout.allocate(num_blocks, block_size, device.torch)
+        self.host_blocks = layout.allocate(
+            num_host_blocks, block_size, torch.device("cpu"), pinned=device.is_gpu
+        )
+        self._kernels = device.kernels
         self._layers = [(layer[0], layer[1]) for layer in self.blocks]
 
     @property

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pagedrun.paged.device import Device
 from pagedrun.paged.forward_batch import ForwardBatch
+from pagedrun.paged.in_flight import InFlight
 from pagedrun.paged.kv_cache import KVCache
 from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.sampler import Sampler
 from pagedrun.paged.scheduled_batch import ScheduledBatch
+from pagedrun.paged.sequence import UNKNOWN_TOKEN
 
 
 @dataclass(slots=True)
@@ -26,20 +30,50 @@ class ModelRunner:
     `prefix_once` lets rows read the partitions that they share together.
     """
 
-    def __init__(self, model: Decoder, cache: KVCache, *, prefix_once: bool = True) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        cache: KVCache,
+        sampler: Sampler,
+        device: Device,
+        *,
+        prefix_once: bool = True,
+    ) -> None:
         self._model = model
         self._cache = cache
+        self._sampler = sampler
+        self._device = device
         self._prefix_once = prefix_once
         self._layers_of_window = Counter(model.config.windows)
         self.reads = AttentionReads()
 
     @torch.inference_mode()
-    def run(self, batch: ScheduledBatch) -> Tensor:
-        """Return [num_logits, vocab_size]: a row for each chunk that samples, in order."""
+    def run(self, batch: ScheduledBatch, before: InFlight | None = None) -> Tensor:
+        """Return the tokens sampled, [num_sampled] int64 on the device: one for each pending sample
+        of each chunk that samples, in order.
+
+        `before` is the step whose tokens are not known yet, if the batch goes on from them.
+        """
         self._cache.transfer(batch.transfers)
         forward = ForwardBatch.build(batch, self._cache.block_size, prefix_once=self._prefix_once)
         for window, num_layers in self._layers_of_window.items():
             read, without_sharing = forward.tokens_read(window)
             self.reads.layer_tokens += read * num_layers
             self.reads.layer_tokens_without_sharing += without_sharing * num_layers
-        return self._model.logits(forward, self._cache)
+        logits = self._model.logits(forward.place(self._device, _known(batch, before)), self._cache)
+        sampling = [chunk.sequence for chunk in batch.chunks if chunk.samples]
+        return self._sampler.sample(logits, sampling)
+
+
+def _known(batch: ScheduledBatch, before: InFlight | None) -> tuple[Tensor, list[int]] | None:
+    """Return the tokens of the step before and where those are that the batch begins with."""
+    unknown = [
+        chunk.sequence
+        for chunk in batch.chunks
+        if chunk.samples and chunk.sequence.output_token_ids[-1:] == [UNKNOWN_TOKEN]
+    ]
+    if not unknown:
+        return None
+    assert before is not None, "a token is unknown that no step is computing"
+    rows = before.rows()
+    return before.ids, [rows[sequence] for sequence in unknown]

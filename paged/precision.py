@@ -3,34 +3,41 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pagedrun.paged.errors import UsageError
 from pagedrun.paged.model_config import ModelConfig
 
 if TYPE_CHECKING:  # a plan is made without torch
     import torch
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 # Flags of /proc/cpuinfo that mean matrix products in bfloat16 at more than float32 speed.
 _FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86, x86, Arm
 
 
-def choose_dtype(asked: str, config: ModelConfig) -> "torch.dtype":
+def choose_dtype(asked: str, config: ModelConfig, *, is_gpu: bool) -> "torch.dtype":
     """Return the dtype for `--dtype asked`; see `choose_dtype_name`."""
     import torch
 
-    dtype: torch.dtype = getattr(torch, choose_dtype_name(asked, config))
+    dtype: torch.dtype = getattr(torch, choose_dtype_name(asked, config, is_gpu=is_gpu))
     return dtype
 
 
-def choose_dtype_name(asked: str, config: ModelConfig) -> str:
+def choose_dtype_name(asked: str, config: ModelConfig, *, is_gpu: bool) -> str:
     """Return the name of the dtype for `--dtype asked`, a key of `DTYPE_BYTES`.
 
-    "auto" takes the model's own where the processor is fast in it and float32 otherwise. float16
-    models run in float32: no CPU multiplies float16 fast, and bfloat16 would drop three of their
-    bits.
+    "auto" takes the model's own where the processor is fast in it and float32 otherwise. On a CPU
+    float16 models run in float32: none multiplies float16 fast, and bfloat16 would drop three of
+    their bits. Raises `UsageError` for float16 on a CPU.
     """
+    if asked == "float16" and not is_gpu:
+        raise UsageError(
+            "--dtype float16 needs a GPU: CPUs multiply it slowly; use float32 or bfloat16"
+        )
     if asked != "auto":
         return asked
+    if is_gpu:
+        return config.dtype
     if config.dtype == "bfloat16" and _cpu_flags() & _FAST_BFLOAT16:
         return "bfloat16"
     return "float32"

@@ -1,17 +1,23 @@
-"""Run: the loop. Schedule a step, compute it, sample, update; yield what is finished."""
+"""Run: the loop. Schedule a step, launch it, update; look at its tokens; yield what is finished.
+
+The tokens of a step may be looked at one step late (`Device.lag`), so that a device computes the
+next step while the host stops, decodes and writes. What a row's step computed after its stop token
+is then thrown away; the answers are the same.
+"""
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
-from types import ModuleType
 from typing import Any
 
 from pagedrun.paged.block_pool import BlockPool
+from pagedrun.paged.device import Device
 from pagedrun.paged.duplicates import fan_out
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, RowError
+from pagedrun.paged.in_flight import InFlight
 from pagedrun.paged.kv_cache import KVCache
 from pagedrun.paged.memory import HostMemory
 from pagedrun.paged.model_runner import ModelRunner
@@ -24,7 +30,7 @@ from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request, SampleOutput
 from pagedrun.paged.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.scheduler import Scheduler, SchedulerLimits
-from pagedrun.paged.sequence import Sequence
+from pagedrun.paged.sequence import UNKNOWN_TOKEN, Sequence
 from pagedrun.paged.stopping import StopRule
 from pagedrun.paged.swap_space import SwapSpace
 from pagedrun.paged.tokenizer import Tokenizer
@@ -59,7 +65,7 @@ class Run:
         engine_config: EngineConfig,
         model: Decoder,
         tokenizer: Tokenizer,
-        kernels: ModuleType,
+        device: Device,
         windows: Iterable[Window],
         num_blocks: int,
         num_host_blocks: int,
@@ -78,7 +84,7 @@ class Run:
         self._times = {**times, "plan_s": 0.0}
         self._on_step = on_step
         self.pool = BlockPool(num_blocks, config.block_size)
-        self.cache = KVCache(layout, config.block_size, num_blocks, num_host_blocks, kernels)
+        self.cache = KVCache(layout, config.block_size, num_blocks, num_host_blocks, device)
         self.scheduler = Scheduler(
             self.pool,
             SwapSpace(num_host_blocks),
@@ -95,8 +101,13 @@ class Run:
             achievable_hit_tokens=0,
             num_shared_blocks_planned=0,
         )
-        self._runner = ModelRunner(model, self.cache, prefix_once=config.prefix_once)
-        self._sampler = Sampler(eos_token_ids, kernels)
+        self._runner = ModelRunner(
+            model,
+            self.cache,
+            Sampler(eos_token_ids, device),
+            device,
+            prefix_once=config.prefix_once,
+        )
         self._stop_rule = StopRule(tokenizer, eos_token_ids)
         self._outputs: dict[int, list[SampleOutput]] = {}
         self._asked: dict[int, list[Request]] = {}  # who waits for the answer to a request
@@ -105,13 +116,17 @@ class Run:
         self._num_planned = 0  # sequences that the scheduler has not asked for yet
         self._num_finished = 0
         self._num_steps = 0
+        self._device = device
+        self._in_flight: deque[InFlight] = deque()
 
     def __iter__(self) -> Iterator[Completion]:
         """Yield one completion per request, as they finish."""
         began = time.perf_counter()
-        while self.scheduler.has_work:
+        while self.scheduler.has_work or self._in_flight:
             yield from self._refused()
-            yield from self._step()
+            launched = self._launch() if self.scheduler.has_work else False
+            while len(self._in_flight) > self._device.lag * launched:
+                yield from self._settle(self._in_flight.popleft())
             self.statistics.run_s = time.perf_counter() - began
             self._record_step()
         yield from self._refused()
@@ -147,32 +162,48 @@ class Run:
         while self._unanswerable:
             yield self._completed(self._unanswerable.popleft())
 
-    def _step(self) -> Iterator[Completion]:
+    def _launch(self) -> bool:
+        """Start the next step; return whether there was anything to compute."""
         batch = self.scheduler.schedule()
+        before = self._in_flight[-1] if self._in_flight else None
+        if not batch.chunks and before is not None:  # the step in flight will give blocks back
+            self.cache.transfer(batch.transfers)
+            return False
         if not batch.chunks:
             raise EngineError(
                 f"no sequence can go on: {len(self.scheduler.running)} running, "
                 f"{len(self.scheduler.waiting)} waiting, {self.pool.num_free} of "
                 f"{self.pool.num_blocks} blocks free; please report this"
             )
-        logits = self._runner.run(batch)
+        ids = self._runner.run(batch, before)
         self.statistics.note_step(batch, self.pool)
-        tokens = self._sampler.sample(
-            logits, [chunk.sequence for chunk in batch.chunks if chunk.samples]
-        )
-        failed: set[int] = set()
-        grown = self.scheduler.update(batch, tokens)
-        for sequence in grown:
-            if sequence.output_token_ids[-1] == NO_TOKEN:
-                failed.add(sequence.request.index)
+        sampling = (chunk.sequence for chunk in batch.chunks if chunk.samples)
+        unknown = ([UNKNOWN_TOKEN] * len(sequence.pending_samples) for sequence in sampling)
+        step = InFlight.launched(ids, self.scheduler.update(batch, unknown), self._device)
+        for sequence in step.sequences:
+            if len(sequence.output_token_ids) == sequence.request.params.max_tokens:
+                self.scheduler.retire(sequence)
+        self._in_flight.append(step)
+        return True
+
+    def _settle(self, step: InFlight) -> Iterator[Completion]:
+        """Look at the tokens of a step, and finish the sequences that they end."""
+        failed: dict[int, Request] = {}
+        for sequence, place, token in zip(step.sequences, step.places, step.wait(), strict=True):
+            if place >= len(sequence.output_token_ids):
+                continue  # the token before has ended the sequence
+            if token == NO_TOKEN:
+                failed[sequence.request.index] = sequence.request
                 continue
+            sequence.output_token_ids[place] = token
             self.statistics.generated_tokens += 1
             output = self._stop_rule.output(sequence)
             if output is not None:
+                del sequence.output_token_ids[place + 1 :]
                 self.scheduler.finish(sequence)
                 yield from self._collect(sequence, output)
-        for index in failed:
-            yield from self._fail(index)
+        for request in failed.values():
+            yield from self._fail(request)
 
     def _collect(self, sequence: Sequence, output: SampleOutput) -> Iterator[Completion]:
         """Keep a finished sample; yield the completion when it is its request's last one."""
@@ -198,25 +229,26 @@ class Run:
                 self.scheduler.counts.cached_tokens += answer.num_cached_tokens
             yield self._completed(answer)
 
-    def _fail(self, index: int) -> Iterator[Completion]:
+    def _fail(self, request: Request) -> Iterator[Completion]:
         """End every sample of a request whose logits hold no choice.
 
         What it published is retracted first: keys and values that led to NaN must not be shared.
         """
-        everyone = [*self.scheduler.running, *self.scheduler.waiting]
-        members = [sequence for sequence in everyone if sequence.request.index == index]
-        for sequence in members:
+        scheduler = self.scheduler
+        everyone = (*scheduler.running, *scheduler.waiting, *scheduler.ending)
+        for sequence in [each for each in everyone if each.request.index == request.index]:
+            sequence.output_token_ids.clear()  # also of those that the next step computes
             own = slice(sequence.num_hit_blocks, sequence.num_published_blocks)
             for block_id in sequence.block_table[own]:
                 self.pool.retract(block_id)
             self.scheduler.finish(sequence)
-        self._outputs.pop(index, None)
+        self._outputs.pop(request.index, None)
         error = RowError(
             "nan_logits",
             "the model's output holds NaN or infinity, so no token can be chosen; "
             "try --dtype float32",
         )
-        yield from self._answers(Completion(members[0].request, error=error))
+        yield from self._answers(Completion(request, error=error))
 
     def _completed(self, completion: Completion) -> Completion:
         self._num_finished += 1

@@ -1,11 +1,12 @@
 """Sampler: logits in, token ids out, by each request's own parameters."""
 
 from collections.abc import Sequence as Seq
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from pagedrun.paged.choices import Choices
+from pagedrun.paged.device import Device
 from pagedrun.paged.sequence import Sequence
 
 NO_TOKEN = -1  # what the kernel gives where the logits hold no choice (NaN, infinity)
@@ -18,18 +19,20 @@ class Sampler:
     `eos_token_ids` may not be chosen before a request's `min_tokens`.
     """
 
-    def __init__(self, eos_token_ids: Seq[int], kernels: ModuleType) -> None:
+    def __init__(self, eos_token_ids: Seq[int], device: Device) -> None:
         self._eos_token_ids = list(eos_token_ids)
-        self._kernels = kernels
+        self._device = device
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, sequences: Seq[Sequence]) -> list[list[int]]:
-        """Return a token for each pending sample of each sequence, or `NO_TOKEN`.
+    def sample(self, logits: Tensor, sequences: Seq[Sequence]) -> Tensor:
+        """Choose a token for each pending sample of each sequence.
 
         logits: [len(sequences), vocab_size], the row of each sequence's last token.
+        Returns [num_pending_samples] int64, one sequence's after the other's; `NO_TOKEN` where
+        there is no choice.
         """
         if not sequences:
-            return []
+            return torch.empty(0, dtype=torch.int64, device=logits.device)
         logits = self._forbid_early_stops(logits, sequences)
         draws = [
             (row, sequence.request, sample, sequence.num_tokens)
@@ -37,20 +40,10 @@ class Sampler:
             for sample in sequence.pending_samples
         ]
         rows = [row for row, *_ in draws]
-        params = [request.params for _, request, *_ in draws]
-        ids = self._kernels.sample(
-            logits if rows == list(range(len(logits))) else logits[torch.tensor(rows)],
-            temperature=torch.tensor([p.temperature for p in params]),
-            top_k=torch.tensor([p.top_k for p in params], dtype=torch.int32),
-            top_p=torch.tensor([p.top_p for p in params]),
-            min_p=torch.tensor([p.min_p for p in params]),
-            seed=torch.tensor([p.seed for p in params]),
-            row=torch.tensor([request.index for _, request, *_ in draws]),
-            sample=torch.tensor([sample for *_, sample, _ in draws]),
-            position=torch.tensor([position for *_, position in draws]),
-        ).tolist()
-        chosen = iter(ids)
-        return [[next(chosen) for _ in sequence.pending_samples] for sequence in sequences]
+        if rows != list(range(len(logits))):
+            logits = logits[self._device.place(torch.tensor(rows))]
+        choices = Choices.of(draw[1:] for draw in draws).to(self._device)
+        return choices.draw(logits, self._device.kernels)
 
     def _forbid_early_stops(self, logits: Tensor, sequences: Seq[Sequence]) -> Tensor:
         early = [
@@ -63,5 +56,5 @@ class Sampler:
         logits = logits.clone()
         for row in early:
             stops = [*self._eos_token_ids, *sequences[row].request.params.stop_token_ids]
-            logits[row, torch.tensor(stops, dtype=torch.int64)] = -torch.inf
+            logits[row, self._device.place(torch.tensor(stops, dtype=torch.int64))] = -torch.inf
         return logits

@@ -1,7 +1,7 @@
 """Scheduler: which sequences run in the next step, and who gives way when memory is short.
 
-planned → waiting → running → finished, and back to waiting by preemption. Sequences run in the
-order of the plan, which makes them only when there is room; the youngest gives way first. The
+planned → waiting → running → ending → finished, and back to waiting by preemption. Sequences run in
+the order of the plan, which makes them only when there is room; the youngest gives way first. The
 oldest can therefore always go on, and since nothing is planned that does not fit into the empty
 pool, every run ends.
 
@@ -79,6 +79,7 @@ class Scheduler:
         self.counts = SchedulerCounts()
         self.waiting: deque[Sequence] = deque()  # sent back, and at most one new one
         self.running: list[Sequence] = []
+        self.ending: list[Sequence] = []  # scheduled for the last time, not yet finished
         self.foresight = foresight or Foresight()
         self._planned: Iterator[Sequence] = iter(planned)
         self._prefix_caching = prefix_caching
@@ -131,9 +132,10 @@ class Scheduler:
     def update(self, batch: ScheduledBatch, sampled: Iterable[list[int]]) -> list[Sequence]:
         """Append the sampled tokens and return the sequences that grew.
 
-        `sampled` gives, for each chunk of the batch that samples, one token for each of its
-        sequence's pending samples. Where a prompt was computed for several samples, the siblings
-        are forked here: they share every block, and the first to write to one copies it.
+        `sampled` gives, for each chunk of the batch that samples, one token (which may be
+        `UNKNOWN_TOKEN`) for each of its sequence's pending samples. Where a prompt was computed for
+        several samples, the siblings are forked here: they share every block, and the first to
+        write to one copies it.
         """
         grown: list[Sequence] = []
         chunks = (chunk for chunk in batch.chunks if chunk.samples)
@@ -147,21 +149,33 @@ class Scheduler:
             grown += siblings
         return grown
 
-    def finish(self, sequence: Sequence) -> None:
-        """Take a sequence out of the run, whatever its state, and give its blocks back."""
+    def retire(self, sequence: Sequence) -> None:
+        """Schedule a sequence no more; it keeps its blocks until `finish`.
+
+        That is the state of one that has all its tokens while the last are still unknown.
+        """
         if sequence in self.running:
             self.running.remove(sequence)
-            self.foresight.learn(sequence)
         else:
             self.waiting.remove(sequence)
             self._want_no_more(sequence)
-        self._drop_blocks(sequence)
+        self.ending.append(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Take a sequence out of the run, whatever its state, and give its blocks back."""
+        if sequence not in self.waiting:
+            self.foresight.learn(sequence)
+        if sequence not in self.ending:
+            self.retire(sequence)
+        self.ending.remove(sequence)
+        self.pool.release(sequence.block_table)
+        self._drop_host_blocks(sequence)
 
     def check(self) -> None:
         """Prove that block tables, pool and swap space agree. For tests, after every step."""
         for sequence in self.waiting:
             assert not sequence.block_table, "a waiting sequence holds blocks"
-        self.pool.check(sequence.block_table for sequence in self.running)
+        self.pool.check(s.block_table for s in (*self.running, *self.ending))
         swapped = [block for sequence in self.waiting for block in sequence.host_blocks.values()]
         assert len(swapped) == len(set(swapped)), "a host block is used twice"
         assert len(swapped) + self.swap_space.num_free == self.swap_space.num_blocks, "swap space"
@@ -247,7 +261,7 @@ class Scheduler:
             self.running.append(child)
         for child in children[room:]:
             self._want_prompt(child)
-            _forget_blocks(child)
+            child.forget_blocks()
             child.num_tokens_ever_computed = 0  # what it computes again, no preemption took
         self.waiting.extendleft(reversed(children[room:]))
 
@@ -339,7 +353,7 @@ class Scheduler:
         self.pool.release(sequence.block_table)
         sequence.block_table = []
         if mode is PreemptionMode.RECOMPUTE:
-            _forget_blocks(sequence)
+            sequence.forget_blocks()
         self.waiting.appendleft(sequence)
 
     def _swap_out(self, sequence: Sequence, batch: ScheduledBatch) -> bool:
@@ -379,22 +393,8 @@ class Scheduler:
     def _outlives(self, block_id: int) -> bool:
         return self.pool.is_published(block_id) and self.pool.ref_count(block_id) > 1
 
-    def _drop_blocks(self, sequence: Sequence) -> None:
-        self.pool.release(sequence.block_table)
-        sequence.block_table = []
-        self._drop_host_blocks(sequence)
-
     def _drop_host_blocks(self, sequence: Sequence, *, keep_progress: bool = False) -> None:
         self.swap_space.give_back(list(sequence.host_blocks.values()))
         sequence.host_blocks = {}
         if not keep_progress:
-            _forget_blocks(sequence)
-
-
-def _forget_blocks(sequence: Sequence) -> None:
-    """Set a sequence back to the state of one whose keys and values are nowhere."""
-    sequence.block_table = []
-    sequence.num_computed_tokens = 0
-    sequence.num_stored_tokens = 0
-    sequence.num_hit_blocks = 0
-    sequence.num_published_blocks = 0
+            sequence.forget_blocks()

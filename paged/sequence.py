@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pagedrun.paged.block_pool import BlockKey
 from pagedrun.paged.request import Request
 
+UNKNOWN_TOKEN = -2  # sampled on the device, and not looked at yet
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -17,6 +19,9 @@ class Sequence:
 
     `pending_samples` are the samples to draw from the next logits: all `n` of a request while its
     prompt is computed once for them, then the sequence's own.
+
+    The last of `output_token_ids` may be `UNKNOWN_TOKEN`: the next step can be scheduled, and
+    computed on the device, before the host has seen it.
     """
 
     request: Request
@@ -77,6 +82,12 @@ class Sequence:
         return self.num_prompt_tokens + self.request.params.max_tokens - 1
 
     @property
+    def known_output_token_ids(self) -> list[int]:
+        """The generated tokens that the host has seen."""
+        ids = self.output_token_ids
+        return ids[:-1] if ids and ids[-1] == UNKNOWN_TOKEN else ids
+
+    @property
     def is_forked(self) -> bool:
         """Whether the samples of the request have gone their own ways."""
         return bool(self.output_token_ids)
@@ -89,6 +100,14 @@ class Sequence:
             return list(prompt[start:end])
         generated = self.output_token_ids[max(start - split, 0) : end - split]
         return [*prompt[start:split], *generated] if start < split else generated
+
+    def forget_blocks(self) -> None:
+        """Go back to the state of a sequence whose keys and values are nowhere."""
+        self.block_table = []
+        self.num_computed_tokens = 0
+        self.num_stored_tokens = 0
+        self.num_hit_blocks = 0
+        self.num_published_blocks = 0
 
     def fork(self, sample_index: int) -> "Sequence":
         """Return a sibling that holds the same blocks. The caller counts the references."""

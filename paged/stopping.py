@@ -8,7 +8,7 @@ from pagedrun.paged.tokenizer import Tokenizer
 
 
 class StopRule:
-    """Decides after each token whether a sequence is finished.
+    """Decides after each known token whether a sequence is finished.
 
     In this order: an end-of-sequence token (unless `ignore_eos`) or one of `stop_token_ids`, a
     stop string, then `max_tokens`. Nothing but `max_tokens` ends a sequence before `min_tokens`,
@@ -27,7 +27,7 @@ class StopRule:
         for an end-of-sequence token.
         """
         params = sequence.request.params
-        ids = sequence.output_token_ids
+        ids = sequence.known_output_token_ids
         may_stop = len(ids) >= params.min_tokens
         if may_stop and ids[-1] in params.stop_token_ids:
             return self._finish(sequence, ids[:-1], FinishReason.STOP, ids[-1])
@@ -68,7 +68,7 @@ class StopRule:
         return SampleOutput(
             index=sequence.sample_index,
             text=self._tokenizer.decode(text_ids) if text is None else text,
-            token_ids=tuple(sequence.output_token_ids),
+            token_ids=tuple(sequence.known_output_token_ids),
             finish_reason=reason,
             stop_reason=stop_reason,
         )

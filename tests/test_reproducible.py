@@ -154,8 +154,8 @@ def test_a_pool_poisoned_with_nan_changes_nothing(
     """What a slot held before it was written must never reach a result: 0 · NaN is NaN."""
     allocate = KVLayout.allocate
 
-    def poisoned(self: KVLayout, num_blocks: int, block_size: int) -> torch.Tensor:
-        return allocate(self, num_blocks, block_size).fill_(torch.nan)
+    def poisoned(self: KVLayout, *given: Any, **more: Any) -> torch.Tensor:
+        return allocate(self, *given, **more).fill_(torch.nan)
 
     monkeypatch.setattr(KVLayout, "allocate", poisoned)
     dtype, expected = undisturbed

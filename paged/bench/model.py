@@ -1,14 +1,14 @@
 """BenchModel: what a benchmark runs, a model folder or a shape with random weights."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from pagedrun.kernels import cpu
+from pagedrun.paged.device import Device
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.model_config import ModelConfig
@@ -40,13 +40,19 @@ class BenchModel:
         """Return the model in a folder; raises `ModelError`."""
         return cls(folder.name, ModelConfig.from_folder(folder), folder)
 
-    def engine(self, kernels: ModuleType = cpu, **flags: Any) -> Engine:
-        """Load the model, or make it up. `flags` are fields of `EngineConfig`."""
+    def engine(self, kernels: ModuleType | None = None, **flags: Any) -> Engine:
+        """Load the model, or make it up. `flags` are fields of `EngineConfig`.
+
+        `kernels` stand in for those of the device.
+        """
         config = EngineConfig(model=self.folder or Path(self.name), **flags)
+        device = Device.choose(config.device)
+        if kernels is not None:
+            device = replace(device, kernels=kernels)
         read = None
         if self.folder is None:
-            read = self.weights(choose_dtype(config.dtype, self.config)).read
-        return Engine(config, self.config, self.tokenizer(), kernels, read)
+            read = self.weights(choose_dtype(config.dtype, self.config, is_gpu=device.is_gpu)).read
+        return Engine(config, self.config, self.tokenizer(), device, read)
 
     def weights(self, dtype: torch.dtype, device: torch.device | None = None) -> RandomWeights:
         """Return the weights that stand for a folder's, made on `device`, None: the CPU."""

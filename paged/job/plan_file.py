@@ -176,7 +176,7 @@ class _FilePlan:
 def _kv_shape(config: EngineConfig, model: ModelConfig) -> KVShape:
     return KVShape(
         elements_per_token=model.kv_elements_per_token,
-        dtype=choose_dtype_name(config.dtype, model),
+        dtype=choose_dtype_name(config.dtype, model, is_gpu=config.device == "cuda"),
         num_layers=model.num_layers,
         num_full_layers=sum(window is None for window in model.windows),
     )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pagedrun.paged.device import Device
 from pagedrun.paged.forward_batch import DecodeInputs, ForwardBatch
 from pagedrun.paged.kv_cache import KVCache, KVLayout
 from pagedrun.paged.model_config import ModelConfig
@@ -25,7 +26,7 @@ class Decoder:
     """The network: embedding, layers, and the head that gives logits.
 
     `read` gives a checkpoint's tensor by name; all are cast to `dtype`. `num_positions` bounds the
-    positions that will be asked for. `kernels` is a backend package of `pagedrun.kernels`.
+    positions that will be asked for.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class Decoder:
         read: ReadTensor,
         dtype: torch.dtype,
         num_positions: int,
-        kernels: ModuleType,
+        device: Device,
     ) -> None:
         def tensor(name: str) -> Tensor:
-            return read(name).to(dtype)
+            return read(name).to(device=device.torch, dtype=dtype)
+
+        kernels = device.kernels
 
         self.config = config
         self.dtype = dtype
@@ -48,7 +51,7 @@ class Decoder:
         self._norm = tensor("model.norm.weight")
         self._cos_sin = rotary_table(
             config.rope, config.head_dim, num_positions, config.max_position_embeddings
-        )
+        ).to(device.torch)
         self._layers = [
             DecoderLayer(config, index, tensor, kernels) for index in range(config.num_layers)
         ]

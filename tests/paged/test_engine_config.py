@@ -42,8 +42,8 @@ def test_what_the_engine_decides_by_default(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "accepted", "refused"),
     [
-        ("device", ["auto", "cpu"], ["cuda:0", "CPU", ""]),
-        ("dtype", ["auto", "float32", "bfloat16"], ["int8", "torch.float32", ""]),
+        ("device", ["auto", "cpu", "cuda"], ["cuda:0", "CPU", ""]),
+        ("dtype", ["auto", "float32", "bfloat16", "float16"], ["int8", "torch.float32", ""]),
         ("preemption_mode", ["swap", "recompute"], ["SWAP", "none", ""]),
     ],
 )

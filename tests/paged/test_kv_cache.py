@@ -1,6 +1,7 @@
 """KVCache: its memory, and transfers that must come out as if done one at a time."""
 
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pagedrun.kernels import reference
+from pagedrun.paged.device import Device
 from pagedrun.paged.kv_cache import KVCache, KVLayout
 from pagedrun.paged.scheduled_batch import BlockTransfer, TransferKind
 
@@ -39,9 +41,13 @@ class Strict(ModuleType):
         self.calls.append((src_ids.tolist(), dst_ids.tolist()))
 
 
+def on_cpu(kernels: Any) -> Device:
+    return Device(torch.device("cpu"), kernels, lag=0)
+
+
 def numbered_cache(kernels: Strict | None = None) -> KVCache:
     """A cache in which no two values are equal."""
-    cache = KVCache(LAYOUT, BLOCK_SIZE, NUM_BLOCKS, NUM_HOST_BLOCKS, kernels or Strict())
+    cache = KVCache(LAYOUT, BLOCK_SIZE, NUM_BLOCKS, NUM_HOST_BLOCKS, on_cpu(kernels or Strict()))
     cache.blocks.copy_(torch.arange(cache.blocks.numel()).view_as(cache.blocks))
     host = torch.arange(cache.host_blocks.numel()).view_as(cache.host_blocks)
     cache.host_blocks.copy_(-1 - host)
@@ -136,7 +142,9 @@ def test_nothing_but_the_targets_changes() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_bytes_come_back_from_the_host_unchanged(dtype: torch.dtype) -> None:
     """NaN with a payload, infinities, denormals: swapping moves bits, not numbers."""
-    cache = KVCache(KVLayout(2, 3, 5, dtype), BLOCK_SIZE, NUM_BLOCKS, NUM_HOST_BLOCKS, reference)
+    cache = KVCache(
+        KVLayout(2, 3, 5, dtype), BLOCK_SIZE, NUM_BLOCKS, NUM_HOST_BLOCKS, on_cpu(reference)
+    )
     integers = torch.int32 if dtype is torch.float32 else torch.int16
     bits = cache.blocks.view(integers)
     limits = torch.iinfo(integers)
@@ -169,6 +177,6 @@ def test_a_layer_is_a_view_of_the_pool() -> None:
 
 
 def test_a_cache_without_host_blocks() -> None:
-    cache = KVCache(LAYOUT, BLOCK_SIZE, NUM_BLOCKS, 0, reference)
+    cache = KVCache(LAYOUT, BLOCK_SIZE, NUM_BLOCKS, 0, on_cpu(reference))
     assert cache.host_blocks.nbytes == 0
     cache.transfer([])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pagedrun.kernels import reference
+from pagedrun.paged.device import Device
 from pagedrun.paged.request import Request
 from pagedrun.paged.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.sampling import SamplingParams
@@ -33,19 +34,25 @@ def logits_of(num_rows: int, seed: int = 0) -> Tensor:
     return torch.randn(num_rows, VOCAB, generator=torch.Generator().manual_seed(seed))
 
 
+def draw(sampler: Sampler, logits: Tensor, sequences: list[Sequence]) -> list[list[int]]:
+    """Return the tokens drawn for each sequence."""
+    ids = iter(sampler.sample(logits, sequences).tolist())
+    return [[next(ids) for _ in each.pending_samples] for each in sequences]
+
+
 @pytest.fixture
 def sampler() -> Sampler:
-    return Sampler([EOS], reference)
+    return Sampler([EOS], Device(torch.device("cpu"), reference, lag=0))
 
 
 def test_greedy_takes_the_most_probable(sampler: Sampler) -> None:
     logits = logits_of(5)
     sequences = [sequence(index) for index in range(5)]
-    assert sampler.sample(logits, sequences) == [[i] for i in logits.argmax(1).tolist()]
+    assert draw(sampler, logits, sequences) == [[i] for i in logits.argmax(1).tolist()]
 
 
 def test_nothing_to_sample(sampler: Sampler) -> None:
-    assert sampler.sample(torch.empty(0, VOCAB), []) == []
+    assert draw(sampler, torch.empty(0, VOCAB), []) == []
 
 
 def test_rows_keep_their_own_parameters(sampler: Sampler) -> None:
@@ -56,7 +63,7 @@ def test_rows_keep_their_own_parameters(sampler: Sampler) -> None:
     seen = set()
     for seed in range(30):
         hot.request = Request(1, (1, 2, 3), SamplingParams(temperature=5.0, seed=seed))
-        [first], [middle], [last] = sampler.sample(logits, sequences)
+        [first], [middle], [last] = draw(sampler, logits, sequences)
         assert first == int(logits[0].argmax())
         assert last == int(logits[2].argmax())
         seen.add(middle)
@@ -67,7 +74,7 @@ def test_rows_keep_their_own_parameters(sampler: Sampler) -> None:
 @settings(max_examples=40, deadline=None)
 def test_a_choice_does_not_depend_on_the_batch(order: list[int], kept: int) -> None:
     """Not on the order, nor on who else is there, nor on how many samples they draw."""
-    sampler = Sampler([EOS], reference)
+    sampler = Sampler([EOS], Device(torch.device("cpu"), reference, lag=0))
     logits = logits_of(6)
     sequences = [
         sequence(
@@ -81,22 +88,22 @@ def test_a_choice_does_not_depend_on_the_batch(order: list[int], kept: int) -> N
         )
         for index in range(6)
     ]
-    alone = [sampler.sample(logits[i : i + 1], [sequences[i]])[0] for i in range(6)]
+    alone = [draw(sampler, logits[i : i + 1], [sequences[i]])[0] for i in range(6)]
     rows = order[:kept]
-    together = sampler.sample(logits[rows], [sequences[i] for i in rows])
+    together = draw(sampler, logits[rows], [sequences[i] for i in rows])
     assert together == [alone[i] for i in rows]
 
 
 def test_samples_of_a_request_draw_their_own_numbers(sampler: Sampler) -> None:
     logits = torch.zeros(1, VOCAB)
     many = sequence(samples=tuple(range(50)), temperature=1.0, n=50)
-    [drawn] = sampler.sample(logits, [many])
+    [drawn] = draw(sampler, logits, [many])
     assert len(drawn) == 50
     assert len(set(drawn)) > 5
     # Whether they are drawn together or each by itself.
     for sample in (0, 7, 49):
         single = sequence(samples=(sample,), temperature=1.0, n=50)
-        assert sampler.sample(logits, [single]) == [[drawn[sample]]]
+        assert draw(sampler, logits, [single]) == [[drawn[sample]]]
 
 
 def test_the_stream_is_keyed_by_seed_row_and_position(sampler: Sampler) -> None:
@@ -104,7 +111,7 @@ def test_the_stream_is_keyed_by_seed_row_and_position(sampler: Sampler) -> None:
 
     def stream(index: int, seed: int, places: range) -> list[int]:
         return [
-            sampler.sample(logits, [sequence(index, place, temperature=1.0, seed=seed)])[0][0]
+            draw(sampler, logits, [sequence(index, place, temperature=1.0, seed=seed)])[0][0]
             for place in places
         ]
 
@@ -118,7 +125,7 @@ def test_the_stream_is_keyed_by_seed_row_and_position(sampler: Sampler) -> None:
 
 def test_the_position_is_that_of_the_chosen_token(sampler: Sampler) -> None:
     """Three prompt tokens and two generated: the choice is for position 5."""
-    chosen = sampler.sample(torch.zeros(1, VOCAB), [sequence(9, 2, temperature=1.0, seed=6)])
+    chosen = draw(sampler, torch.zeros(1, VOCAB), [sequence(9, 2, temperature=1.0, seed=6)])
     noise = reference.sample.__globals__["gumbel_noise"](VOCAB, 6, 5, 9, 0)
     assert chosen == [[int(noise.argmax())]]
 
@@ -128,8 +135,8 @@ def test_min_tokens_forbids_stops_until_they_are_there(sampler: Sampler) -> None
     logits[0, EOS], logits[0, 9], logits[0, 2] = 50.0, 40.0, 30.0
     for num_output, expected in ((0, 2), (2, 2), (3, EOS), (4, EOS)):
         early = sequence(num_output=num_output, min_tokens=3, stop_token_ids=(9,))
-        assert sampler.sample(logits, [early]) == [[expected]]
-    assert sampler.sample(logits, [sequence(num_output=1, min_tokens=3)]) == [[9]]
+        assert draw(sampler, logits, [early]) == [[expected]]
+    assert draw(sampler, logits, [sequence(num_output=1, min_tokens=3)]) == [[9]]
 
 
 def test_forbidding_touches_neither_the_neighbours_nor_the_given_logits(sampler: Sampler) -> None:
@@ -137,7 +144,7 @@ def test_forbidding_touches_neither_the_neighbours_nor_the_given_logits(sampler:
     logits[:, EOS] = 50.0
     before = logits.clone()
     sequences = [sequence(0), sequence(1, min_tokens=2), sequence(2)]
-    first, early, last = sampler.sample(logits, sequences)
+    first, early, last = draw(sampler, logits, sequences)
     assert first == last == [EOS]
     assert early != [EOS]
     assert torch.equal(logits, before)
@@ -147,7 +154,7 @@ def test_a_stop_is_forbidden_to_every_sample_of_a_prompt(sampler: Sampler) -> No
     logits = torch.zeros(1, VOCAB)
     logits[0, EOS] = 50.0
     many = sequence(samples=tuple(range(8)), temperature=1.0, min_tokens=1, n=8)
-    assert EOS not in sampler.sample(logits, [many])[0]
+    assert EOS not in draw(sampler, logits, [many])[0]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -158,7 +165,7 @@ def test_logits_without_a_choice_give_no_token(
     logits = logits_of(3)
     logits[1, 6] = bad
     sequences = [sequence(i, samples=(0, 1), temperature=temperature) for i in range(3)]
-    first, middle, last = sampler.sample(logits, sequences)
+    first, middle, last = draw(sampler, logits, sequences)
     assert middle == [NO_TOKEN, NO_TOKEN]
     assert NO_TOKEN not in [*first, *last]
 
@@ -166,7 +173,7 @@ def test_logits_without_a_choice_give_no_token(
 def test_half_precision_logits(sampler: Sampler) -> None:
     logits = logits_of(4).to(torch.bfloat16)
     sequences = [sequence(i, min_tokens=i % 2, temperature=0.5 * i) for i in range(4)]
-    drawn = sampler.sample(logits, sequences)
+    drawn = draw(sampler, logits, sequences)
     assert all(0 <= token < VOCAB for [token] in drawn)
 
 
@@ -177,4 +184,4 @@ def test_extreme_parameters_reach_the_kernel_whole(sampler: Sampler) -> None:
         sequence(i, temperature=100.0, seed=2**63 - 1, top_k=2**31 - 1, top_p=1e-9 + pick.random())
         for i in range(4)
     ]
-    assert all(0 <= token < VOCAB for [token] in sampler.sample(logits_of(4), sequences))
+    assert all(0 <= token < VOCAB for [token] in draw(sampler, logits_of(4), sequences))

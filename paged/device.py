@@ -1,0 +1,89 @@
+"""Device: where a model runs, and with which kernels."""
+
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from pagedrun.paged.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A place for tensors and the backend of `pagedrun.kernels` that computes there.
+
+    `lag` is how many steps the host may be behind: 1 where the device works by itself, 0 where it
+    is the host, which would gain nothing.
+    """
+
+    torch: torch.device
+    kernels: ModuleType
+    lag: int
+
+    @classmethod
+    def choose(cls, asked: str) -> "Device":
+        """Return the device for `--device asked`; "auto" is the GPU if there is one.
+
+        Raises `UsageError` for `cuda` where torch finds no GPU.
+        """
+        if asked == "cuda" or (asked == "auto" and torch.cuda.is_available()):
+            return cls._cuda()
+        from pagedrun.kernels import cpu  # imported here: a GPU machine does without Numba
+
+        return cls(torch.device("cpu"), cpu, lag=0)
+
+    @classmethod
+    def _cuda(cls) -> "Device":
+        if torch.version.cuda is None and torch.version.hip is None:
+            raise UsageError(
+                f"--device cuda: this torch ({torch.__version__}) is built without CUDA; install "
+                "one with it, or use --device cpu"
+            )
+        if not torch.cuda.is_available():
+            raise UsageError(
+                "--device cuda: torch finds no GPU; check the driver and CUDA_VISIBLE_DEVICES, or "
+                "use --device cpu"
+            )
+        from pagedrun.kernels import gpu  # Triton is not installed everywhere
+
+        return cls(torch.device("cuda", torch.cuda.current_device()), gpu, lag=1)
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether the device has its own memory and its own time."""
+        return self.torch.type == "cuda"
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """Return a host tensor on the device, without waiting for the copy.
+
+        The copy takes its turn on the current stream; the page-locked memory that it reads is
+        torch's to reuse when it is done.
+        """
+        if not self.is_gpu:
+            return tensor
+        return tensor.pin_memory().to(self.torch, non_blocking=True)
+
+    def to_host(self, tensor: Tensor) -> "HostCopy":
+        """Begin to copy a tensor to the host."""
+        if not self.is_gpu:
+            return HostCopy(tensor, None)
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        copy.copy_(tensor, non_blocking=True)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        return HostCopy(copy, done)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """A tensor on its way to the host."""
+
+    _tensor: Tensor
+    _done: torch.cuda.Event | None
+
+    def wait(self) -> Tensor:
+        """Return the tensor when it is there."""
+        if self._done is not None:
+            self._done.synchronize()
+        return self._tensor

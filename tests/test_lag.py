@@ -1,0 +1,116 @@
+"""A host that is one step behind its device gives the same answers as one that is not."""
+
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pagedrun.paged.device import Device
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.foresight import Foresight
+from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.request import Completion, Request
+from pagedrun.paged.run import Run
+from pagedrun.paged.sampling import SamplingParams
+from pagedrun.paged.tokenizer import Tokenizer
+
+
+class MakeModel(Protocol):
+    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+
+
+@pytest.fixture(scope="module")
+def folder(make_model: MakeModel) -> Path:
+    return make_model("qwen3", "lag", max_position_embeddings=400)
+
+
+def requests() -> list[Request]:
+    """Rows that end in every way: by length, at once, by a token, by a string."""
+    rng = random.Random(5)
+    shared = [rng.randrange(256) for _ in range(140)]
+    made = []
+    for index in range(40):
+        prompt = shared[: rng.choice([0, 40, 140])] + [
+            rng.randrange(256) for _ in range(rng.randrange(1, 20))
+        ]
+        params = SamplingParams(
+            max_tokens=rng.choice([4, 5, 9, 30]) if index % 7 else 1,
+            temperature=index % 3 * 0.7,
+            n=1 + index % 2 * 2,
+            seed=index,
+            stop=("a", "\x07") if index % 5 == 0 else (),
+            stop_token_ids=tuple(range(0, 256, 24)) if index % 2 else (),
+        )
+        made.append(Request(index, tuple(prompt), params))
+    return made
+
+
+def answers(folder: Path, lag: int, **engine: Any) -> tuple[dict[int, Completion], Run]:
+    config = EngineConfig(model=folder, dtype="float32", **engine)
+    device = replace(Device.choose("cpu"), lag=lag)
+    loaded = Engine(config, ModelConfig.from_folder(folder), Tokenizer.from_folder(folder), device)
+    run = loaded.start(requests(), on_step=lambda _: run.scheduler.check())
+    got = {completion.request.index: completion for completion in run}
+    assert not run.scheduler.ending
+    assert run.pool.num_held == 0
+    return got, run
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "roomy": {},
+    "one-at-a-time": {"max_num_seqs": 1},
+    "few-seats": {"max_num_seqs": 3},
+    "tiny-chunks": {"max_num_batched_tokens": 7, "max_num_seqs": 4},
+    "swapped": {"num_blocks": 13, "preemption_mode": "swap"},
+    "recomputed": {"num_blocks": 13, "preemption_mode": "recompute"},
+    "uncached": {"prefix_caching": False, "num_blocks": 40},
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_same_answers(setting: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Foresight, "allows", lambda *_: True)  # so that somebody must give way
+    expected, at_once = answers(folder, 0, **SETTINGS[setting])
+    got, behind = answers(folder, 1, **SETTINGS[setting])
+    assert len(got) == 40
+    for index, completion in got.items():
+        assert completion.error is None
+        assert completion.outputs == expected[index].outputs
+    if setting in ("swapped", "recomputed"):
+        assert sum(behind.scheduler.counts.preemptions.values()) > 0
+    reasons = {o.finish_reason for c in got.values() for o in c.outputs}
+    assert len(reasons) == 2, "rows that stop and rows that run to their end"
+    counted = [run.statistics.generated_tokens for run in (at_once, behind)]
+    assert (
+        counted[0] == counted[1] == sum(len(o.token_ids) for c in got.values() for o in c.outputs)
+    )
+
+
+def test_the_host_is_behind(folder: Path) -> None:
+    """What a stopped row computes in the step that was already launched is thrown away."""
+    _, at_once = answers(folder, 0)
+    _, behind = answers(folder, 1)
+    assert behind.scheduler.counts.computed_tokens > at_once.scheduler.counts.computed_tokens
+
+
+def test_no_choice_is_seen_late(folder: Path, tmp_path: Path) -> None:
+    """A token after NaN is not a token: the row fails, and the step in flight does no harm."""
+    bad = tmp_path / "bad"
+    shutil.copytree(folder, bad)
+    tensors = load_file(bad / "model.safetensors")
+    tensors["model.embed_tokens.weight"][requests()[0].prompt_token_ids[-1]] = torch.nan
+    save_file(tensors, bad / "model.safetensors", metadata={"format": "pt"})
+    expected, _ = answers(bad, 0)
+    got, _ = answers(bad, 1)
+    failed = {index for index, completion in got.items() if completion.error is not None}
+    assert 0 in failed
+    assert len(failed) < 40
+    for index, completion in got.items():
+        assert completion.outputs == expected[index].outputs
+        assert (completion.error is None) == (expected[index].error is None)
