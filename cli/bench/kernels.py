@@ -84,19 +84,16 @@ def kernels_bench(given: Mapping[str, Any]) -> "KernelsBench":
 
     Raises `UsageError`.
     """
-    import torch
-
-    from pagedrun.paged.bench.kernel_device import KernelDevice
     from pagedrun.paged.bench.kernel_shape import KernelShape
     from pagedrun.paged.bench.kernels import KernelsBench
+    from pagedrun.paged.device import Device
     from pagedrun.paged.models.shapes import Shape
     from pagedrun.paged.precision import choose_dtype
 
     name = given.get("shape") or flags.DEFAULT_SHAPE
     config = Shape.named(name).config
-    device = KernelDevice.choose(given.get("device") or "auto")
-    asked = given.get("dtype") or ("bfloat16" if device.is_gpu else "auto")
-    dtype: torch.dtype = choose_dtype(asked, config)
+    device = Device.choose(given.get("device") or "auto")
+    dtype = choose_dtype(given.get("dtype") or "auto", config, is_gpu=device.is_gpu)
     is_long = device.is_gpu or bool(given.get("full"))
     return KernelsBench(
         device=device,

@@ -64,12 +64,12 @@ def kernels_sheets(result: Result) -> list[Sheet]:
 
 def describe_sizes(result: Result) -> str:
     """Return how it was measured, in a line."""
-    shape, device = result["shape"], result["device"]
+    shape = result["shape"]
     busy = result["others_busy"]
     busy_text = "" if busy is None else f"; other processes kept {busy:.1f} CPUs busy"
     return (
         f"blocks of {shape['block_size']} tokens, scattered; middle of {result['repeat']} turns, "
-        f"{show_size(device['flushed_bytes'])} read and written before each{busy_text}"
+        f"{show_size(result['flushed_bytes'])} read and written before each{busy_text}"
     )
 
 

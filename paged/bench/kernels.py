@@ -8,10 +8,11 @@ from typing import Any, Protocol
 
 import torch
 
+from pagedrun.kernels import threads
 from pagedrun.paged.bench.budget import Budget
 from pagedrun.paged.bench.decode_point import DecodePoint
+from pagedrun.paged.bench.device_facts import DeviceFacts
 from pagedrun.paged.bench.kernel_context import KernelContexts
-from pagedrun.paged.bench.kernel_device import KernelDevice
 from pagedrun.paged.bench.kernel_point import KernelPoint, told
 from pagedrun.paged.bench.kernel_shape import KernelShape
 from pagedrun.paged.bench.kernel_sweep import KernelSweep
@@ -21,6 +22,7 @@ from pagedrun.paged.bench.prefill_point import PrefillPoint
 from pagedrun.paged.bench.prefix_point import PrefixPoint
 from pagedrun.paged.bench.roof import Roof
 from pagedrun.paged.bench.stopwatch import GpuStopwatch, HostStopwatch, Stopwatch
+from pagedrun.paged.device import Device
 
 Say = Callable[[str], None]
 
@@ -59,7 +61,7 @@ class KernelsBench:
     fit into the memory, is not run, and named as skipped.
     """
 
-    device: KernelDevice
+    device: Device
     shape: KernelShape
     dtype: torch.dtype
     sweep: KernelSweep
@@ -71,18 +73,20 @@ class KernelsBench:
 
     def run(self, say: Say) -> dict[str, Any]:
         """Measure, telling `say` what is being done; return the result as JSON can hold it."""
+        threads.configure()
         stopwatch = self._stopwatch()
         neighbours = Neighbours()
         say("Measuring a copy and a matrix product")
         with torch.inference_mode():
-            roof = Roof.measure(self.device.device, self.dtype, stopwatch)
-            contexts = KernelContexts(self.shape, self.device.device, self.dtype)
+            roof = Roof.measure(self.device.torch, self.dtype, stopwatch)
+            contexts = KernelContexts(self.shape, self.device.torch, self.dtype)
             self._warm_up(contexts, say)
             parts = self._parts(contexts, stopwatch, roof, say)
         dtype = str(self.dtype).removeprefix("torch.")
         return {
             "shape": {**asdict(self.shape), "dtype": dtype},
-            "device": {**self.device.describe(), "flushed_bytes": stopwatch.flushed_bytes},
+            "device": DeviceFacts(self.device).to_dict(),
+            "flushed_bytes": stopwatch.flushed_bytes,
             "roof": roof.to_dict(),
             "sweep": self.sweep.to_dict(),
             "repeat": self.repeat,
@@ -93,7 +97,7 @@ class KernelsBench:
 
     def _stopwatch(self) -> Stopwatch:
         kind = GpuStopwatch if self.device.is_gpu else HostStopwatch
-        return kind(self.device.cache_bytes)
+        return kind(DeviceFacts(self.device).cache_bytes)
 
     def _points(self) -> dict[str, list[Point]]:
         """Return the points of each part, cheap ones first."""
@@ -159,7 +163,7 @@ class KernelsBench:
     def _reason_to_skip(
         self, point: Point, contexts: KernelContexts, budget: Budget
     ) -> dict[str, Any] | None:
-        needed, free = point.num_bytes(contexts), self.device.free_bytes()
+        needed, free = point.num_bytes(contexts), DeviceFacts(self.device).free_bytes()
         if needed > free:
             return {"reason": "memory", "needed_bytes": needed, "free_bytes": free}
         seconds = budget.too_much({"this": point.work}).get("this")

@@ -51,7 +51,8 @@ class BenchModel:
             device = replace(device, kernels=kernels)
         read = None
         if self.folder is None:
-            read = self.weights(choose_dtype(config.dtype, self.config, is_gpu=device.is_gpu)).read
+            dtype = choose_dtype(config.dtype, self.config, is_gpu=device.is_gpu)
+            read = self.weights(dtype, device.torch).read
         return Engine(config, self.config, self.tokenizer(), device, read)
 
     def weights(self, dtype: torch.dtype, device: torch.device | None = None) -> RandomWeights:

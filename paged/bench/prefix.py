@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from pagedrun.kernels import cpu
 from pagedrun.paged.bench.alone import SharingSwitch
 from pagedrun.paged.bench.budget import Budget
 from pagedrun.paged.bench.contender import EngineContender
+from pagedrun.paged.bench.device_facts import DeviceFacts
 from pagedrun.paged.bench.figures import RunFigures
 from pagedrun.paged.bench.lengths import Lengths
 from pagedrun.paged.bench.model import BenchModel
@@ -17,6 +17,7 @@ from pagedrun.paged.bench.op_timer import OpTimer
 from pagedrun.paged.bench.result import plain_config, plain_spread
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.bench.workload import Workload
+from pagedrun.paged.device import Device
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.model_config import ModelConfig
 
@@ -70,7 +71,8 @@ class PrefixBench:
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """
-        switch = SharingSwitch(cpu)
+        device = Device.choose(self.flags.get("device", "auto"))
+        switch = SharingSwitch(device.kernels)
         timer = OpTimer(switch.kernels)
         say(f"Loading {self.model.name}")
         engine = self.model.engine(
@@ -98,6 +100,7 @@ class PrefixBench:
         points.sort(key=lambda point: (point["prefix"], point["group"]))
         return {
             "model": self.model.describe(engine.dtype),
+            "device": DeviceFacts(device).to_dict(),
             "workload": {"unique": self.unique, "output": self.output},
             "config": plain_config(asdict(engine.config)),
             "repeat": self.repeat,

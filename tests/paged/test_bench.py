@@ -132,6 +132,27 @@ def test_decode_steps_are_those_of_the_full_batch_that_touch_no_prompt() -> None
     assert log.decode_steps == log.steps[2:4]
 
 
+def test_a_step_that_is_looked_at_late_is_told_by_the_ops_it_called() -> None:
+    backend = ModuleType("backend")
+    ops = ("prefill_attention", "decode_attention")
+    vars(backend).update({"__all__": ops, **{name: lambda: None for name in ops}})
+    timer = OpTimer(backend)
+    log = StepLog(timer, lag=1)
+    generated = 0
+    for called, tokens in [("prefill_attention", 0), ("decode_attention", 1), ("", 1)]:
+        if called:
+            getattr(timer.kernels, called)()
+        generated += tokens
+        fields = {"generated_tokens": generated}
+        log(StepRecord(**{**dict.fromkeys(StepRecord.__dataclass_fields__, 0), **fields}))
+    assert [set(step.op_seconds) for step in log.steps] == [
+        set(),
+        {"prefill_attention"},
+        {"decode_attention"},
+    ]
+    assert log.decode_steps == [log.steps[2]]
+
+
 class TestOpTimer:
     def test_passes_everything_on(self) -> None:
         backend = ModuleType("backend")

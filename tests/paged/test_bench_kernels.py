@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
-from pagedrun.paged.bench import kernel_device, op_point
+from pagedrun.paged.bench import op_point
 from pagedrun.paged.bench.decode_point import DecodePoint, decode_forms
+from pagedrun.paged.bench.device_facts import DeviceFacts, largest_cpu_cache
 from pagedrun.paged.bench.kernel_context import KernelContexts
-from pagedrun.paged.bench.kernel_device import KernelDevice
 from pagedrun.paged.bench.kernel_point import KernelCall, KernelPoint, difference
 from pagedrun.paged.bench.kernel_shape import KernelShape
 from pagedrun.paged.bench.kernel_sweep import KernelSweep
@@ -26,11 +26,12 @@ from pagedrun.paged.bench.prefill_point import PrefillPoint
 from pagedrun.paged.bench.prefix_point import PrefixPoint
 from pagedrun.paged.bench.roof import Roof, Work
 from pagedrun.paged.bench.stopwatch import HostStopwatch
+from pagedrun.paged.device import Device
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.models.shapes import Shape
 
 TINY = KernelShape.of("tiny", Shape.named("tiny").config, 16)
-CPU = KernelDevice("cpu", torch.device("cpu"), cpu, 1 << 16)
+CPU = Device.choose("cpu")
 ROOF = Roof(bytes_per_s=100.0, flops_per_s=1000.0, launch_s=0.0, dtype="float32")
 SWEEP = KernelSweep((40,), (1, 3), (128,), (4,), (24,), (0, 40))
 
@@ -237,30 +238,18 @@ def test_the_roof_is_what_was_measured() -> None:
     assert roof == Roof(400.0, 4000.0, 0.125, "float32")
 
 
-class TestDevice:
-    def test_without_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        chosen = KernelDevice.choose("auto")
-        assert (chosen.name, chosen.kernels, chosen.is_gpu) == ("cpu", cpu, False)
-        assert chosen.free_bytes() > 0
-        assert chosen.describe()["type"] == "cpu"
-        with pytest.raises(UsageError, match="torch sees no GPU here; --device cpu"):
-            KernelDevice.choose("cuda")
-
-    def test_without_kernels_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def missing(name: str) -> ModuleType:
-            raise ModuleNotFoundError(name="triton")
-
-        monkeypatch.setattr(kernel_device, "import_module", missing)
-        with pytest.raises(UsageError, match="triton is missing"):
-            kernel_device._gpu_kernels()
+class TestDeviceFacts:
+    def test_of_a_cpu(self) -> None:
+        facts = DeviceFacts(CPU)
+        assert facts.free_bytes() > 0
+        assert facts.to_dict() == {"type": "cpu", "cache_bytes": facts.cache_bytes}
 
     def test_the_largest_cache_counts(self, tmp_path: Path) -> None:
         for index, size in enumerate(("64K", "1024K", "262144K", "nonsense")):
             (tmp_path / f"index{index}").mkdir()
             (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
-        assert kernel_device._cpu_cache_bytes(tmp_path) == 256 << 20
-        assert kernel_device._cpu_cache_bytes(tmp_path / "none") > 0
+        assert largest_cpu_cache(tmp_path) == 256 << 20
+        assert largest_cpu_cache(tmp_path / "none") > 0
 
 
 def test_both_forms_of_decode_where_a_backend_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +270,7 @@ def test_both_forms_of_decode_where_a_backend_has_them(monkeypatch: pytest.Monke
 
 
 class TestSweep:
-    def bench(self, device: KernelDevice = CPU, **changes: Any) -> KernelsBench:
+    def bench(self, device: Device = CPU, **changes: Any) -> KernelsBench:
         settings: dict[str, Any] = {"sweep": SWEEP, "repeat": 1, "budget_s": 60.0, **changes}
         return KernelsBench(device, TINY, torch.float32, **settings)
 
@@ -311,7 +300,7 @@ class TestSweep:
         assert result["roof"]["bytes_per_s"] > 0
 
     def test_what_does_not_fit_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(KernelDevice, "free_bytes", lambda self: 5000)
+        monkeypatch.setattr(DeviceFacts, "free_bytes", lambda self: 5000)
         sweep = KernelSweep((8, 40), (1,), (128,), (4,), (24,), (0,), parts=("decode",))
         result = self.bench(sweep=sweep).run(silent)
         assert [point["context"] for point in result["decode"]] == []
