@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ class PrefixPoint:
         )
         rows = torch.arange(self.group, dtype=torch.int32, device=contexts.device)
         lengths = contexts.int32(*[self.prefix + OWN_TOKENS] * self.group)
-        groups = _one_group(self)
+        groups = self._work_items(contexts)
         memory = (made.key_cache, made.value_cache, made.block_tables)
         scale = contexts.shape.scale
 
@@ -68,6 +69,22 @@ class PrefixPoint:
                 KernelCall(ONCE, once, self._work(contexts, self.prefix + own)),
             ],
             ratios={"re-read over once": (REREAD, ONCE)},
+        )
+
+    def _work_items(self, contexts: KernelContexts) -> Any:
+        """Return who reads what: in the form that a launch on a GPU can be captured with."""
+        groups = _one_group(self)
+        if contexts.device.type != "cuda":
+            return groups
+        from pagedrun.kernels.gpu.prefix_room import prefix_work  # Triton is not everywhere
+
+        return prefix_work(
+            groups,
+            num_heads=contexts.shape.num_heads,
+            num_kv_heads=contexts.shape.num_kv_heads,
+            head_dim=contexts.shape.head_dim,
+            dtype=contexts.dtype,
+            device=contexts.device,
         )
 
     def _work(self, contexts: KernelContexts, tokens_read: int) -> Work:
