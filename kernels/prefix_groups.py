@@ -15,8 +15,9 @@ class PrefixGroups:
     `first_partitions[g] .. last_partitions[g] - 1` (of `PARTITION_TOKENS` each, counted from token
     0) through row `table_rows[g]` of the block tables. A row is in at most one group for each
     partition; together a row's groups cover its partitions from 0 to `num_partitions[row]`, and
-    groups stand in ascending order of `first_partitions`. Several prefixes, nested ones and rows
-    without any are all just groups.
+    groups stand in ascending order of `first_partitions`. Rows that are together in a group were
+    together in all groups before it, and its table names the blocks of those as well. Several
+    prefixes, nested ones and rows without any are all just groups.
 
     rows: [num_entries] int32. row_starts: [num_groups + 1] int32. table_rows, first_partitions,
     last_partitions: [num_groups] int32. num_partitions: [num_rows] int32.
@@ -41,9 +42,9 @@ class PrefixGroups:
 class PrefixState:
     """Attention of query rows over their first partitions, to be continued.
 
-    For each row and head the softmax so far: `peaks` the largest score times scale times log2(e),
-    `masses` the sum of `2^(score - peak)`, `totals` the sum of values with these weights. Rows
-    without a prefix have peak -inf, mass 0 and total 0.
+    For each row and head the softmax so far: `peaks` the largest score (scaled, and bent where
+    there is a cap) times log2(e), `masses` the sum of `2^(score - peak)`, `totals` the sum of
+    values with these weights. Rows without a prefix have peak -inf, mass 0 and total 0.
 
     peaks, masses: [num_rows, num_heads] float32. totals: [num_rows, num_heads, head_dim] float32.
     num_partitions: [num_rows] int32, the partitions that are in it.

@@ -14,12 +14,14 @@ class Device:
     """A place for tensors and the backend of `pagedrun.kernels` that computes there.
 
     `lag` is how many steps the host may be behind: 1 where the device works by itself, 0 where it
-    is the host, which would gain nothing.
+    is the host, which would gain nothing. `graphs` says whether steps that only decode run in
+    buffers of their own, which the device advances: see `DecodeGraphs`.
     """
 
     torch: torch.device
     kernels: ModuleType
     lag: int
+    graphs: bool = False
 
     @classmethod
     def choose(cls, asked: str) -> "Device":
@@ -47,7 +49,7 @@ class Device:
             )
         from pagedrun.kernels import gpu  # Triton is not installed everywhere
 
-        return cls(torch.device("cuda", torch.cuda.current_device()), gpu, lag=1)
+        return cls(torch.device("cuda", torch.cuda.current_device()), gpu, lag=1, graphs=True)
 
     @property
     def is_gpu(self) -> bool:

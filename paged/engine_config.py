@@ -32,6 +32,7 @@ class EngineConfig:
     prefix_once: bool = True
     preemption_mode: str = "swap"
     swap_space_bytes: int = 2**30
+    enforce_eager: bool = False
 
     def __post_init__(self) -> None:
         for name, low in (

@@ -55,6 +55,14 @@ class DecodeInputs:
         place = device.place
         return DecodeInputs(place(self.table_rows), place(self.context_lens), self.prefixes)
 
+    def tokens_read(self, window: int | None) -> tuple[int, int]:
+        """Return the tokens that attention reads in a layer; see `ForwardBatch.tokens_read`."""
+        lens = self.context_lens if window is None else self.context_lens.clamp(max=window)
+        total, saved = int(lens.sum()), 0
+        if window is None and self.prefixes is not None:
+            saved = self.prefixes.num_tokens_saved
+        return total - saved, total
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
@@ -163,10 +171,8 @@ class ForwardBatch:
                 seen = seen.minimum(lengths + window - 1)
             total += int(seen.sum())
         if self.decode is not None:
-            lens = self.decode.context_lens
-            total += int((lens if window is None else lens.clamp(max=window)).sum())
-            if window is None and self.decode.prefixes is not None:
-                saved = self.decode.prefixes.num_tokens_saved
+            read, alone = self.decode.tokens_read(window)
+            total, saved = total + alone, alone - read
         return total - saved, total
 
 

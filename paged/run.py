@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pagedrun.paged.block_pool import BlockPool
+from pagedrun.paged.decode_graphs import DecodeGraphs
 from pagedrun.paged.device import Device
 from pagedrun.paged.duplicates import fan_out
 from pagedrun.paged.engine_config import EngineConfig
@@ -83,6 +84,7 @@ class Run:
         self._memory = memory
         self._times = {**times, "plan_s": 0.0}
         self._on_step = on_step
+        self._device = device
         self.pool = BlockPool(num_blocks, config.block_size)
         self.cache = KVCache(layout, config.block_size, num_blocks, num_host_blocks, device)
         self.scheduler = Scheduler(
@@ -107,6 +109,7 @@ class Run:
             Sampler(eos_token_ids, device),
             device,
             prefix_once=config.prefix_once,
+            graphs=self._graphs(),
         )
         self._stop_rule = StopRule(tokenizer, eos_token_ids)
         self._outputs: dict[int, list[SampleOutput]] = {}
@@ -116,8 +119,18 @@ class Run:
         self._num_planned = 0  # sequences that the scheduler has not asked for yet
         self._num_finished = 0
         self._num_steps = 0
-        self._device = device
         self._in_flight: deque[InFlight] = deque()
+
+    def _graphs(self) -> DecodeGraphs | None:
+        if not self._device.graphs or self._config.enforce_eager:
+            return None
+        return DecodeGraphs(
+            self._model,
+            self.cache,
+            self._device,
+            prefix_once=self._config.prefix_once,
+            capture=self._device.is_gpu,
+        )
 
     def __iter__(self) -> Iterator[Completion]:
         """Yield one completion per request, as they finish."""

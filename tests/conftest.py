@@ -1,6 +1,7 @@
 """Model folders for tests: small decoders with random weights, as transformers saves them."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +11,12 @@ import pytest
 from pagedrun.kernels.threads import prepare_environment
 
 prepare_environment()  # before any test imports torch
+
+import torch  # noqa: E402
+
+# Without a GPU the Triton kernels are interpreted. Triton asks when it is first imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 NUM_BYTES = 256
 # Ids 256 and up, in this order.

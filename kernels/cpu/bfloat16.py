@@ -1,4 +1,7 @@
-"""bfloat16 for Numba, which does not know it: the upper half of a float32, seen as uint16."""
+"""bfloat16 and float8 for Numba, which knows neither: seen as uint16 and uint8.
+
+A bfloat16 is the upper half of a float32.
+"""
 
 from typing import Any
 
@@ -13,14 +16,19 @@ from pagedrun.kernels.cpu.jit import part
 
 
 def as_array(tensor: Tensor) -> NDArray[Any]:
-    """Return the memory of a contiguous CPU tensor as an array; bfloat16 appears as uint16."""
+    """Return the memory of a contiguous CPU tensor as an array.
+
+    bfloat16 appears as uint16, float8_e4m3fn as uint8.
+    """
     if tensor.dtype is torch.bfloat16:
         tensor = tensor.view(torch.uint16)
+    if tensor.dtype is torch.float8_e4m3fn:
+        tensor = tensor.view(torch.uint8)
     return tensor.numpy()
 
 
 def to_float32(element: Any) -> Any:
-    """Inside kernels: read an array element, float32 or the bits of a bfloat16, as float32."""
+    """Inside kernels: read an array element, a number or the bits of one, as float32."""
     raise NotImplementedError("only compiled code calls this")
 
 
@@ -33,7 +41,24 @@ def from_float32(value: Any, like: Any) -> Any:
 def _overload_to_float32(element: Any) -> Any:
     if element == types.uint16:
         return lambda element: np.uint32(np.uint32(element) << np.uint32(16)).view(np.float32)
+    if element == types.uint8:
+        return lambda element: _from_float8(element)
     return lambda element: np.float32(element)
+
+
+@part()
+def _from_float8(element: Any) -> Any:
+    """Return the float32 of the bits of a float8_e4m3fn: exact, NaN included.
+
+    Exponent and fraction are moved to where float32 has its own, whose exponent counts from 127
+    instead of 7: hence the factor 2^120.
+    """
+    bits = np.uint32(element)
+    magnitude = np.uint32(bits & np.uint32(0x7F))
+    sign = np.uint32(np.uint32(bits & np.uint32(0x80)) << np.uint32(24))
+    moved = np.uint32(sign | np.uint32(magnitude << np.uint32(20)))
+    value = moved.view(np.float32) * np.float32(2.0**120)
+    return np.float32(np.nan) if magnitude == np.uint32(0x7F) else value
 
 
 @overload(from_float32, strict=False)

@@ -18,7 +18,8 @@ from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.exp2 import LOG2_E, exp2
 from pagedrun.kernels.cpu.jit import REORDERED, kernel, part, spread
 from pagedrun.kernels.cpu.prefetch import prefetch_row
-from pagedrun.kernels.cpu.softmax import weigh
+from pagedrun.kernels.cpu.softmax import bend, weigh
+from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixState
 
@@ -33,6 +34,8 @@ def decode_attention(
     scale: float,
     window: int | None,
     prefix: PrefixState | None = None,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
 ) -> Tensor:
     """Attend from single query rows over the blocks of their tables; see the reference."""
     assert key_cache.is_contiguous(), "a copy would cost too much"
@@ -47,12 +50,22 @@ def decode_attention(
         as_array(block_tables.contiguous()),
         as_array(table_rows),
         as_array(context_lens),
-        np.float32(scale) * LOG2_E,
+        *scale_arrays(scales),
+        np.float32(scale) if softcap else np.float32(scale) * LOG2_E,
+        np.float32(softcap or 0.0),
         window or 0,
         *_prefix_arrays(prefix),
         as_array(out),
     )
     return out
+
+
+def scale_arrays(scales: KVScales | None) -> tuple[Any, Any]:
+    """Return the scales of keys and values: arrays without blocks where there are none."""
+    if scales is None:
+        nothing = np.empty((0, 0, 0), np.float32)
+        return nothing, nothing
+    return as_array(scales.keys), as_array(scales.values)
 
 
 def _prefix_arrays(prefix: PrefixState | None) -> tuple[Any, ...]:
@@ -72,7 +85,10 @@ def _decode(
     block_tables: Any,
     table_rows: Any,
     context_lens: Any,
+    key_scales: Any,
+    value_scales: Any,
     scale: Any,
+    softcap: Any,
     window: Any,
     num_partitions: Any,
     peaks: Any,
@@ -88,6 +104,9 @@ def _decode(
         first = max(0, last - window) if window > 0 else 0
         group = q.shape[1] // num_kv_heads
         heads = slice(kv_head * group, (kv_head + 1) * group)
+        if last == 0:
+            out[row, heads] = 0
+            continue
         total = np.zeros((group, q.shape[2]), np.float32)
         peak = np.full(group, -np.inf, np.float32)  # the largest score so far, a power of two
         mass = np.zeros(group, np.float32)  # the sum of weights relative to it
@@ -100,11 +119,14 @@ def _decode(
             q[row, heads],
             key_cache,
             value_cache,
+            key_scales,
+            value_scales,
             table,
             kv_head,
             first,
             last,
             scale,
+            softcap,
             total,
             peak,
             mass,
@@ -117,11 +139,14 @@ def _attend(
     q: Any,
     key_cache: Any,
     value_cache: Any,
+    key_scales: Any,
+    value_scales: Any,
     table: Any,
     kv_head: Any,
     first: Any,
     last: Any,
     scale: Any,
+    softcap: Any,
     total: Any,
     peaks: Any,
     masses: Any,
@@ -139,8 +164,14 @@ def _attend(
     for start in range(first - first % PARTITION_TOKENS, last, PARTITION_TOKENS):
         low, high = max(start, first), min(start + PARTITION_TOKENS, last)
         _score(query, key_cache, table, kv_head, low, high, last, weights)
+        _multiply(weights, key_scales, table, kv_head, low, high)
         for g in range(group):
-            part_peaks[g], part_masses[g] = weigh(weights[g, : high - low], scale)
+            factor = scale
+            if softcap > 0:
+                bend(weights[g, : high - low], scale, softcap)
+                factor = LOG2_E
+            part_peaks[g], part_masses[g] = weigh(weights[g, : high - low], factor)
+        _multiply(weights, value_scales, table, kv_head, low, high)
         partial[:] = np.float32(0.0)
         _add_values(weights, value_cache, table, kv_head, low, high, last, partial)
         for g in range(group):
@@ -150,6 +181,18 @@ def _attend(
             masses[g] = masses[g] * old + part_masses[g] * new
             for d in range(head_dim):
                 total[g, d] = total[g, d] * old + partial[g, d] * new
+
+
+@part()
+def _multiply(weights: Any, scales: Any, table: Any, kv_head: Any, low: Any, high: Any) -> None:
+    """Multiply column i by the scale of position low + i, if there are scales."""
+    if scales.shape[0] == 0:
+        return
+    block_size = scales.shape[2]
+    for position in range(low, high):
+        factor = scales[table[position // block_size], kv_head, position % block_size]
+        for g in range(weights.shape[0]):
+            weights[g, position - low] *= factor
 
 
 @part()

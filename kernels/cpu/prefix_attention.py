@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
+from pagedrun.kernels.cpu.decode_attention import scale_arrays
 from pagedrun.kernels.cpu.exp2 import LOG2_E, exp2
 from pagedrun.kernels.cpu.jit import kernel, part, spread
 from pagedrun.kernels.cpu.matrix_products import multiply_in, padded_rows
-from pagedrun.kernels.cpu.softmax import weigh
+from pagedrun.kernels.cpu.softmax import bend, weigh
+from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixState
 
@@ -37,6 +39,8 @@ def prefix_attention(
     block_tables: Tensor,
     groups: PrefixGroups,
     scale: float,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
 ) -> PrefixState:
     """Attend from each row over the partitions of its groups; see the reference."""
     num_rows, num_heads, head_dim = q.shape
@@ -61,8 +65,9 @@ def prefix_attention(
             for start in range(starts[group], starts[group + 1], tile):
                 members = rows[start : min(start + tile, starts[group + 1])]
                 _attend(
-                    q, members, key_cache, value_cache, tables[table], first, last, scale, state
-                )
+                    q, members, key_cache, value_cache, scales, tables[table], first, last,
+                    scale, softcap, state,
+                )  # fmt: skip
     return state
 
 
@@ -71,10 +76,12 @@ def _attend(
     members: Any,
     key_cache: Tensor,
     value_cache: Tensor,
+    scales: KVScales | None,
     table: Any,
     first: int,
     last: int,
     scale: float,
+    softcap: float | None,
     state: PrefixState,
 ) -> None:
     """Merge partitions first .. last - 1 into the state of the rows `members`."""
@@ -95,10 +102,10 @@ def _attend(
         count = min(width, last - start)
         keys, values = context[0, :count].flatten(0, 1), context[1, :count].flatten(0, 1)
         spread(keys.numel())
-        _gather(as_array(key_cache), table, start, as_array(keys.view(count, *context.shape[2:])))
-        _gather(
-            as_array(value_cache), table, start, as_array(values.view(count, *context.shape[2:]))
-        )
+        for cache, of_cache, tokens in zip(
+            (key_cache, value_cache), scale_arrays(scales), context, strict=True
+        ):
+            _gather(as_array(cache), of_cache, table, start, as_array(tokens[:count]))
         torch.bmm(
             queries[:count].flatten(0, 1),
             keys.transpose(1, 2),
@@ -107,7 +114,8 @@ def _attend(
         _weigh(
             as_array(scores[:count]),
             len(members) * group,
-            np.float32(scale) * LOG2_E,
+            np.float32(scale) if softcap else np.float32(scale) * LOG2_E,
+            np.float32(softcap or 0.0),
             part_state,
         )
         torch.bmm(scores[:count].flatten(0, 1), values, out=partial[:count].flatten(0, 1))
@@ -137,7 +145,7 @@ def _pack(q: Any, members: Any, queries: Any) -> None:
 
 
 @kernel
-def _gather(cache: Any, table: Any, first: Any, out: Any) -> None:
+def _gather(cache: Any, scales: Any, table: Any, first: Any, out: Any) -> None:
     """Copy partitions from number `first` on to [count, num_kv_heads, partition, dim] float32."""
     num_kv_heads, block_size = cache.shape[1:3]
     for task in numba.prange(out.shape[0] * num_kv_heads):
@@ -149,16 +157,24 @@ def _gather(cache: Any, table: Any, first: Any, out: Any) -> None:
             target = out[index, head, i]
             for d in range(target.shape[0]):
                 target[d] = to_float32(source[d])
+            if scales.shape[0] > 0:
+                factor = scales[table[position // block_size], head, position % block_size]
+                for d in range(target.shape[0]):
+                    target[d] *= factor
 
 
 @kernel
-def _weigh(scores: Any, num_rows: Any, scale: Any, part_state: Any) -> None:
+def _weigh(scores: Any, num_rows: Any, scale: Any, softcap: Any, part_state: Any) -> None:
     """Turn scores [count, num_kv_heads, height, partition] into weights, padding left as it is."""
     count, num_kv_heads = scores.shape[:2]
     for task in numba.prange(count * num_kv_heads * num_rows):
         index, head = task // (num_kv_heads * num_rows), task // num_rows % num_kv_heads
         row = task % num_rows
-        peak, mass = weigh(scores[index, head, row], scale)
+        factor = scale
+        if softcap > 0:
+            bend(scores[index, head, row], scale, softcap)
+            factor = LOG2_E
+        peak, mass = weigh(scores[index, head, row], factor)
         part_state[0, index, head, row], part_state[1, index, head, row] = peak, mass
 
 

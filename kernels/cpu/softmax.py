@@ -24,3 +24,11 @@ def weigh(scores: Any, scale: Any) -> Any:
         scores[i] = weight
         mass += weight
     return peak, mass
+
+
+@part()
+def bend(scores: Any, scale: Any, softcap: Any) -> None:
+    """Turn scores [num_keys] float32 into `softcap * tanh(score * scale / softcap)`, in place."""
+    factor = scale / softcap
+    for i in range(scores.shape[0]):
+        scores[i] = softcap * np.tanh(scores[i] * factor)

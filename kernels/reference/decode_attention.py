@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixState
 
@@ -19,28 +20,38 @@ def decode_attention(
     scale: float,
     window: int | None,
     prefix: PrefixState | None = None,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
 ) -> Tensor:
     """Return `softmax(q · k * scale) @ v` for each query row over its own visible keys.
 
     q: [num_rows, num_heads, head_dim]. key_cache, value_cache: [num_blocks, num_kv_heads,
     block_size, head_dim]. block_tables: [num_tables, max_blocks] int32, block ids in order of
     position. table_rows: [num_rows] int32, which table a row reads; rows may share one.
-    context_lens: [num_rows] int32, at least 1: row r sees positions 0 .. context_lens[r] - 1, or
-    only the last `window` of them. Query head h reads kv head `h // (num_heads / num_kv_heads)`.
-    `prefix` holds what `prefix_attention` made of a row's first partitions; only the rest is read
-    then. It goes with no window.
+    context_lens: [num_rows] int32: row r sees positions 0 .. context_lens[r] - 1, or only the last
+    `window` of them; 0 marks an empty slot, whose result is zero and whose table is not read. Query
+    head h reads kv head `h // (num_heads / num_kv_heads)`. `prefix` holds what `prefix_attention`
+    made of a row's first partitions; only the rest is read then. It goes with no window.
+
+    `softcap` bends the scaled scores into -softcap .. softcap, as Gemma 2 does (arXiv:2408.00118,
+    section 2): `softcap * tanh(score / softcap)`. `scales` belong to a cache in int8 or
+    float8_e4m3fn.
     Returns [num_rows, num_heads, head_dim] in the dtype of `q`.
     """
-    out = torch.empty_like(q)
+    out = torch.zeros_like(q)
+    key_scales, value_scales = (None, None) if scales is None else (scales.keys, scales.values)
     for row, (table, length) in enumerate(zip(table_rows, context_lens, strict=True)):
         last = int(length)
+        if last == 0:
+            continue
         first = 0 if window is None else max(0, last - window)
         if prefix is not None:
             first = int(prefix.num_partitions[row]) * PARTITION_TOKENS
-        key = gather_context(key_cache, block_tables[table], last)[:, first:]
-        value = gather_context(value_cache, block_tables[table], last)[:, first:]
+        key = gather_context(key_cache, block_tables[table], last, key_scales, q.dtype)[:, first:]
+        value = gather_context(value_cache, block_tables[table], last, value_scales, q.dtype)
+        value = value[:, first:]
         query = q[row].to(key.dtype).view(len(key), -1, q.shape[-1])  # [kv_heads, group, head_dim]
-        scores = query @ key.transpose(1, 2) * scale
+        scores = cap(query @ key.transpose(1, 2) * scale, softcap)
         if prefix is None:
             out[row] = (torch.softmax(scores, dim=-1) @ value).view(q.shape[1:])
         else:
@@ -61,14 +72,30 @@ def _continue(scores: Tensor, value: Tensor, prefix: PrefixState, row: int) -> T
     return total / (prefix.masses[row] * old + weights.sum(dim=-1))[:, None]
 
 
-def gather_context(cache: Tensor, block_table: Tensor, num_tokens: int) -> Tensor:
+def cap(scores: Tensor, softcap: float | None) -> Tensor:
+    """Return scores bent into -softcap .. softcap, or as they are where there is no cap."""
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def gather_context(
+    cache: Tensor,
+    block_table: Tensor,
+    num_tokens: int,
+    scales: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
     """Return the first `num_tokens` tokens of a table as [num_kv_heads, num_tokens, head_dim].
 
     cache: [num_blocks, num_kv_heads, block_size, head_dim]. block_table: [max_blocks] int32.
-    The result is float32, or float64 for a float64 cache.
+    scales: [num_blocks, num_kv_heads, block_size], what a quantised cache is multiplied by.
+    The result is float32, or float64 where the cache or `dtype`, that of the queries, is float64.
     """
     block_size = cache.shape[2]
     num_blocks = -(-num_tokens // block_size)
-    blocks = cache[block_table[:num_blocks].long()].transpose(0, 1)
-    tokens = blocks.reshape(cache.shape[1], num_blocks * block_size, cache.shape[3])[:, :num_tokens]
-    return tokens.to(torch.promote_types(cache.dtype, torch.float32))
+    block_ids = block_table[:num_blocks].long()
+    wide = torch.float64 if torch.float64 in (cache.dtype, dtype) else torch.float32
+    blocks = cache[block_ids].to(wide)
+    if scales is not None:
+        blocks = blocks * scales[block_ids].to(wide).unsqueeze(-1)
+    shape = (cache.shape[1], num_blocks * block_size, cache.shape[3])
+    return blocks.transpose(0, 1).reshape(shape)[:, :num_tokens]

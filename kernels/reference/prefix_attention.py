@@ -5,9 +5,10 @@ import math
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixState
-from pagedrun.kernels.reference.decode_attention import gather_context
+from pagedrun.kernels.reference.decode_attention import cap, gather_context
 
 
 def prefix_attention(
@@ -17,12 +18,15 @@ def prefix_attention(
     block_tables: Tensor,
     groups: PrefixGroups,
     scale: float,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
 ) -> PrefixState:
     """Attend from each row over the partitions of its groups; `decode_attention` takes it up.
 
     q: [num_rows, num_heads, head_dim]. key_cache, value_cache: [num_blocks, num_kv_heads,
     block_size, head_dim]. block_tables: [num_tables, max_blocks] int32. The partitions of a group
-    are full and visible to all of its rows: there is no mask and no sliding window.
+    are full and visible to all of its rows: there is no mask and no sliding window. `softcap` and
+    `scales`: see `decode_attention`.
     Returns the state of each row, see `PrefixState`; float64 for float64 inputs.
     """
     num_rows, num_heads, head_dim = q.shape
@@ -30,15 +34,18 @@ def prefix_attention(
     peaks = torch.full((num_rows, num_heads), -torch.inf, dtype=dtype)
     masses = torch.zeros(num_rows, num_heads, dtype=dtype)
     totals = torch.zeros(num_rows, num_heads, head_dim, dtype=dtype)
+    key_scales, value_scales = (None, None) if scales is None else (scales.keys, scales.values)
     starts = groups.row_starts.tolist()
     for group, table in enumerate(groups.table_rows.tolist()):
         first = int(groups.first_partitions[group]) * PARTITION_TOKENS
         last = int(groups.last_partitions[group]) * PARTITION_TOKENS
-        key = gather_context(key_cache, block_tables[table], last)[:, first:]
-        value = gather_context(value_cache, block_tables[table], last)[:, first:]
+        key = gather_context(key_cache, block_tables[table], last, key_scales, q.dtype)[:, first:]
+        value = gather_context(value_cache, block_tables[table], last, value_scales, q.dtype)
+        value = value[:, first:]
         for row in groups.rows[starts[group] : starts[group + 1]].tolist():
             query = q[row].to(key.dtype).view(len(key), -1, head_dim)
-            scores = (query @ key.transpose(1, 2) * (scale * math.log2(math.e))).flatten(0, 1)
+            scores = cap(query @ key.transpose(1, 2) * scale, softcap) * math.log2(math.e)
+            scores = scores.flatten(0, 1)
             peak = torch.maximum(peaks[row], scores.amax(dim=-1))
             weights = torch.exp2(scores - peak[:, None])
             old = torch.exp2(peaks[row] - peak)

@@ -4,6 +4,7 @@ from pagedrun.kernels.threads import prepare_environment
 
 prepare_environment()  # before torch and numba
 
+import os  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 
@@ -11,8 +12,20 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
 # Of a result rounded once, relative to the largest element of the expected one.
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 1.2e-2}
+
+
+@pytest.fixture(
+    params=["cpu"] if INTERPRETS else [pytest.param("cuda", marks=pytest.mark.gpu)],
+)
+def gpu_device(request: pytest.FixtureRequest) -> torch.device:
+    """Where `kernels.gpu` works: a GPU, else the CPU, where its kernels are interpreted.
+
+    With a GPU the tests that ask for it run by `pytest -m gpu`.
+    """
+    return torch.device(request.param)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,33 @@
 import inspect
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
-from pagedrun.kernels import cpu, reference
+from pagedrun.kernels import cpu, gpu, reference
 
 
 def test_backends_export_the_same_names() -> None:
     assert cpu.__all__ == reference.__all__
 
 
-@pytest.mark.parametrize("name", reference.__all__)
-def test_signatures_agree(name: str) -> None:
-    mine, theirs = getattr(cpu, name), getattr(reference, name)
+def test_gpu_exports_names_of_the_reference_in_its_order() -> None:
+    assert gpu.__all__ == [name for name in reference.__all__ if name in gpu.__all__]
+
+
+@pytest.mark.parametrize("backend", [cpu, gpu])
+def test_each_op_has_a_file_of_its_name(backend: ModuleType) -> None:
+    for name in backend.__all__:
+        stem = "linear" if name == "PackedLinear" else name
+        assert getattr(backend, name).__module__ == f"{backend.__name__}.{stem}"
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"), [(backend, name) for backend in (cpu, gpu) for name in backend.__all__]
+)
+def test_signatures_agree(backend: ModuleType, name: str) -> None:
+    mine, theirs = getattr(backend, name), getattr(reference, name)
     assert inspect.signature(mine) == inspect.signature(theirs)
     if inspect.isclass(mine):
         assert inspect.signature(mine.__call__) == inspect.signature(theirs.__call__)
@@ -21,6 +35,6 @@ def test_signatures_agree(name: str) -> None:
 
 @pytest.mark.parametrize("module", ["pagedrun.kernels", "pagedrun.kernels.threads"])
 def test_top_imports_neither_torch_nor_numba(module: str) -> None:
-    code = f"import sys, {module}; print({{'torch', 'numba'}} & set(sys.modules))"
+    code = f"import sys, {module}; print({{'torch', 'numba', 'triton'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

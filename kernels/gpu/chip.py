@@ -1,0 +1,43 @@
+"""What the launch tables must know of a GPU."""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A GPU as Triton and the launch tables see it.
+
+    backend: "cuda" or "hip". arch: the compute capability times ten (80, 90, 100), or the name of
+    an AMD chip ("gfx942"). num_processors: streaming multiprocessors or compute units.
+    shared_memory: the bytes of it that one program may take.
+    """
+
+    backend: str
+    arch: int | str
+    num_processors: int
+    shared_memory: int
+
+
+# Where there is no GPU, under the interpreter: an H100's tables are the ones that tests run.
+_INTERPRETED = Chip("cuda", 90, 132, 227 << 10)
+
+
+@functools.cache
+def chip_of(device: torch.device) -> Chip:
+    """Return the chip behind a device; for the CPU, i.e. the interpreter, an sm_90 with 132."""
+    if device.type == "cpu":
+        return _INTERPRETED
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip:
+        name = properties.gcnArchName.split(":")[0]  # "gfx942:sramecc+:xnack-"
+        shared_memory = properties.shared_memory_per_block
+        return Chip("hip", name, properties.multi_processor_count, shared_memory)
+    return Chip(
+        "cuda",
+        properties.major * 10 + properties.minor,
+        properties.multi_processor_count,
+        properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
+    )

@@ -1,0 +1,111 @@
+"""DecodeGraph: one step that only decodes, captured for so many rows, and replayed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.paged.decode_buffers import DecodeBuffers
+from pagedrun.paged.device import Device
+from pagedrun.paged.kv_cache import KVCache
+from pagedrun.paged.models.decoder import Decoder
+
+# Rows for which steps are captured: a step is padded to the next of them. Small ones are frequent
+# at the end of a run and cheap to pad badly, so they are fine.
+_FINE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+_COARSE = 64  # from there on, multiples of this
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShape:
+    """What a captured step has room for.
+
+    Rows, blocks of a row, and the partitions that all rows together read with others.
+    """
+
+    num_rows: int
+    width: int
+    num_shared_partitions: int
+
+    @classmethod
+    def holding(cls, num_rows: int, width: int, num_shared_partitions: int) -> "GraphShape":
+        """Return the smallest shape that is captured and holds so much."""
+        padded = next(
+            (each for each in _FINE if each >= num_rows), -(-num_rows // _COARSE) * _COARSE
+        )
+        return cls(padded, _power_of_two(width), _power_of_two(num_shared_partitions))
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length() if count else 0
+
+
+class DecodeGraph:
+    """A step of a given shape, and the buffers that it reads and advances.
+
+    Until `capture` is called, `run` computes it kernel by kernel.
+    """
+
+    def __init__(self, shape: GraphShape, model: Decoder, cache: KVCache, device: Device) -> None:
+        self.buffers = DecodeBuffers.allocate(shape.num_rows, shape.width, device)
+        self._shape = shape
+        self._model = model
+        self._cache = cache
+        self._device = device
+        self._captured: _Captured | None = None
+
+    def capture(self, pool: Any) -> None:
+        """Record the step on a GPU. The buffers must hold no rows yet.
+
+        It is computed once before, since neither compiling a kernel nor a library's first use of a
+        device can be recorded. `pool`: scratch memory to share with other graphs.
+        """
+        work = None
+        if self._shape.num_shared_partitions:
+            work = self._prefix_work()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self.buffers.step(self._model, self._cache, work)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            ids = self.buffers.step(self._model, self._cache, work)
+        self._captured = _Captured(graph, work, ids)
+
+    def run(self, groups: PrefixGroups | None, *, is_new: bool) -> Tensor:
+        """Compute the step for the rows in the buffers; `groups` are their shared prefixes.
+
+        `is_new` says that the groups are not those of the last run. Returns the sampled tokens,
+        [num_rows] int64, which the next run overwrites.
+        """
+        if self._captured is None:
+            return self.buffers.step(self._model, self._cache, groups)
+        if is_new and groups is not None:
+            assert self._captured.work is not None
+            self._captured.work.write(groups)
+        self._captured.graph.replay()
+        return self._captured.ids
+
+    def _prefix_work(self) -> Any:
+        from pagedrun.kernels.gpu.prefix_work import PrefixWork  # Triton is not everywhere
+
+        layout = self._cache.layout
+        return PrefixWork.with_room(
+            num_rows=self._shape.num_rows,
+            num_partitions=self._shape.num_shared_partitions,
+            num_heads=self._model.config.num_heads,
+            num_kv_heads=layout.num_kv_heads,
+            head_dim=layout.head_dim,
+            dtype=self._model.dtype,
+            device=self._device.torch,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    work: Any  # PrefixWork
+    ids: Tensor
