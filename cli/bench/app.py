@@ -12,8 +12,8 @@ from pagedrun.paged.errors import UsageError
 LAYERS = 2
 HELP = f"""Measure pagedrun on this machine.
 
-Without a command: a short run of each, about a minute and a half on two cores, of {flags.DEFAULT_SHAPE} \
-cut to {LAYERS} layers.
+Without a command: a short run of each, about a minute and a half on two cores, of \
+{flags.DEFAULT_SHAPE} cut to {LAYERS} layers.
 """
 
 app = typer.Typer(help=HELP, invoke_without_command=True, rich_markup_mode="rich")

@@ -1,6 +1,7 @@
 """Roof: what the device itself can do, measured in the same run as what is held against it."""
 
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -24,13 +25,15 @@ class Work:
 @dataclass(frozen=True, slots=True)
 class Roof:
     """Bytes per second of a large copy, read and written ones counted, and operations per second
-    of a large matrix product in `dtype`: the best of several runs each.
+    of a large matrix product in `dtype`: the best of several runs each, and the middle of them.
 
     `launch_s` is the time of a call that does next to nothing, which is in every other time too.
     """
 
     bytes_per_s: float
     flops_per_s: float
+    usual_bytes_per_s: float
+    usual_flops_per_s: float
     launch_s: float
     dtype: str
 
@@ -59,11 +62,13 @@ class Roof:
         for call in calls:
             call()
         prepared = [stopwatch.prepare(call) for call in calls]
-        copy_s, product_s, launch_s = map(min, stopwatch.seconds(prepared, TURNS))
+        copy_s, product_s, launch_s = stopwatch.seconds(prepared, TURNS)
         return cls(
-            bytes_per_s=2 * source.nbytes / copy_s,
-            flops_per_s=2 * size**3 / product_s,
-            launch_s=launch_s,
+            bytes_per_s=2 * source.nbytes / min(copy_s),
+            flops_per_s=2 * size**3 / min(product_s),
+            usual_bytes_per_s=2 * source.nbytes / median(copy_s),
+            usual_flops_per_s=2 * size**3 / median(product_s),
+            launch_s=min(launch_s),
             dtype=str(dtype).removeprefix("torch."),
         )
 

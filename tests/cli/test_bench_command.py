@@ -148,7 +148,7 @@ class TestKernels:
             "Prefill attention, TFLOP/s (of the roof)",
             "Other ops, ms",
             "sample, greedy",
-            "GB/s (a copy, read + written)",
+            "GB/s of a copy, read + written",
             "tiny: 4 query heads, 2 kv heads of 16, float32",
         ):
             assert words in err

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from time import sleep
 from types import ModuleType
@@ -32,7 +34,7 @@ from pagedrun.paged.models.shapes import Shape
 
 TINY = KernelShape.of("tiny", Shape.named("tiny").config, 16)
 CPU = Device.choose("cpu")
-ROOF = Roof(bytes_per_s=100.0, flops_per_s=1000.0, launch_s=0.0, dtype="float32")
+ROOF = Roof(100.0, 1000.0, 80.0, 900.0, launch_s=0.0, dtype="float32")
 SWEEP = KernelSweep((40,), (1, 3), (128,), (4,), (24,), (0, 40))
 
 
@@ -50,8 +52,11 @@ def stopwatch() -> HostStopwatch:
     return HostStopwatch(1 << 12)
 
 
-def answers(point: KernelPoint) -> list[Tensor]:
-    return [call.call() for call in point.calls]
+@pytest.fixture
+def gpu_backend() -> ModuleType:
+    if torch.cuda.is_available():
+        pytest.skip("compiled here, not interpreted: the test on the GPU is the one that counts")
+    return import_module("pagedrun.kernels.gpu")
 
 
 class TestContext:
@@ -106,6 +111,34 @@ def test_all_that_is_timed_computes_the_same(
     for each in result["contenders"].values():
         assert each["seconds"]["count"] == 2
         assert each["difference"] is None or each["difference"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    "point", [DecodePoint(70, 2), PrefixPoint(128, 3), PrefillPoint(20, 12)], ids=str
+)
+def test_the_kernels_for_gpus_are_measured_as_well(
+    stopwatch: HostStopwatch, point: Any, gpu_backend: ModuleType
+) -> None:
+    """Under Triton's interpreter: what they compute, and nothing about their speed."""
+    shape = replace(TINY, head_dim=32)
+    contexts = KernelContexts(shape, torch.device("cpu"), torch.float32)
+    result = point.build(contexts, gpu_backend).measure(stopwatch, 1, ROOF)
+    assert all("seconds" in each for each in result["contenders"].values()), result
+    if isinstance(point, DecodePoint):
+        assert list(result["contenders"]) == ["contiguous", "paged v1", "paged v2"]
+
+
+@pytest.mark.gpu
+def test_everything_is_measured_on_a_gpu() -> None:
+    device = Device.choose("cuda")
+    bench = KernelsBench(device, replace(TINY, head_dim=64), torch.bfloat16, SWEEP, 2, 60.0)
+    result = bench.run(silent)
+    assert result["skipped"] == []
+    for part in SWEEP.parts:
+        for point in result[part]:
+            for name, each in point["contenders"].items():
+                assert "seconds" in each, (part, name, each)
+                assert each["seconds"]["low"] > 0
 
 
 class TestWork:
@@ -235,7 +268,7 @@ def test_the_roof_is_what_was_measured() -> None:
             return [[4.0, 2.0], [0.5, 1.0], [0.25, 0.125]]
 
     roof = Roof.measure(torch.device("cpu"), torch.float32, Fixed(64), 400, 10)
-    assert roof == Roof(400.0, 4000.0, 0.125, "float32")
+    assert roof == Roof(400.0, 4000.0, 800 / 3, 2000 / 0.75, 0.125, "float32")
 
 
 class TestDeviceFacts:
@@ -348,8 +381,6 @@ class TestSweep:
         ],
     )
     def test_refusals(self, changes: dict[str, Any], sentence: str) -> None:
-        from dataclasses import replace
-
         with pytest.raises(UsageError, match=sentence):
             self.bench(sweep=replace(SWEEP, **changes))
 
