@@ -190,6 +190,19 @@ KvCacheMemoryBytes = Annotated[
         metavar="SIZE",
     ),
 ]
+GpuMemoryUtilization = Annotated[
+    float | None,
+    _engine(
+        "gpu-memory-utilization",
+        "Share of a GPU's memory that may be filled.",
+        _MEMORY,
+        metavar="X",
+    ),
+]
+EnforceEager = Annotated[
+    bool | None,
+    _flag("enforce-eager", "On a GPU, launch kernels one by one: no CUDA graphs.", _MEMORY),
+]
 MaxNumSeqs = Annotated[
     int | None, _engine("max-num-seqs", "Most sequences in one step.", _MEMORY, metavar="N")
 ]

@@ -15,6 +15,7 @@ _MEMORY = {
     "kv_pool": ("KV pool", ""),
     "activations_peak": ("activations", "at peak"),
     "other": ("everything else", "at peak: Python, torch, rows, caches"),
+    "free": ("free", ""),
     "device_total": ("memory of the machine", "or of the container in it"),
 }
 _BARS = "▁▂▃▄▅▆▇█"

@@ -2,5 +2,5 @@
 
 `reference` is the definition of correct, in plain PyTorch. `cpu` (Numba and oneDNN) and `gpu`
 (Triton) are its fast twins: one file stem per op in each of them, in tests/ and in benchmarks/.
-Importing this package imports neither torch nor numba.
+Importing this package imports neither torch nor numba nor triton.
 """

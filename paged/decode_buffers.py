@@ -15,6 +15,7 @@ from pagedrun.paged.forward_batch import NO_SLOT, DecodeInputs, ForwardBatch
 from pagedrun.paged.kv_cache import KVCache
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.scheduled_batch import ScheduledChunk
+from pagedrun.paged.sequence import UNKNOWN_TOKEN
 
 _INTEGERS = ("input_ids", "positions", "context_lens", "top_k", "seed", "row", "sample")
 _FLOATS = ("temperature", "top_p", "min_p")
@@ -76,9 +77,9 @@ class DecodeBuffers:
         self.floats.copy_(place(torch.from_numpy(floats)), non_blocking=True)
         if known is not None:
             ids, sources = known
-            self.integers[0, :num_rows] = ids.index_select(0, place(torch.tensor(sources))).clamp(
-                min=0
-            )
+            unknown = [row for row, token in enumerate(last) if token == UNKNOWN_TOKEN]
+            chosen = ids.index_select(0, place(torch.tensor(sources))).clamp(min=0)
+            self.integers[0].index_copy_(0, place(torch.tensor(unknown)), chosen)
 
     def load_tables(self, tables: NDArray[np.int32]) -> None:
         """Replace all block tables. tables: [num_rows, width]."""

@@ -90,12 +90,12 @@ class DecodeGraph:
         return self._captured.ids
 
     def _prefix_work(self) -> Any:
-        from pagedrun.kernels.gpu.prefix_work import PrefixWork  # Triton is not everywhere
+        from pagedrun.kernels.gpu.prefix_room import prefix_room  # Triton is not everywhere
 
         layout = self._cache.layout
-        return PrefixWork.with_room(
-            num_rows=self._shape.num_rows,
-            num_partitions=self._shape.num_shared_partitions,
+        return prefix_room(
+            self._shape.num_rows,
+            self._shape.num_shared_partitions,
             num_heads=self._model.config.num_heads,
             num_kv_heads=layout.num_kv_heads,
             head_dim=layout.head_dim,

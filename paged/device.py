@@ -56,6 +56,11 @@ class Device:
         """Whether the device has its own memory and its own time."""
         return self.torch.type == "cuda"
 
+    def bytes_in_use(self) -> int:
+        """Return what is taken of a GPU's memory at this moment, by whomever."""
+        free, total = torch.cuda.mem_get_info(self.torch)
+        return total - free
+
     def place(self, tensor: Tensor) -> Tensor:
         """Return a host tensor on the device, without waiting for the copy.
 

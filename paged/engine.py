@@ -13,8 +13,9 @@ from pagedrun.kernels import threads
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.device import Device
 from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import RowError
-from pagedrun.paged.memory import HostMemory, choose_num_blocks
+from pagedrun.paged.errors import RowError, UsageError
+from pagedrun.paged.gpu_memory import gpu_budget
+from pagedrun.paged.memory import MemoryBudget, choose_num_blocks
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.decoder import Decoder, ReadTensor
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
@@ -102,7 +103,7 @@ class Engine:
         """
         config = self.config
         bytes_per_block = self.model.kv_layout.bytes_per_token * config.block_size
-        memory = HostMemory.read()
+        budget = self._budget()
 
         def num_blocks(num_needed: int) -> int:
             return choose_num_blocks(
@@ -110,10 +111,11 @@ class Engine:
                 num_needed=max(num_needed, 1),
                 num_blocks=config.num_blocks,
                 kv_cache_memory_bytes=config.kv_cache_memory_bytes,
-                available=memory.available,
+                budget=budget,
             )
 
         most = num_blocks(sys.maxsize)
+        self._check_fit(most)
         first = self._window(requests, most, after=None, has_next=more is not None)
         # What later windows need is not known yet.
         needed = first.plan.num_blocks_needed(config.max_num_seqs) if more is None else most
@@ -126,9 +128,31 @@ class Engine:
             num_blocks=num_blocks(needed),
             num_host_blocks=config.swap_space_bytes // bytes_per_block,
             max_model_len=self._longest(requests),
-            memory=memory,
+            budget=budget,
             times=self._times,
             on_step=on_step,
+        )
+
+    def _check_fit(self, num_blocks: int) -> None:
+        """Raise `UsageError` if the pool cannot hold one row of the length that was asked for."""
+        size, asked = self.config.block_size, self.config.max_model_len
+        fits = num_blocks * size + 1  # the last token is never stored
+        if asked is not None and min(asked, self.max_model_len) > fits:
+            raise UsageError(
+                f"--max-model-len {asked} does not fit: the KV pool has room for {num_blocks} "
+                f"blocks of {size} tokens; the largest that fits is --max-model-len {fits}"
+            )
+
+    def _budget(self) -> MemoryBudget:
+        """Return what the pool may take of the memory that it will lie in."""
+        if not self.device.is_gpu:
+            return MemoryBudget.of_host()
+        return gpu_budget(
+            self.model,
+            self.device,
+            num_tokens=self.config.max_num_batched_tokens,
+            num_logits=self.config.max_num_seqs,
+            utilization=self.config.gpu_memory_utilization,
         )
 
     def _windows(

@@ -16,7 +16,9 @@ class EngineConfig:
     """Where a field is `None` the engine decides: see `memory` for the pool's size.
 
     `max_model_len` bounds prompt and answer together, in tokens. `swap_space_bytes` is host memory
-    for preempted sequences. Raises `UsageError` naming the flag for a value out of range.
+    for preempted sequences. `gpu_memory_utilization` is the share of a GPU's memory that may be
+    filled; `enforce_eager` computes every step kernel by kernel there. Raises `UsageError` naming
+    the flag for a value out of range.
     """
 
     model: Path
@@ -32,6 +34,7 @@ class EngineConfig:
     prefix_once: bool = True
     preemption_mode: str = "swap"
     swap_space_bytes: int = 2**30
+    gpu_memory_utilization: float = 0.9
     enforce_eager: bool = False
 
     def __post_init__(self) -> None:
@@ -51,6 +54,11 @@ class EngineConfig:
                 raise UsageError(
                     f"{_flag(name)} is {value!r}; it must be an integer of at least {low}"
                 )
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise UsageError(
+                f"--gpu-memory-utilization is {self.gpu_memory_utilization!r}; it must be above 0 "
+                "and at most 1"
+            )
         for name, allowed in (
             ("device", DEVICES),
             ("dtype", DTYPES),

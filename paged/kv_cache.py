@@ -66,6 +66,11 @@ class KVCache:
         """Bytes of the pool, host blocks not counted."""
         return self.blocks.nbytes
 
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block in all layers."""
+        return self.layout.bytes_per_token * self.block_size
+
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Return a layer's keys and values.
 

@@ -46,6 +46,27 @@ class HostMemory:
         return cls(total, available)
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """Bytes of the memory that the pool lies in, the device's or the host's.
+
+    `available` is the most that a pool can take, `pool` what it takes without being told. What a
+    step needs for a moment is kept out of both where it was measured (`activations`).
+    """
+
+    total: int
+    available: int
+    pool: int
+    activations: int | None = None
+
+    @classmethod
+    def of_host(cls, taken: int = 0) -> "MemoryBudget":
+        """Return what the host's memory allows now, or will when `taken` bytes more are in use."""
+        memory = HostMemory.read()
+        available = max(memory.available - taken, 0)
+        return cls(memory.total, available, int(available * POOL_SHARE_OF_FREE))
+
+
 def _group_limits() -> Iterator[tuple[int, int]]:
     """Yield (limit, bytes in use that cannot be dropped) of every group that has a limit."""
     for group in control_groups("memory"):
@@ -76,14 +97,15 @@ def choose_num_blocks(
     num_needed: int,
     num_blocks: int | None,
     kv_cache_memory_bytes: int | None,
-    available: int,
+    budget: MemoryBudget,
 ) -> int:
     """Return the size of the pool in blocks.
 
     `num_blocks` decides if given, then `kv_cache_memory_bytes`; otherwise the pool takes what the
-    requests need (`num_needed`), up to a share of the `available` bytes. Raises `UsageError` when
+    requests need (`num_needed`), up to what the `budget` has for it. Raises `UsageError` when
     not even one block comes out, or more is asked for than is available.
     """
+    available = budget.available
     if num_blocks is not None:
         if num_blocks < 1:
             raise UsageError(f"--num-blocks is {num_blocks}; it must be at least 1")
@@ -106,10 +128,10 @@ def choose_num_blocks(
                 "free; pass less"
             )
         return count
-    count = min(num_needed, int(available * POOL_SHARE_OF_FREE) // bytes_per_block)
+    count = min(num_needed, budget.pool // bytes_per_block)
     if count < 1:
         raise UsageError(
-            f"no memory for the KV pool: {available} bytes are free and one block takes "
+            f"no memory for the KV pool: {budget.pool} bytes are free for it and one block takes "
             f"{bytes_per_block}; free some memory or use a smaller --block-size"
         )
     return count

@@ -1,13 +1,16 @@
 """ModelRunner: carries out a scheduled batch on a model and its cache."""
 
+import sys
 from collections import Counter
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pagedrun.paged.decode_graph import GraphShape
 from pagedrun.paged.decode_graphs import DecodeGraphs
 from pagedrun.paged.device import Device
+from pagedrun.paged.errors import EngineError
 from pagedrun.paged.forward_batch import DecodeInputs, ForwardBatch
 from pagedrun.paged.in_flight import InFlight
 from pagedrun.paged.kv_cache import KVCache
@@ -48,6 +51,7 @@ class ModelRunner:
         self._device = device
         self._prefix_once = prefix_once
         self._graphs = graphs
+        self._max_tokens = sys.maxsize  # fewer after running out of memory
         self._layers_of_window = Counter(model.config.windows)
         self.reads = AttentionReads()
 
@@ -59,6 +63,36 @@ class ModelRunner:
         `before` is the step whose tokens are not known yet, if the batch goes on from them.
         """
         self._cache.transfer(batch.transfers)
+        return self._run(batch, before)
+
+    def _run(self, batch: ScheduledBatch, before: InFlight | None) -> Tensor:
+        """Compute a batch, at once or, where memory does not allow it, in pieces."""
+        if batch.num_tokens <= self._max_tokens:
+            try:
+                return self._compute(batch, before)
+            except (RuntimeError, MemoryError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                self._give_way(batch.num_tokens, error)
+        first, second = batch.halves()
+        return torch.cat([self._run(first, before), self._run(second, before)])
+
+    def _give_way(self, num_tokens: int, error: Exception) -> None:
+        """From now on compute fewer tokens at once than the memory has just not had room for.
+
+        Raises `EngineError` when there is nothing left to cut.
+        """
+        if num_tokens == 1:
+            raise EngineError(
+                "out of memory with a single token in the step; free some, or give the pool less "
+                "with --kv-cache-memory-bytes or --gpu-memory-utilization"
+            ) from error
+        self._max_tokens = num_tokens // 2
+        self._graphs = None  # they take memory of their own
+        if self._device.is_gpu:
+            torch.cuda.empty_cache()
+
+    def _compute(self, batch: ScheduledBatch, before: InFlight | None) -> Tensor:
         known = _known(batch, before)
         if self._graphs is not None and self._graphs.takes(batch):
             ids, read = self._graphs.run(batch, known)
@@ -67,16 +101,27 @@ class ModelRunner:
         if self._graphs is not None:
             self._graphs.forget()
         forward = ForwardBatch.build(batch, self._cache.block_size, prefix_once=self._prefix_once)
-        self._note_reads(forward)
         logits = self._model.logits(forward.place(self._device, known), self._cache)
+        self._note_reads(forward)
         sampling = [chunk.sequence for chunk in batch.chunks if chunk.samples]
         return self._sampler.sample(logits, sampling)
+
+    @property
+    def captured_shapes(self) -> list[GraphShape]:
+        """The shapes of decode steps that have graphs."""
+        return self._graphs.shapes if self._graphs is not None else []
 
     def _note_reads(self, read: ForwardBatch | DecodeInputs) -> None:
         for window, num_layers in self._layers_of_window.items():
             tokens, without_sharing = read.tokens_read(window)
             self.reads.layer_tokens += tokens * num_layers
             self.reads.layer_tokens_without_sharing += without_sharing * num_layers
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return "DefaultCPUAllocator" in str(error)  # the host's has no class of its own
 
 
 def _known(batch: ScheduledBatch, before: InFlight | None) -> tuple[Tensor, list[int]] | None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pagedrun.paged.block_pool import BlockPool
+from pagedrun.paged.decode_graph import GraphShape
 from pagedrun.paged.decode_graphs import DecodeGraphs
 from pagedrun.paged.device import Device
 from pagedrun.paged.duplicates import fan_out
@@ -20,8 +21,8 @@ from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, RowError
 from pagedrun.paged.in_flight import InFlight
 from pagedrun.paged.kv_cache import KVCache
-from pagedrun.paged.memory import HostMemory
-from pagedrun.paged.model_runner import ModelRunner
+from pagedrun.paged.memory import MemoryBudget, peak_resident_bytes
+from pagedrun.paged.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.plan import Plan
 from pagedrun.paged.preemption_mode import PreemptionMode
@@ -71,7 +72,7 @@ class Run:
         num_blocks: int,
         num_host_blocks: int,
         max_model_len: int,
-        memory: HostMemory,
+        budget: MemoryBudget,
         times: Mapping[str, float],
         on_step: Callable[[StepRecord], None] | None,
     ) -> None:
@@ -81,7 +82,7 @@ class Run:
         self._config = config
         self._model = model
         self._windows = windows
-        self._memory = memory
+        self._budget = budget
         self._times = {**times, "plan_s": 0.0}
         self._on_step = on_step
         self._device = device
@@ -305,9 +306,19 @@ class Run:
         if self._on_step is not None:
             self._on_step(record)
 
+    @property
+    def attention_reads(self) -> AttentionReads:
+        """What attention has read so far."""
+        return self._runner.reads
+
+    @property
+    def captured_shapes(self) -> list[GraphShape]:
+        """The shapes of decode steps that have graphs, in the order in which they occurred."""
+        return self._runner.captured_shapes
+
     def report(self) -> dict[str, Any]:
         """Return what happened so far, in the report's shape; the job adds `rows`."""
-        reads = self._runner.reads
+        reads = self.attention_reads
         bytes_per_layer = self.statistics.bytes_per_token // self._model.config.num_layers
         return memory_report(
             attention_bytes={
@@ -318,13 +329,35 @@ class Run:
             scheduler=self.scheduler.counts,
             pool=self.pool.counts,
             times=self._times,
-            memory={
-                "weights": self._model.num_bytes,
-                "kv_pool": self.cache.num_bytes,
-                "activations_peak": self._model.activation_bytes(
-                    self.statistics.max_step_tokens, self.statistics.max_step_logits
-                ),
-                "device_total": self._memory.total,
-            },
+            memory=self._ledger(),
+            device=self._device.torch.type,
             config=asdict(self._config),
         )
+
+    def _ledger(self) -> dict[str, int]:
+        """Return where the device's memory went, in bytes.
+
+        What the process had in use at its peak beyond weights, activations and pool is `other`. On
+        the host only the part of the pool that was touched has been in use.
+        """
+        weights, activations = self._model.num_bytes, self._activations()
+        held = self.cache.num_bytes
+        if self._device.is_gpu:
+            in_use = self._device.bytes_in_use()
+        else:
+            in_use = peak_resident_bytes()
+            held = self.pool.counts.peak_held * self.cache.bytes_per_block
+        return {
+            "weights": weights,
+            "kv_pool": self.cache.num_bytes,
+            "activations_peak": activations,
+            "other": max(in_use - weights - activations - held, 0),
+            "device_total": self._budget.total,
+        }
+
+    def _activations(self) -> int:
+        """Return the bytes of a step's own tensors: measured, or reckoned from the largest step."""
+        if self._budget.activations is not None:
+            return self._budget.activations
+        counted = self.statistics
+        return self._model.activation_bytes(counted.max_step_tokens, counted.max_step_logits)

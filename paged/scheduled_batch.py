@@ -1,6 +1,6 @@
 """ScheduledBatch: what one step computes, and which blocks move before it does."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pagedrun.paged.sequence import Sequence
@@ -55,3 +55,27 @@ class ScheduledBatch:
     def num_tokens(self) -> int:
         """Tokens of all chunks."""
         return sum(chunk.num_tokens for chunk in self.chunks)
+
+    def halves(self) -> tuple["ScheduledBatch", "ScheduledBatch"]:
+        """Return two batches, each with about half of the tokens, to be computed one by one.
+
+        A chunk may read what another of its step wrote, if that was scheduled before it: the order
+        is kept. The transfers are left out, as they are done by then. A batch of one token cannot
+        be cut.
+        """
+        middle = self.num_tokens // 2
+        assert middle, "a batch of one token cannot be cut"
+        first, second = ScheduledBatch(), ScheduledBatch()
+        before = 0
+        for chunk in self.chunks:
+            cut = min(max(chunk.start + middle - before, chunk.start), chunk.end)
+            before += chunk.num_tokens
+            if cut == chunk.end:
+                first.chunks.append(chunk)
+            elif cut == chunk.start:
+                second.chunks.append(chunk)
+            else:
+                first.chunks.append(replace(chunk, end=cut, samples=False))
+                stored = max(chunk.store_from, cut)
+                second.chunks.append(replace(chunk, start=cut, store_from=stored))
+        return first, second

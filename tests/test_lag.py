@@ -36,7 +36,7 @@ def requests() -> list[Request]:
     shared = [rng.randrange(256) for _ in range(140)]
     made = []
     for index in range(40):
-        prompt = shared[: rng.choice([0, 40, 140])] + [
+        prompt = shared[: rng.choice([0, 40, 140, 140])] + [
             rng.randrange(256) for _ in range(rng.randrange(1, 20))
         ]
         params = SamplingParams(
@@ -51,9 +51,11 @@ def requests() -> list[Request]:
     return made
 
 
-def answers(folder: Path, lag: int, **engine: Any) -> tuple[dict[int, Completion], Run]:
+def answers(
+    folder: Path, lag: int, *, graphs: bool = False, **engine: Any
+) -> tuple[dict[int, Completion], Run]:
     config = EngineConfig(model=folder, dtype="float32", **engine)
-    device = replace(Device.choose("cpu"), lag=lag)
+    device = replace(Device.choose("cpu"), lag=lag, graphs=graphs)
     loaded = Engine(config, ModelConfig.from_folder(folder), Tokenizer.from_folder(folder), device)
     run = loaded.start(requests(), on_step=lambda _: run.scheduler.check())
     got = {completion.request.index: completion for completion in run}
@@ -114,3 +116,17 @@ def test_no_choice_is_seen_late(folder: Path, tmp_path: Path) -> None:
     for index, completion in got.items():
         assert completion.outputs == expected[index].outputs
         assert (completion.error is None) == (expected[index].error is None)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_decode_steps_that_go_on_by_themselves(
+    setting: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Foresight, "allows", lambda *_: True)
+    expected, at_once = answers(folder, 1, **SETTINGS[setting])
+    got, run = answers(folder, 1, graphs=True, **SETTINGS[setting])
+    assert {i: c.outputs for i, c in got.items()} == {i: c.outputs for i, c in expected.items()}
+    assert run.attention_reads == at_once.attention_reads
+    assert run.captured_shapes
+    assert not at_once.captured_shapes
+    assert any(shape.num_shared_partitions for shape in run.captured_shapes)

@@ -43,7 +43,7 @@ CONTRACT_KEYS = {
     },
     "copy_on_write": {"forks", "block_copies"},
     "preemptions": {"swap", "recompute"},
-    "memory": {"weights", "kv_pool", "activations_peak", "other", "device_total"},
+    "memory": {"weights", "kv_pool", "activations_peak", "other", "free", "device_total"},
     "config": set(),
     "hardware": set(),
 }

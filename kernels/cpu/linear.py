@@ -20,9 +20,12 @@ class PackedLinear:
 
     weight: [out_features, in_features] float32 or bfloat16. bias: [out_features], same dtype, or
     None. Where oneDNN is there, `is_packed` is true and the weight that was given is not kept.
+    `row_invariant` asks for what holds here anyway.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, row_invariant: bool = False
+    ) -> None:
         self.out_features, self.in_features = weight.shape
         self.is_packed = _can_pack(weight)
         self._bias = bias

@@ -9,8 +9,20 @@ With TRITON_INTERPRET=1 in the environment before Triton is imported, the same k
 tensors: slowly, but with the same result.
 """
 
+from pagedrun.kernels.gpu.add_rms_norm import add_rms_norm
+from pagedrun.kernels.gpu.copy_blocks import copy_blocks
+from pagedrun.kernels.gpu.linear import PackedLinear
 from pagedrun.kernels.gpu.rms_norm import rms_norm
+from pagedrun.kernels.gpu.sample import sample
+from pagedrun.kernels.gpu.silu_mul import silu_mul
+from pagedrun.kernels.gpu.swap_blocks import swap_blocks
 
 __all__ = [
+    "PackedLinear",
+    "add_rms_norm",
+    "copy_blocks",
     "rms_norm",
+    "sample",
+    "silu_mul",
+    "swap_blocks",
 ]

@@ -148,7 +148,9 @@ def decode_split(
         return out
     max_partitions = max_row_partitions(block_tables.shape[1] * key_cache.shape[2], window)
     wanted = triton.cdiv(PROGRAMS_PER_PROCESSOR * on.num_processors, num_rows * num_kv_heads)
-    states = torch.empty(num_rows, max_partitions, num_heads, head_dim + 2, dtype=torch.float32, device=q.device)
+    states = torch.empty(
+        num_rows, max_partitions, num_heads, head_dim + 2, dtype=torch.float32, device=q.device
+    )
     peaks, masses, totals = _fields(states)
     constants = _constants(q, key_cache, window, prefix, softcap, on)
     partial_states[(num_kv_heads, num_rows, min(wanted, max_partitions))](

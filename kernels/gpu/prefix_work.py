@@ -100,7 +100,9 @@ class PrefixWork:
         fields[0][: items.size] = items.ravel()
         fields[1][0] = len(items)
         fields[2][: len(table.rows)] = table.rows
-        for field, values in zip(fields[3:], (table.first_slots, table.num_partitions), strict=True):
+        for field, values in zip(
+            fields[3:], (table.first_slots, table.num_partitions), strict=True
+        ):
             field[:num_rows], field[num_rows:] = values, 0
         self.memory.copy_(self.staging, non_blocking=True)
 

@@ -21,7 +21,7 @@ from pagedrun.paged.job.reader import STDIN, open_input
 from pagedrun.paged.job.requests import JobRow
 from pagedrun.paged.job.row_sample import sample_rows
 from pagedrun.paged.job.template_advice import TemplateAdvisor
-from pagedrun.paged.memory import HostMemory, choose_num_blocks, peak_resident_bytes
+from pagedrun.paged.memory import MemoryBudget, choose_num_blocks, peak_resident_bytes
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.parameters import parameter_shapes
 from pagedrun.paged.plan import Plan
@@ -190,7 +190,7 @@ def _num_blocks(config: EngineConfig, model: ModelConfig, kv: KVShape, needed: i
         num_needed=needed,
         num_blocks=config.num_blocks,
         kv_cache_memory_bytes=config.kv_cache_memory_bytes,
-        available=max(HostMemory.read().available - weights, 0),
+        budget=MemoryBudget.of_host(taken=weights),
     )
 
 

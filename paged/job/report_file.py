@@ -50,7 +50,7 @@ _ENGINE_KEYS = {  # what the report holds for a job of which no row reached the 
     ),
     "copy_on_write": ("forks", "block_copies"),
     "preemptions": ("swap", "recompute"),
-    "memory": ("weights", "kv_pool", "activations_peak", "other", "device_total"),
+    "memory": ("weights", "kv_pool", "activations_peak", "other", "free", "device_total"),
 }
 
 

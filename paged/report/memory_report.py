@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagedrun.paged.block_pool import PoolCounts
-from pagedrun.paged.memory import peak_resident_bytes
 from pagedrun.paged.preemption_mode import PreemptionMode
 from pagedrun.paged.report.hardware import describe_hardware
 from pagedrun.paged.report.run_statistics import RunStatistics
 from pagedrun.paged.scheduler import SchedulerCounts
+
+LEDGER = ("weights", "kv_pool", "activations_peak", "other")
 
 
 def memory_report(
@@ -20,13 +21,13 @@ def memory_report(
     times: Mapping[str, float],
     memory: Mapping[str, int],
     config: Mapping[str, Any],
+    device: str,
 ) -> dict[str, Any]:
     """Return the report without `rows`, which only the job knows.
 
-    Bytes, seconds and tokens throughout; rates are 0 … 1. `memory` holds what the engine knows of
-    the ledger, `attention_bytes` what attention read, and would have if every row read alone.
-    `other` is what the process had in use at its peak beyond weights, activations and the part of
-    the pool that was touched.
+    Bytes, seconds and tokens throughout; rates are 0 … 1. `memory` holds `LEDGER` and
+    `device_total`; what they leave is free. `attention_bytes` is what attention read, and would
+    have if every row read alone.
 
     Rows that ask the same as another are answered with its tokens: their prompts count as cached,
     the answers as generated and, of these, copied. `hit_tokens` counts what whole cached blocks
@@ -35,8 +36,6 @@ def memory_report(
     """
     prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
     run_s = max(statistics.run_s, 1e-9)
-    touched = pool.peak_held * statistics.block_size * statistics.bytes_per_token
-    known = memory["weights"] + memory["activations_peak"] + touched
     return {
         "tokens": {
             "prompt": prompt,
@@ -71,11 +70,11 @@ def memory_report(
         },
         "copy_on_write": {"forks": scheduler.forks, "block_copies": pool.copies},
         "preemptions": {mode.value: scheduler.preemptions[mode] for mode in PreemptionMode},
-        "memory": {**memory, "other": max(0, peak_resident_bytes() - known)},
+        "memory": {**memory, "free": memory["device_total"] - sum(memory[each] for each in LEDGER)},
         "finish_reasons": dict(statistics.finish_reasons),
         "timeline": [record.to_dict() for record in statistics.timeline.records],
         "config": {name: _plain(value) for name, value in config.items()},
-        "hardware": describe_hardware("cpu"),
+        "hardware": describe_hardware(device),
     }
 
 

@@ -65,6 +65,7 @@ REPORT: dict[str, Any] = {
         "kv_pool": 2_097_152_000,
         "activations_peak": 50_000_000,
         "other": 10_000_000,
+        "free": 15_000_000_000,
         "device_total": 16 * 2**30,
     },
     "finish_reasons": {"stop": 900, "length": 298, "error": 2},

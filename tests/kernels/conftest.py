@@ -7,25 +7,68 @@ prepare_environment()  # before torch and numba
 import os  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
+from types import ModuleType  # noqa: E402
+from typing import Any  # noqa: E402
 
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
+
+from pagedrun.kernels import cpu, gpu  # noqa: E402
 
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
 # Of a result rounded once, relative to the largest element of the expected one.
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 1.2e-2}
 
 
-@pytest.fixture(
-    params=["cpu"] if INTERPRETS else [pytest.param("cuda", marks=pytest.mark.gpu)],
-)
-def gpu_device(request: pytest.FixtureRequest) -> torch.device:
-    """Where `kernels.gpu` works: a GPU, else the CPU, where its kernels are interpreted.
+# With a GPU at hand, what needs it runs by `pytest -m gpu`; without one it is interpreted.
+GPU_MARKS = () if INTERPRETS else (pytest.mark.gpu,)
 
-    With a GPU the tests that ask for it run by `pytest -m gpu`.
-    """
+
+@pytest.fixture(params=[pytest.param("cpu" if INTERPRETS else "cuda", marks=GPU_MARKS)])
+def gpu_device(request: pytest.FixtureRequest) -> torch.device:
+    """Where `kernels.gpu` works: a GPU, else the CPU, where its kernels are interpreted."""
     return torch.device(request.param)
+
+
+@pytest.fixture(autouse=True)
+def bfloat16_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the interpreter multiply bfloat16: it holds them as uint16, and multiplies these."""
+    if not INTERPRETS:
+        return
+    from triton import language
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    multiply = InterpreterBuilder.create_dot
+
+    def widen(operand: Any) -> Any:
+        if operand.dtype.scalar != language.bfloat16:
+            return operand
+        return TensorHandle(
+            (operand.data.astype(np.uint32) << 16).view(np.float32), language.float32
+        )
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return multiply(self, widen(a), widen(b), *rest)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """A backend and the device of its tensors."""
+
+    ops: ModuleType
+    device: torch.device
+
+
+@pytest.fixture(params=["cpu", pytest.param("gpu", marks=GPU_MARKS)])
+def twin(request: pytest.FixtureRequest) -> Twin:
+    """Each fast backend in turn."""
+    if request.param == "cpu":
+        return Twin(cpu, torch.device("cpu"))
+    return Twin(gpu, torch.device("cpu" if INTERPRETS else "cuda"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +121,7 @@ def assert_close() -> Callable[[Tensor, Tensor], None]:
 
     def compare(actual: Tensor, expected: Tensor) -> None:
         assert actual.shape == expected.shape
-        error = (actual.double() - expected).abs().max().item()
+        error = (actual.cpu().double() - expected).abs().max().item()
         assert error <= TOLERANCE[actual.dtype] * max(1.0, expected.abs().max().item())
 
     return compare

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
+from pagedrun.kernels import cpu, gpu, reference
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -82,3 +82,68 @@ def test_packing_does_not_keep_the_weight() -> None:
     before = layer(x)
     weight.zero_()
     assert torch.equal(layer(x), before)
+
+
+@pytest.mark.parametrize("row_invariant", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize(
+    ("num_rows", "num_in", "num_out"), [(1, 16, 48), (3, 333, 200), (130, 64, 130)]
+)
+def test_gpu_matches_reference(
+    num_rows: int,
+    num_in: int,
+    num_out: int,
+    has_bias: bool,
+    dtype: torch.dtype,
+    row_invariant: bool,
+    gpu_device: torch.device,
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    torch.manual_seed(0)
+    weight = (torch.randn(num_out, num_in) / num_in**0.5).to(dtype)
+    bias = torch.randn(num_out).to(dtype) if has_bias else None
+    x = torch.randn(num_rows, num_in).to(dtype)
+    wide_bias = None if bias is None else bias.double()
+    expected = reference.PackedLinear(weight.double(), wide_bias)(x.double())
+    bias = None if bias is None else bias.to(gpu_device)
+    layer = gpu.PackedLinear(weight.to(gpu_device), bias, row_invariant=row_invariant)
+    out = layer(x.to(gpu_device))
+    assert out.dtype is dtype
+    assert (layer.in_features, layer.out_features) == (num_in, num_out)
+    assert_close(out, expected)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
+@pytest.mark.parametrize(("num_in", "num_out"), [(64, 192), (333, 100)])
+def test_gpu_rows_do_not_depend_on_their_number(
+    num_in: int, num_out: int, dtype: torch.dtype, gpu_device: torch.device
+) -> None:
+    torch.manual_seed(0)
+    weight = (torch.randn(num_out, num_in) / num_in**0.5).to(gpu_device, dtype)
+    x = torch.randn(130, num_in).to(gpu_device, dtype)
+    layer = gpu.PackedLinear(weight, row_invariant=True)
+    full = layer(x)
+    for num_rows in (1, 3, 16, 64, 129):
+        assert torch.equal(layer(x[:num_rows]), full[:num_rows]), num_rows
+
+
+@pytest.mark.gpu  # the interpreter's products depend on the place in the tile
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
+def test_gpu_rows_do_not_depend_on_their_place(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(1000, 1024, device="cuda").to(dtype)
+    x = torch.randn(300, 1024, device="cuda").to(dtype)
+    layer = gpu.PackedLinear(weight, row_invariant=True)
+    full = layer(x)
+    shuffled = torch.randperm(300, device="cuda")
+    assert torch.equal(layer(x[shuffled]), full[shuffled])
+    assert torch.equal(layer(x[-1:]), full[-1:])
+
+
+def test_gpu_nan_stays_in_its_row(gpu_device: torch.device) -> None:
+    x = torch.ones(5, 48, device=gpu_device)
+    x[4] = torch.nan  # the last row, which the padding of the tile repeats
+    out = gpu.PackedLinear(torch.ones(70, 48, device=gpu_device), row_invariant=True)(x)
+    assert out[4].isnan().all()
+    assert (out[:4] == 48).all()

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
+from pagedrun.kernels import reference
+from tests.kernels.conftest import Twin
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -17,29 +18,39 @@ def test_matches_reference(
     size: int,
     x_dtype: torch.dtype,
     weight_dtype: torch.dtype,
+    twin: Twin,
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
     torch.manual_seed(0)
     x = (torch.randn(num_tokens, size) * 30).to(x_dtype)
     weight = torch.randn(size).to(weight_dtype)
-    out = cpu.rms_norm(x, weight, 1e-5)
+    out = twin.ops.rms_norm(x.to(twin.device), weight.to(twin.device), 1e-5)
     assert out.dtype is weight_dtype
     assert_close(out, reference.rms_norm(x.double(), weight.double(), 1e-5))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_row_alone_equals_row_in_batch(dtype: torch.dtype) -> None:
+def test_row_alone_equals_row_in_batch(dtype: torch.dtype, twin: Twin) -> None:
     torch.manual_seed(0)
-    x, weight = torch.randn(300, 333).to(dtype), torch.randn(333).to(dtype)
-    batch = cpu.rms_norm(x, weight, 1e-6)  # large enough for all threads; single rows are not
-    alone = torch.cat([cpu.rms_norm(row[None], weight, 1e-6) for row in x])
+    x = torch.randn(300, 333).to(twin.device, dtype)
+    weight = torch.randn(333).to(twin.device, dtype)
+    batch = twin.ops.rms_norm(x, weight, 1e-6)  # large enough for all threads; single rows are not
+    alone = torch.cat([twin.ops.rms_norm(row[None], weight, 1e-6) for row in x])
     assert torch.equal(batch, alone)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_eps_keeps_zero_rows_finite_and_nan_stays(dtype: torch.dtype) -> None:
-    x = torch.zeros(2, 32, dtype=dtype)
+def test_eps_keeps_zero_rows_finite_and_nan_stays(dtype: torch.dtype, twin: Twin) -> None:
+    x = torch.zeros(2, 32, dtype=dtype, device=twin.device)
     x[1, 5] = torch.nan
-    out = cpu.rms_norm(x, torch.ones(32, dtype=dtype), 1e-6)
+    out = twin.ops.rms_norm(x, torch.ones(32, dtype=dtype, device=twin.device), 1e-6)
     assert (out[0] == 0).all()
     assert out[1].isnan().all()
+
+
+def test_rows_may_be_part_of_wider_ones(twin: Twin) -> None:
+    torch.manual_seed(0)
+    wide, weight = torch.randn(5, 96, device=twin.device), torch.randn(32, device=twin.device)
+    part = wide[:, 32:64]
+    out = twin.ops.rms_norm(part, weight, 1e-6)
+    assert torch.equal(out, twin.ops.rms_norm(part.contiguous(), weight, 1e-6))

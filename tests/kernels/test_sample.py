@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
+from pagedrun.kernels import cpu, gpu, reference
 from pagedrun.kernels.reference.sample import gumbel_noise, philox4x32
 
 KNOWN_ANSWERS = [  # counter, key, result: the vectors published with Random123
@@ -32,7 +32,7 @@ def choose(logits: Tensor, backend: Any = cpu, **given: Any) -> Tensor:
     def column(name: str, default: float, dtype: torch.dtype) -> Tensor:
         value = given.get(name, default)
         rows = value if isinstance(value, list) else [value] * num_rows
-        return torch.tensor(rows, dtype=dtype)
+        return torch.tensor(rows, dtype=dtype, device=logits.device)
 
     out: Tensor = backend.sample(
         logits,
@@ -220,3 +220,137 @@ def test_masked_tokens_are_never_drawn_however_hot() -> None:
     for params in ({}, {"top_p": 0.9999}, {"top_k": 50}, {"min_p": 1e-9}):
         ids = choose(logits, temperature=100.0, row=list(range(500)), **params)
         assert set(ids.tolist()) == {7, 270}, params
+
+
+PARAMS: list[dict[str, float]] = [
+    {},
+    {"temperature": 0.0},
+    {"temperature": 0.3},
+    {"temperature": 50.0},
+    {"top_k": 1},
+    {"top_k": 40, "temperature": 0.7},
+    {"top_k": 2**31 - 1},
+    {"top_p": 0.9},
+    {"top_p": 1e-6},
+    {"top_p": 0.999, "temperature": 3.0},
+    {"min_p": 0.1},
+    {"min_p": 1.0},
+    {"top_k": 100, "top_p": 0.8, "min_p": 0.01, "temperature": 1.5},
+]
+
+
+def random_rows(num_rows: int, vocab_size: int, dtype: torch.dtype) -> tuple[Tensor, Any]:
+    """Return logits and arguments for rows that ask for all kinds of things."""
+    logits = (torch.randn(num_rows, vocab_size) * 3).to(dtype)
+    params = [PARAMS[index % len(PARAMS)] for index in range(num_rows)]
+    given = {
+        "temperature": [each.get("temperature", 1.0) for each in params],
+        "top_k": [int(each.get("top_k", 0)) for each in params],
+        "top_p": [each.get("top_p", 1.0) for each in params],
+        "min_p": [each.get("min_p", 0.0) for each in params],
+        "seed": torch.randint(0, 2**62, (num_rows,)).tolist(),
+        "row": torch.randint(0, 2**40, (num_rows,)).tolist(),
+        "sample": torch.randint(0, 1024, (num_rows,)).tolist(),
+        "position": torch.randint(0, 2**20, (num_rows,)).tolist(),
+    }
+    return logits, given
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab_size", [1, 5, 2047, 2048, 2049, 10007])
+def test_gpu_chooses_what_the_reference_chooses(
+    vocab_size: int, dtype: torch.dtype, gpu_device: torch.device
+) -> None:
+    torch.manual_seed(vocab_size)
+    logits, given = random_rows(26, vocab_size, dtype)
+    ids = choose(logits.to(gpu_device), gpu, **given).cpu()
+    assert torch.equal(ids, choose(logits, reference, **given))
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "vocab_size", "dtype"),
+    [
+        (3, 151_936, torch.bfloat16),
+        pytest.param(26, 200_003, torch.float32, marks=pytest.mark.long),
+        pytest.param(500, 517, torch.bfloat16, marks=pytest.mark.long),
+    ],
+)
+def test_gpu_chooses_what_the_cpu_chooses(
+    num_rows: int, vocab_size: int, dtype: torch.dtype, gpu_device: torch.device
+) -> None:
+    torch.manual_seed(1)
+    logits, given = random_rows(num_rows, vocab_size, dtype)
+    ids = choose(logits.to(gpu_device), gpu, **given).cpu()
+    assert torch.equal(ids, choose(logits, cpu, **given))
+
+
+@pytest.mark.parametrize("num_rows", [100, pytest.param(3000, marks=pytest.mark.long)])
+def test_gpu_draws_what_the_cpu_draws(num_rows: int, gpu_device: torch.device) -> None:
+    torch.manual_seed(2)
+    logits, given = random_rows(num_rows, 517, torch.float32)
+    given = {name: given[name] for name in ("temperature", "seed", "row", "sample", "position")}
+    ids = choose(logits.to(gpu_device), gpu, **given).cpu()
+    assert torch.equal(ids, choose(logits, cpu, **given))
+
+
+@pytest.mark.parametrize("first", [1024, 2048])  # of the other: in the same chunk, in the next
+def test_gpu_decides_between_scores_that_float32_cannot_tell_apart(
+    first: int, gpu_device: torch.device
+) -> None:
+    """Two tokens whose noise is nearly 0, where float32 has digits that the noise has not."""
+    logits = torch.full((24, 4096), -30.0)
+    for row, row_logits in enumerate(logits):
+        noise = gumbel_noise(4096, 0, 0, row, 0)
+        one, other = noise[:1024].abs().argmin(), first + noise[first:][:1024].abs().argmin()
+        row_logits[one] = 0.0
+        row_logits[other] = noise[one] - noise[other]  # the scores meet, but for the rounding
+    given = {"row": list(range(24))}
+    ids = choose(logits.to(gpu_device), gpu, **given).cpu()
+    assert torch.equal(ids, choose(logits, reference, **given))
+    assert 0 < (ids < first).sum() < 24
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"),
+    [(3, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.2), (5, 0.6, 0.05), (4, 0.31, 0.0), (0, 0.05, 0.9)],
+)
+def test_gpu_draws_exactly_the_tokens_that_the_filters_keep(
+    top_k: int, top_p: float, min_p: float, gpu_device: torch.device
+) -> None:
+    z = np.array([2.0, 0.5, 2.0, 1.0, 0.0, -0.0, 1.0, 1.0, -1.0, 0.5, -3.0])
+    logits = torch.tensor(z, dtype=torch.float32, device=gpu_device).expand(12, -1)
+    given = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "row": list(range(12))}
+    ids = choose(logits, gpu, **given).cpu()
+    assert set(ids.tolist()) <= kept_by(z, top_k, top_p, min_p)
+    assert torch.equal(ids, choose(logits.cpu(), reference, **given))
+
+
+def test_gpu_rows_without_a_choice_and_ties(gpu_device: torch.device) -> None:
+    logits = torch.zeros(7, 4100)
+    logits[0, 4099] = torch.nan
+    logits[1] = -torch.inf
+    logits[2, 17] = torch.inf
+    logits[3, 4098] = 50.0
+    logits[4, [4000, 3000, 700]] = 5.0
+    logits[5] = -torch.inf
+    logits[5, 4096] = -1e30
+    for given in (
+        {"temperature": 0.0},
+        {"temperature": 1e-3},
+        {"temperature": 1e-3, "top_k": 20, "top_p": 0.9, "min_p": 0.01},
+    ):
+        ids = choose(logits.to(gpu_device), gpu, **given).cpu()
+        assert ids[:4].tolist() == [-1, -1, -1, 4098]
+        assert torch.equal(ids, choose(logits, reference, **given)), given
+    assert choose(logits.to(gpu_device), gpu, temperature=0.0)[4:].tolist() == [700, 4096, 0]
+
+
+def test_gpu_row_alone_equals_row_in_batch_and_none_is_fine(gpu_device: torch.device) -> None:
+    torch.manual_seed(0)
+    logits, given = random_rows(13, 5003, torch.float32)
+    logits = logits.to(gpu_device)
+    together = choose(logits, gpu, **given)
+    for r in range(13):
+        one = {name: values[r] for name, values in given.items()}
+        assert choose(logits[r : r + 1], gpu, **one).item() == together[r]
+    assert choose(logits[:0], gpu).tolist() == []

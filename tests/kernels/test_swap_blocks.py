@@ -3,25 +3,49 @@ from types import ModuleType
 import pytest
 import torch
 
-from pagedrun.kernels import cpu, reference
+from pagedrun.kernels import cpu, gpu, reference
+from tests.kernels.conftest import GPU_MARKS
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("backend", [cpu, reference])
+@pytest.mark.parametrize("backend", [cpu, reference, pytest.param(gpu, marks=GPU_MARKS)])
 @pytest.mark.parametrize("block_size", [1, 5, 64])
 def test_there_and_back_restores_the_bytes(
-    block_size: int, backend: ModuleType, dtype: torch.dtype
+    block_size: int, backend: ModuleType, dtype: torch.dtype, gpu_device: torch.device
 ) -> None:
     torch.manual_seed(0)
-    device = torch.randn(2, 2, 11, 3, block_size, 16).to(dtype)
-    device[0, 0, 4] = torch.nan  # bytes, not numbers: a half-filled block holds anything
-    host = torch.zeros(2, 2, 6, 3, block_size, 16, dtype=dtype)
+    is_on_gpu = backend is gpu and gpu_device.type != "cpu"
+    blocks = torch.randn(2, 2, 11, 3, block_size, 16).to(dtype)
+    blocks[0, 0, 4] = torch.nan  # bytes, not numbers: a half-filled block holds anything
+    blocks = blocks.to(gpu_device) if is_on_gpu else blocks
+    host = torch.zeros(2, 2, 6, 3, block_size, 16, dtype=dtype, pin_memory=is_on_gpu)
     bits = torch.int16 if dtype is torch.bfloat16 else torch.int32
-    before = device.clone()
+    before = blocks.clone()
     out_ids, host_ids = torch.tensor([4, 10, 0]), torch.tensor([5, 0, 2])
-    backend.swap_blocks(device, host, out_ids, host_ids)
-    assert torch.equal(device.view(bits), before.view(bits))
+    backend.swap_blocks(blocks, host, out_ids, host_ids)
+    if is_on_gpu:
+        torch.cuda.synchronize()
+    assert torch.equal(blocks.view(bits), before.view(bits))
     assert (host[:, :, [1, 3, 4]] == 0).all()
-    device[:, :, out_ids] = 0
-    backend.swap_blocks(host, device, host_ids, out_ids)
-    assert torch.equal(device.view(bits), before.view(bits))
+    blocks[:, :, out_ids] = 0
+    backend.swap_blocks(host, blocks, host_ids, out_ids)
+    assert torch.equal(blocks.view(bits), before.view(bits))
+
+
+def test_more_work_than_programs(gpu_device: torch.device) -> None:
+    """Few programs do all the pieces: 3 layers, 70 blocks, two tiles each."""
+    torch.manual_seed(0)
+    blocks = torch.randint(-128, 128, (3, 2, 80, 1, 96, 100)).to(gpu_device, torch.int8)
+    host = torch.zeros(3, 2, 90, 1, 96, 100, dtype=torch.int8, pin_memory=gpu_device.type != "cpu")
+    src_ids, dst_ids = torch.randperm(80)[:70], torch.randperm(90)[:70]
+    gpu.swap_blocks(blocks, host, src_ids, dst_ids)
+    if gpu_device.type != "cpu":
+        torch.cuda.synchronize()
+    assert torch.equal(host[:, :, dst_ids], blocks.cpu()[:, :, src_ids])
+
+
+@pytest.mark.gpu
+def test_refuses_memory_that_is_not_pinned() -> None:
+    blocks = torch.zeros(1, 2, 2, 1, 16, 16, device="cuda")
+    with pytest.raises(AssertionError):
+        gpu.swap_blocks(blocks, blocks.cpu(), torch.tensor([0]), torch.tensor([1]))

@@ -9,6 +9,7 @@ from pagedrun.paged.errors import UsageError
 from pagedrun.paged.memory import (
     POOL_SHARE_OF_FREE,
     HostMemory,
+    MemoryBudget,
     choose_num_blocks,
     peak_resident_bytes,
 )
@@ -172,7 +173,7 @@ def choose(
         num_needed=num_needed,
         num_blocks=num_blocks,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
-        available=available,
+        budget=MemoryBudget(20_000, available, int(available * POOL_SHARE_OF_FREE)),
     )
 
 
@@ -203,6 +204,6 @@ def test_no_room_for_a_single_block() -> None:
         choose(num_blocks=0)
     with pytest.raises(UsageError, match=r"--kv-cache-memory-bytes 99 holds no block.* 100 bytes"):
         choose(kv_cache_memory_bytes=99)
-    with pytest.raises(UsageError, match=r"124 bytes are free and one block takes 100"):
+    with pytest.raises(UsageError, match=r"99 bytes are free for it and one block takes 100"):
         choose(available=124)
     assert choose(available=125) == 1

@@ -1,0 +1,82 @@
+"""Copies of blocks within one KV memory: what copy-on-write does."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_TILE_BYTES = 8 << 10  # moved by one program at a time: four loads of 16 bytes a thread
+_NUM_WARPS = 4
+
+
+def copy_blocks(kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
+    """Copy blocks `src_ids` over blocks `dst_ids` in every layer; see the reference.
+
+    One launch whatever the number of layers and ids.
+    """
+    launch_copies(kv_cache, kv_cache, src_ids, dst_ids, kv_cache.device, None)
+
+
+def launch_copies(
+    source: Tensor,
+    target: Tensor,
+    src_ids: Tensor,
+    dst_ids: Tensor,
+    device: torch.device,
+    max_programs: int | None,
+) -> None:
+    """Copy blocks of one KV memory over blocks of another, at most `max_programs` at a time.
+
+    source, target: [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim], contiguous and
+    within reach of the device: on it, or in pinned host memory. src_ids, dst_ids: [num_copies]
+    int64; they are sent to the device if they are elsewhere.
+    """
+    assert source.is_contiguous(), "a copy would cost too much"
+    assert target.is_contiguous(), "written in place"
+    num_planes, block_elements = source.shape[0] * 2, source[0, 0, 0].numel()
+    tile = _TILE_BYTES // source.element_size()
+    num_chunks = triton.cdiv(block_elements, tile)
+    num_tasks = num_planes * len(src_ids) * num_chunks
+    if num_tasks:
+        num_programs = num_tasks if max_programs is None else min(num_tasks, max_programs)
+        _copy_blocks[(num_programs,)](
+            source,
+            target,
+            src_ids.to(device, non_blocking=True),
+            dst_ids.to(device, non_blocking=True),
+            num_tasks,
+            len(src_ids),
+            num_chunks,
+            source.stride(1),
+            target.stride(1),
+            block_elements,
+            TILE=tile,
+            num_warps=_NUM_WARPS,
+        )
+
+
+@triton.jit(do_not_specialize=["num_tasks", "num_ids"])
+def _copy_blocks(
+    source,
+    target,
+    src_ids,
+    dst_ids,
+    num_tasks,
+    num_ids,
+    num_chunks,
+    source_plane,
+    target_plane,
+    block_elements,
+    TILE: tl.constexpr,
+):
+    """Copy chunk after chunk; neighbouring programs take neighbouring chunks of one plane."""
+    for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
+        chunk = task % num_chunks
+        index = task // num_chunks % num_ids
+        plane = (task // num_chunks // num_ids).to(tl.int64)
+        elements = chunk * TILE + tl.arange(0, TILE)
+        inside = elements < block_elements
+        src_start = plane * source_plane + tl.load(src_ids + index) * block_elements
+        dst_start = plane * target_plane + tl.load(dst_ids + index) * block_elements
+        moved = tl.load(source + src_start + elements, mask=inside)
+        tl.store(target + dst_start + elements, moved, mask=inside)

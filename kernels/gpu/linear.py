@@ -1,0 +1,132 @@
+"""Linear layers: the vendor's product, or one whose rows do not depend on their number."""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional
+
+from pagedrun.kernels.gpu import chip
+
+_GROUP = 8  # row tiles that walk the weight together, so that it is read from L2
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulTile:
+    """How a product is cut: what one program computes, and the warps and buffers it has."""
+
+    rows: int
+    columns: int
+    depth: int
+    num_warps: int
+    num_stages: int
+
+
+def tile_of(out_features: int, dtype: torch.dtype, device_chip: chip.Chip) -> MatmulTile:
+    """Return the tile of a weight [out_features, ...]: the same whatever the number of rows.
+
+    Few columns get narrow tiles, so that even one row of tiles keeps most processors busy.
+    """
+    if dtype is torch.float32:
+        return MatmulTile(32, 64, 32, num_warps=4, num_stages=2)
+    columns = 128 if out_features >= 128 * device_chip.num_processors else 64
+    if device_chip.backend == "hip":
+        return MatmulTile(128, columns, 64, num_warps=8, num_stages=2)
+    depth = 64 if device_chip.shared_memory >= 200 << 10 else 32
+    return MatmulTile(128, columns, depth, num_warps=8, num_stages=3)
+
+
+class PackedLinear:
+    """`y = x @ weight.T + bias`; see the reference.
+
+    The vendor's library chooses its kernel, and with it the order of summation, by the number of
+    rows. `row_invariant` takes a product with one fixed tile and one order instead, so that a row
+    has the same bytes in every batch.
+    """
+
+    is_packed = False
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, row_invariant: bool = False
+    ) -> None:
+        self.out_features, self.in_features = weight.shape
+        self._weight = weight.contiguous() if row_invariant else weight
+        self._bias = bias
+        self._row_invariant = row_invariant
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [num_tokens, in_features] to [num_tokens, out_features], in the same dtype."""
+        if not self._row_invariant:
+            return functional.linear(x, self._weight, self._bias)
+        return _multiply(x if x.stride(1) == 1 else x.contiguous(), self._weight, self._bias)
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    num_rows, out_features = len(x), len(weight)
+    out = torch.empty(num_rows, out_features, dtype=x.dtype, device=x.device)
+    tile = tile_of(out_features, x.dtype, chip.chip_of(x.device))
+    if num_rows:
+        grid = (triton.cdiv(num_rows, tile.rows) * triton.cdiv(out_features, tile.columns),)
+        _linear[grid](
+            x,
+            weight,
+            bias,
+            out,
+            num_rows,
+            out_features,
+            weight.shape[1],
+            x.stride(0),
+            ROWS=tile.rows,
+            COLUMNS=tile.columns,
+            DEPTH=tile.depth,
+            EVEN_DEPTH=weight.shape[1] % tile.depth == 0,
+            GROUP=_GROUP,
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
+        )
+    return out
+
+
+@triton.jit(do_not_specialize=["num_rows"])  # one kernel, whatever the number of rows
+def _linear(
+    x,
+    weight,
+    bias,
+    out,
+    num_rows,
+    out_features,
+    in_features,
+    x_stride,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    EVEN_DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """One tile of the product: all of the depth in ascending order, in one accumulator."""
+    num_row_tiles, num_column_tiles = tl.cdiv(num_rows, ROWS), tl.cdiv(out_features, COLUMNS)
+    first_row_tile = tl.program_id(0) // (GROUP * num_column_tiles) * GROUP
+    group_rows = tl.minimum(num_row_tiles - first_row_tile, GROUP)
+    within = tl.program_id(0) % (GROUP * num_column_tiles)
+    row_tile, column_tile = first_row_tile + within % group_rows, within // group_rows
+    rows = row_tile * ROWS + tl.arange(0, ROWS)
+    columns = column_tile * COLUMNS + tl.arange(0, COLUMNS)
+    depth = tl.arange(0, DEPTH)
+    # Past the end the last row is read again, rather than under a mask; it is not stored.
+    x_rows = x + tl.minimum(rows, num_rows - 1).to(tl.int64)[:, None] * x_stride
+    weight_rows = weight + tl.minimum(columns, out_features - 1).to(tl.int64)[:, None] * in_features
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(0, in_features, DEPTH):
+        at = start + depth[None, :]
+        if EVEN_DEPTH:
+            left, right = tl.load(x_rows + at), tl.load(weight_rows + at)
+        else:
+            left = tl.load(x_rows + at, mask=at < in_features, other=0.0)
+            right = tl.load(weight_rows + at, mask=at < in_features, other=0.0)
+        total = tl.dot(left, right.T, total, input_precision="ieee")
+    if bias is not None:
+        total += tl.load(bias + tl.minimum(columns, out_features - 1)).to(tl.float32)[None, :]
+    target = out + rows.to(tl.int64)[:, None] * out_features + columns[None, :]
+    tl.store(target, total, mask=(rows < num_rows)[:, None] & (columns < out_features)[None, :])

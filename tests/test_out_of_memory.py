@@ -1,0 +1,71 @@
+"""Running out of memory in a step: smaller pieces, the same answers, and an end to the retries."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import torch
+from torch import Tensor
+
+from pagedrun import LLM, SamplingParams
+from pagedrun.paged.errors import EngineError
+from pagedrun.paged.forward_batch import ForwardBatch
+from pagedrun.paged.kv_cache import KVCache
+from pagedrun.paged.models.decoder import Decoder
+
+PROMPTS = [[7, 8, 9] * 30 + [index] for index in range(6)] + [list(range(200))]
+PARAMS = [SamplingParams(max_tokens=8, n=1 + i % 2, temperature=i % 2, seed=i) for i in range(7)]
+HOST_ERROR = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
+
+
+class MakeModel(Protocol):
+    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+
+
+class Shortage:
+    """A model that has memory for steps of at most `room` tokens."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int, error: Exception) -> None:
+        self.tried: list[int] = []
+        compute = Decoder.logits
+
+        def logits(model: Decoder, batch: ForwardBatch, cache: KVCache) -> Tensor:
+            self.tried.append(len(batch.input_ids))
+            if len(batch.input_ids) > room:
+                raise error
+            return compute(model, batch, cache)
+
+        monkeypatch.setattr(Decoder, "logits", logits)
+
+
+@pytest.mark.parametrize("room", [100, 37, 5, 1])
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError(HOST_ERROR)]
+)
+def test_the_answers_stay_the_same(
+    room: int, error: Exception, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = LLM(make_model("qwen3", "memory"), dtype="float32")
+    expected = llm.generate(PROMPTS, PARAMS)
+    shortage = Shortage(monkeypatch, room, error)
+    assert [c.outputs for c in llm.generate(PROMPTS, PARAMS)] == [c.outputs for c in expected]
+    failed = [count for count in shortage.tried if count > room]
+    assert 1 <= len(failed) <= 10, "each failure halves what is tried"
+    assert failed == sorted(failed, reverse=True)
+
+
+def test_no_endless_retry(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = LLM(make_model("qwen3", "memory"), dtype="float32")
+    shortage = Shortage(monkeypatch, 0, MemoryError())
+    with pytest.raises(EngineError, match="out of memory with a single token in the step"):
+        llm.generate(PROMPTS, PARAMS)
+    assert len(shortage.tried) < 15
+
+
+def test_other_errors_are_not_hidden(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = LLM(make_model("qwen3", "memory"), dtype="float32")
+    Shortage(monkeypatch, 50, RuntimeError("size mismatch"))
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        llm.generate(PROMPTS, PARAMS)
