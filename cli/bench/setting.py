@@ -115,6 +115,11 @@ def _value(name: str, kind: str, value: str, text: str) -> Any:
             return parse_size(value)
         except typer.BadParameter as error:
             raise UsageError(f"--compare {text}: {error.message}") from error
+    if "float" in kind:
+        try:
+            return float(value)
+        except ValueError:
+            raise UsageError(f"--compare {text}: {value} is not a number") from None
     if "int" not in kind:
         return value  # a word, which EngineConfig checks
     if not value.isdecimal() or not value.isascii() or len(value) > 12:

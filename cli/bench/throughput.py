@@ -54,6 +54,8 @@ def throughput(  # one parameter for each flag: this is where Typer reads them f
     block_size: options.BlockSize = None,
     num_blocks: options.NumBlocks = None,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
+    gpu_memory_utilization: options.GpuMemoryUtilization = None,
+    enforce_eager: options.EnforceEager = None,
     max_num_seqs: options.MaxNumSeqs = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,
     prefix_caching: options.PrefixCaching = None,

@@ -295,6 +295,10 @@ class TestRefusals:
         with pytest.raises(UsageError, match=f"--compare {text}"):
             changed_setting(text)
 
+    def test_of_what_is_no_share(self) -> None:
+        with pytest.raises(UsageError, match="gpu-memory-utilization=half: half is not a number"):
+            changed_setting("gpu-memory-utilization=half")
+
     @pytest.mark.parametrize("value", ["x", "-1", "1.5", "", "９"])
     def test_of_values_that_are_none(self, value: str) -> None:
         with pytest.raises(UsageError, match="--compare block-size"):
@@ -309,6 +313,8 @@ class TestRefusals:
         ("prefix-once", {"prefix_once": True}),
         ("block-size=32", {"block_size": 32}),
         ("swap-space-bytes=1MiB", {"swap_space_bytes": 2**20}),
+        ("gpu-memory-utilization=0.5", {"gpu_memory_utilization": 0.5}),
+        ("enforce-eager", {"enforce_eager": True}),
         ("preemption-mode=recompute", {"preemption_mode": "recompute"}),
     ],
 )

@@ -112,6 +112,10 @@ def test_all_that_is_timed_computes_the_same(
     [
         (DecodePoint(70, 2), ("decode_attention",)),
         (PrefixPoint(128, 3), ("prefix_attention", "decode_attention")),
+        (OpPoint("add_rms_norm", 3), ("add_rms_norm",)),
+        (OpPoint("silu_mul", 3), ("silu_mul",)),
+        (OpPoint("sample, greedy", 2), ("sample",)),
+        (OpPoint("sample, top-p 0.9", 2), ("sample",)),
     ],
     ids=str,
 )
