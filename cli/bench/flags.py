@@ -130,7 +130,12 @@ KernelBlockSize = Annotated[
 ]
 Full = Annotated[
     bool,
-    _flag("full", "All sizes: contexts to 32k, prefixes to 16k, groups to 1024.", _SIZES),
+    _flag(
+        "full",
+        "All sizes that are not given: contexts to 32k, prefixes to 16k, groups to 1024. What a "
+        "GPU does anyway.",
+        _SIZES,
+    ),
 ]
 Only = Annotated[
     str | None,
@@ -144,16 +149,20 @@ Only = Annotated[
 ]
 
 
-def _sizes(name: str, help_text: str) -> Any:
-    return _flag(name, help_text, _SIZES, metavar="N,N")
+def _sizes(name: str, help_text: str, shown: str) -> Any:
+    return _flag(name, help_text, _SIZES, metavar="N,N", shown=shown)
 
 
-Contexts = Annotated[str | None, _sizes("context", "Decode: tokens of each row.")]
-Batches = Annotated[str | None, _sizes("batch", "Decode: rows.")]
-KernelPrefixes = Annotated[str | None, _sizes("prefix", "Prefix: tokens that rows share.")]
-KernelGroups = Annotated[str | None, _sizes("group", "Prefix: rows that share them.")]
-Chunks = Annotated[str | None, _sizes("chunk", "Prefill: tokens of the chunk.")]
-Befores = Annotated[str | None, _sizes("before", "Prefill: tokens before the chunk.")]
+Contexts = Annotated[
+    str | None, _sizes("context", "Decode: tokens of each row.", "512,2048,8192,32768")
+]
+Batches = Annotated[str | None, _sizes("batch", "Decode: rows.", "1,8,32,128")]
+KernelPrefixes = Annotated[
+    str | None, _sizes("prefix", "Prefix: tokens that rows share.", "128,512,2048,8192")
+]
+KernelGroups = Annotated[str | None, _sizes("group", "Prefix: rows that share them.", "8,64,256")]
+Chunks = Annotated[str | None, _sizes("chunk", "Prefill: tokens of the chunk.", "128,512,2048")]
+Befores = Annotated[str | None, _sizes("before", "Prefill: tokens before the chunk.", "0,4096")]
 
 Against = Annotated[
     Peer | None,
