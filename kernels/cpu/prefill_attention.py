@@ -34,6 +34,7 @@ from pagedrun.kernels.cpu.prefill_partition import (
     weigh_rows,
     write_rows,
 )
+from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
 TILE_ROWS = 256
@@ -72,8 +73,15 @@ def prefill_attention(
     first_positions: Tensor,
     scale: float,
     window: int | None,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
 ) -> Tensor:
-    """Attend from chunks of queries over the blocks of their tables; see the reference."""
+    """Attend from chunks of queries over the blocks of their tables; see the reference.
+
+    Raises NotImplementedError for quantised caches.
+    """
+    if scales is not None:
+        raise NotImplementedError("prefill over quantised keys and values on a CPU")
     assert key_cache.is_contiguous(), "a copy would cost too much"
     assert value_cache.is_contiguous(), "a copy would cost too much"
     q, block_tables = q.contiguous(), block_tables.contiguous()
@@ -86,7 +94,7 @@ def prefill_attention(
     )
     with multiply_in(q.dtype):
         for batch in _batches(tiles):
-            _attend(q, key_cache, value_cache, block_tables, batch, scale, window, out)
+            _attend(q, key_cache, value_cache, block_tables, batch, scale, window, softcap, out)
     return out
 
 
@@ -132,6 +140,7 @@ def _attend(
     batch: list[Tile],
     scale: float,
     window: int | None,
+    softcap: float | None,
     out: Tensor,
 ) -> None:
     """Write the attention of one batch of tiles to its rows of `out`."""
@@ -155,13 +164,15 @@ def _attend(
             keys.transpose(1, 2),
             out=scores.view(groups, -1, PARTITION_TOKENS),
         )
+        if softcap is not None:
+            scores.mul_(scale / softcap).tanh_()
         weigh_rows(
             as_array(scores),
             _places(batch),
             q.shape[1] // num_kv_heads,
             start,
             window or 0,
-            np.float32(scale) * LOG2_E,
+            np.float32(scale if softcap is None else softcap) * LOG2_E,
             part_state,
         )
         torch.bmm(

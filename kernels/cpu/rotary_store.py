@@ -10,6 +10,7 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import kernel, part, spread
 from pagedrun.kernels.cpu.rms_norm import inverse_rms
+from pagedrun.kernels.kv_scales import KVScales
 
 
 def rotary_store(
@@ -25,8 +26,14 @@ def rotary_store(
     q_norm: Tensor | None,
     k_norm: Tensor | None,
     eps: float,
+    scales: KVScales | None = None,
 ) -> Tensor:
-    """Normalise and rotate queries and keys, write keys and values; see the reference."""
+    """Normalise and rotate queries and keys, write keys and values; see the reference.
+
+    Raises NotImplementedError for quantised caches.
+    """
+    if scales is not None:
+        raise NotImplementedError("writing quantised keys and values on a CPU")
     assert key_cache.is_contiguous(), "written in place"
     assert value_cache.is_contiguous(), "written in place"
     query = torch.empty((len(qkv), num_heads, head_dim), dtype=qkv.dtype)

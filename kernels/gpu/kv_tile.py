@@ -73,6 +73,8 @@ def load_tile(
         tile = tl.load(elements, eviction_policy=EVICT)
     if tile.dtype == tl.uint8:
         return decode_float8(tile).to(like.dtype)
+    if tile.dtype == tl.int8:  # the interpreter turns integers into float32 only
+        return tile.to(tl.float32).to(like.dtype)
     return tile.to(like.dtype)
 
 

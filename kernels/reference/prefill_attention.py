@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.reference.decode_attention import gather_context
+from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.reference.decode_attention import cap, gather_context
 
 
 def prefill_attention(
@@ -16,6 +17,8 @@ def prefill_attention(
     first_positions: Tensor,
     scale: float,
     window: int | None,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
 ) -> Tensor:
     """Return causal attention for chunks of consecutive queries, each over its own context.
 
@@ -28,21 +31,25 @@ def prefill_attention(
     The query at position p sees positions 0 .. p, or only the last `window` of them. Slots beyond
     a chunk's last position are never read into the result. A NaN or infinity in a key or value
     makes the queries that see it NaN, and no others.
+
+    `softcap` and `scales` are as in `decode_attention`.
     Returns [num_tokens, num_heads, head_dim] in the dtype of `q`.
     """
     out = torch.empty_like(q)
     starts = chunk_starts.tolist()
+    key_scales, value_scales = (None, None) if scales is None else (scales.keys, scales.values)
     for chunk, (table, first) in enumerate(zip(table_rows, first_positions.tolist(), strict=True)):
         rows = slice(starts[chunk], starts[chunk + 1])
         num_queries = rows.stop - rows.start
-        key = gather_context(key_cache, block_tables[table], first + num_queries)
-        value = gather_context(value_cache, block_tables[table], first + num_queries)
+        own = (block_tables[table], first + num_queries)
+        key = gather_context(key_cache, *own, key_scales, q.dtype)
+        value = gather_context(value_cache, *own, value_scales, q.dtype)
         positions = torch.arange(first + num_queries, device=q.device)
         distance = positions[first:, None] - positions[None, :]  # [num_queries, num_keys]
         visible = distance >= 0 if window is None else (distance >= 0) & (distance < window)
         # [num_queries, heads, dim] -> [kv_heads, group, num_queries, dim]
         query = torch.unflatten(q[rows].to(key.dtype).transpose(0, 1), 0, (len(key), -1))
-        scores = query @ key.transpose(1, 2).unsqueeze(1) * scale
+        scores = cap(query @ key.transpose(1, 2).unsqueeze(1) * scale, softcap)
         weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
         finite = (key.isfinite() & value.isfinite()).all(dim=-1)  # [kv_heads, num_keys]
         spoiled = (visible & ~finite[:, None]).any(dim=-1)  # [kv_heads, num_queries]

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.reference.quantize import quantize
 from pagedrun.kernels.reference.rms_norm import rms_norm
 
 
@@ -19,6 +21,7 @@ def rotary_store(
     q_norm: Tensor | None,
     k_norm: Tensor | None,
     eps: float,
+    scales: KVScales | None = None,
 ) -> Tensor:
     """Normalise and rotate queries and keys, write keys and values to their slots.
 
@@ -31,6 +34,9 @@ def rotary_store(
 
     The rotation pairs element i with i + rotary_dim / 2 (the "rotate half" convention of Hugging
     Face); elements from rotary_dim on pass through. Everything is rounded once, at the end.
+
+    `scales` goes with caches in int8 or float8_e4m3fn: keys and values are quantised by `quantize`,
+    which says how well, and their scales written to the same slots.
     Returns the queries, [num_tokens, num_heads, head_dim], model dtype.
     Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
     """
@@ -42,14 +48,18 @@ def rotary_store(
     if k_norm is not None:
         key = rms_norm(key, k_norm.to(wide.dtype), eps)
     cos, sin = cos_sin[positions].unsqueeze(2).unbind(1)  # [num_tokens, 1, rotary_dim / 2]
-    query, key = (_rotate(each, cos, sin).to(qkv.dtype) for each in (query, key))
+    query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
 
     written = slots >= 0
     block_size = key_cache.shape[2]
-    block_ids, offsets = slots[written] // block_size, slots[written] % block_size
-    key_cache[block_ids, :, offsets] = key[written].to(key_cache.dtype)
-    value_cache[block_ids, :, offsets] = value[written].to(value_cache.dtype)
-    return query
+    place = (slots[written] // block_size, slice(None), slots[written] % block_size)
+    if scales is None:
+        key_cache[place] = key[written].to(qkv.dtype)
+        value_cache[place] = value[written].to(qkv.dtype)
+    else:
+        key_cache[place], scales.keys[place] = quantize(key[written], key_cache.dtype)
+        value_cache[place], scales.values[place] = quantize(value[written], value_cache.dtype)
+    return query.to(qkv.dtype)
 
 
 def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -108,24 +108,19 @@ def test_all_that_is_timed_computes_the_same(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compiled there, see the test on a GPU")
 @pytest.mark.parametrize(
-    ("point", "ops"),
+    "point",
     [
-        (DecodePoint(70, 2), ("decode_attention",)),
-        (PrefixPoint(128, 3), ("prefix_attention", "decode_attention")),
-        (OpPoint("add_rms_norm", 3), ("add_rms_norm",)),
-        (OpPoint("silu_mul", 3), ("silu_mul",)),
-        (OpPoint("sample, greedy", 2), ("sample",)),
-        (OpPoint("sample, top-p 0.9", 2), ("sample",)),
+        DecodePoint(70, 2),
+        PrefixPoint(128, 3),
+        PrefillPoint(20, 12),
+        *(OpPoint(each.op, 2) for each in op_points() if each.op != "PackedLinear"),
+        OpPoint("PackedLinear", 2),
     ],
     ids=str,
 )
-def test_the_kernels_for_gpus_are_measured_as_well(
-    stopwatch: HostStopwatch, point: Any, ops: tuple[str, ...]
-) -> None:
+def test_the_kernels_for_gpus_are_measured_as_well(stopwatch: HostStopwatch, point: Any) -> None:
     """Under Triton's interpreter: what they compute, and nothing about their speed."""
-    gpu = ModuleType("gpu")
-    for op in ops:
-        setattr(gpu, op, getattr(import_module(f"pagedrun.kernels.gpu.{op}"), op))
+    gpu = import_module("pagedrun.kernels.gpu")
     shape = replace(TINY, head_dim=32)
     contexts = KernelContexts(shape, torch.device("cpu"), torch.float32)
     result = point.build(contexts, gpu).measure(stopwatch, 1, ROOF)

@@ -1,0 +1,162 @@
+"""How far attention moves when keys and values are kept in 8 bits instead of 16.
+
+    python benchmarks/kv_quantization.py --machine "two cores of ..." --save results/<date>-<what>.md
+
+Keys and values in float32 are rounded to bfloat16, or quantised by `pagedrun.kernels.reference`
+with one scale for each head of each token. Attention over each is compared with attention over the
+float32 ones, all of it in float64, so that nothing but the cache differs.
+"""
+
+import argparse
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.reference.decode_attention import gather_context
+from pagedrun.kernels.reference.quantize import quantize
+
+DEMO = Path(__file__).parents[1] / "recipes" / "demo"
+CACHES = (torch.bfloat16, torch.int8, torch.float8_e4m3fn)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The last queries of a context: q [num_queries, num_heads, head_dim], keys and values
+    [num_kv_heads, num_tokens, head_dim], all float32."""
+
+    q: Tensor
+    keys: Tensor
+    values: Tensor
+
+
+def random_sample(num_tokens: int, outlier: float, seed: int) -> Sample:
+    """Return normal data; four channels of each key head are `outlier` times as large.
+
+    Keys of trained models have such channels, the same ones for every token of a head, with values
+    about a mean far from zero; values have none (Liu et al. 2024, "KIVI", section 3). Queries are
+    scaled so that scores have the spread of plain normal data.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(64, 16, 128, generator=generator)
+    keys, values = torch.randn(2, 4, num_tokens, 128, generator=generator)
+    if outlier > 1:
+        for head in keys:
+            channels = torch.randperm(128, generator=generator)[:4]
+            signs = torch.randn(4, generator=generator).sign()
+            head[:, channels] = (head[:, channels] / 4 + signs) * outlier
+    return Sample(q, keys, values)
+
+
+def demo_samples(num_rows: int) -> list[Sample]:
+    """Return what the bundled model's layers attend to in the bundled prompts, in float32."""
+    import json
+
+    from pagedrun.paged.llm import LLM
+    from pagedrun.paged.sampling import SamplingParams
+
+    samples: list[Sample] = []
+    genuine = cpu.prefill_attention
+
+    def record(q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, *rest: Any) -> Tensor:
+        starts, rows, firsts = rest[:3]
+        for chunk, (row, first) in enumerate(zip(rows.tolist(), firsts.tolist(), strict=True)):
+            own = slice(int(starts[chunk]), int(starts[chunk + 1]))
+            end = first + own.stop - own.start
+            context = (gather_context(each, tables[row], end).clone() for each in (keys, values))
+            samples.append(Sample(q[own][-64:].clone(), *context))
+        return genuine(q, keys, values, tables, *rest)
+
+    lines = (DEMO / "prompts.jsonl").read_text().splitlines()[:num_rows]
+    cpu.prefill_attention = record
+    try:
+        LLM(DEMO, dtype="float32").generate(
+            [json.loads(line)["messages"] for line in lines], SamplingParams(max_tokens=1)
+        )
+    finally:
+        cpu.prefill_attention = genuine
+    return samples
+
+
+def attend(sample: Sample, cache: torch.dtype | None) -> Tensor:
+    """Return attention in float64 over keys and values kept in a dtype; None keeps float32."""
+    num_tokens, num_queries = sample.keys.shape[1], len(sample.q)
+    keys, values = sample.keys[None], sample.values[None]  # one block holds the context
+    scales = None
+    if cache in (torch.int8, torch.float8_e4m3fn):
+        keys, key_scales = quantize(keys, cache)
+        values, value_scales = quantize(values, cache)
+        scales = KVScales(key_scales.double(), value_scales.double())
+    elif cache is not None:
+        keys, values = keys.to(cache).double(), values.to(cache).double()
+    else:
+        keys, values = keys.double(), values.double()
+    ints = [[0, num_queries], [0], [num_tokens - num_queries]]
+    describe = [torch.tensor(each, dtype=torch.int32) for each in ints]
+    table = torch.zeros(1, 1, dtype=torch.int32)
+    scale = sample.q.shape[2] ** -0.5
+    return reference.prefill_attention(
+        sample.q.double(), keys, values, table, *describe, scale, None, scales=scales
+    )
+
+
+def errors(samples: list[Sample], cache: torch.dtype) -> tuple[float, float]:
+    """Return the error's root mean square and its largest, both relative to the RMS of the result."""
+    exact = [attend(sample, None) for sample in samples]
+    moved = [attend(sample, cache) - each for sample, each in zip(samples, exact, strict=True)]
+    size = torch.cat([each.flatten() for each in exact]).square().mean().sqrt()
+    error = torch.cat([each.flatten() for each in moved])
+    return (error.square().mean().sqrt() / size).item(), (error.abs().max() / size).item()
+
+
+def table(num_tokens: int, num_rows: int) -> list[str]:
+    """Return the lines of the table, in Markdown."""
+    data = {
+        f"normal, {num_tokens} tokens": [random_sample(num_tokens, 1, seed) for seed in range(3)],
+        **{
+            f"key channels {outlier} times as large, {num_tokens} tokens": [
+                random_sample(num_tokens, outlier, seed) for seed in range(3)
+            ]
+            for outlier in (8, 20)
+        },
+        f"the demo model's, {num_rows} prompts": demo_samples(num_rows),
+    }
+    lines = ["| keys and values | cache | RMS error | largest error |", "|---|---|---|---|"]
+    for name, samples in data.items():
+        for cache in CACHES:
+            error, largest = errors(samples, cache)
+            kind = str(cache).removeprefix("torch.")
+            lines.append(f"| {name} | {kind} | {error:.2%} | {largest:.1%} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--machine", default="not named")
+    parser.add_argument("--save", type=Path)
+    asked = parser.parse_args()
+    lines = [
+        f"command: `python {shlex.join(sys.argv)}`  ",
+        f"machine: {asked.machine}  ",
+        f"versions: torch {torch.__version__}, python {sys.version.split()[0]}  ",
+        f"date: {time.strftime('%Y-%m-%d')}",
+        "",
+        *table(asked.tokens, asked.rows),
+    ]
+    print("\n".join(lines))
+    if asked.save is not None:
+        title = "# Attention over 8-bit keys and values"
+        asked.save.write_text("\n".join([title, "", *lines, ""]))
+
+
+if __name__ == "__main__":
+    main()
