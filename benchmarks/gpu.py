@@ -111,7 +111,10 @@ def run_step(step: Step, seconds: float) -> dict[str, Any]:
                 timeout=max(seconds, 1.0),
             )
         except subprocess.TimeoutExpired as error:
-            outcome |= {"failed": f"stopped after {seconds:.0f} s", "said": _tail(error.stderr)}
+            outcome |= {
+                "failed": f"stopped after {seconds:.0f} s",
+                "said": _tail(error.stderr or error.stdout),
+            }
         else:
             outcome |= _outcome(step, done, junit)
     return {**outcome, "seconds": round(perf_counter() - began, 1)}
@@ -134,10 +137,13 @@ def _outcome(step: Step, done: "subprocess.CompletedProcess[str]", junit: Path) 
 
 
 def _tail(text: str | bytes | None) -> list[str]:
-    """Return the last lines of what was said: of a traceback, what went wrong."""
+    """Return the last lines of what was said: of a traceback, what went wrong.
+
+    Where the checkout lies is nobody's business.
+    """
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
-    return (text or "").rstrip().splitlines()[-LAST_LINES:]
+    return (text or "").replace(str(ROOT), ".").rstrip().splitlines()[-LAST_LINES:]
 
 
 def _python_path() -> str:

@@ -108,6 +108,16 @@ class TestStep:
         assert outcome["failed"] == "exit status 1"
         assert outcome["said"][-1] == "ValueError: no such tile"
 
+    def test_where_the_checkout_lies_is_not_told(self, run_python: ModuleType) -> None:
+        step = run_python.Step("one", f"raise ValueError({str(run_python.ROOT / 'paged')!r})")
+        assert run_python.run_step(step, 60.0)["said"][-1] == "ValueError: ./paged"
+
+    def test_what_was_said_before_it_was_stopped(self, run_python: ModuleType) -> None:
+        code = "import time; print('12 passed so far', flush=True); time.sleep(60)"
+        assert run_python.run_step(run_python.Step("one", code), 3.0)["said"] == [
+            "12 passed so far"
+        ]
+
     def test_no_result_is_a_failure(self, run_python: ModuleType) -> None:
         outcome = run_python.run_step(run_python.Step("one", "print('done')"), 60.0)
         assert "its result is no JSON" in outcome["failed"]
