@@ -20,6 +20,15 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
+class KvCacheDtype(StrEnum):
+    """In what keys and values are stored."""
+
+    AUTO = "auto"
+    FP8 = "fp8"
+    FP8_E4M3 = "fp8_e4m3"
+    INT8 = "int8"
+
+
 class Preemption(StrEnum):
     """What becomes of the keys and values of a sequence that has to wait."""
 

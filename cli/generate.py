@@ -62,6 +62,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     prefix_once: options.PrefixOnce = None,
     preemption_mode: options.PreemptionFlag = None,
     swap_space_bytes: options.SwapSpaceBytes = None,
+    kv_cache_dtype: options.KvCacheDtypeFlag = None,
     gpu_memory_utilization: options.GpuMemoryUtilization = None,
     enforce_eager: options.EnforceEager = None,
     progress: options.Progress = None,

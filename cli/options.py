@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pagedrun.cli.choices import Device, Dtype, Preemption, ProgressMode
+from pagedrun.cli.choices import Device, Dtype, KvCacheDtype, Preemption, ProgressMode
 from pagedrun.cli.sizes import parse_size, show_size
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.sampling import SamplingParams
@@ -189,6 +189,10 @@ KvCacheMemoryBytes = Annotated[
         parser=parse_size,
         metavar="SIZE",
     ),
+]
+KvCacheDtypeFlag = Annotated[
+    KvCacheDtype | None,
+    _engine("kv-cache-dtype", "Number format of keys and values; fp8 and int8 on a GPU.", _MEMORY),
 ]
 GpuMemoryUtilization = Annotated[
     float | None,

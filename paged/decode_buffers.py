@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from pagedrun.paged.kv_cache import KVCache
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.scheduled_batch import ScheduledChunk
 from pagedrun.paged.sequence import UNKNOWN_TOKEN
+
+if TYPE_CHECKING:  # Triton is not everywhere
+    from pagedrun.kernels.gpu.prefix_work import PrefixWork
 
 _INTEGERS = ("input_ids", "positions", "context_lens", "top_k", "seed", "row", "sample")
 _FLOATS = ("temperature", "top_p", "min_p")
@@ -85,7 +89,9 @@ class DecodeBuffers:
         """Replace all block tables. tables: [num_rows, width]."""
         self.block_tables.copy_(self.device.place(torch.from_numpy(tables)), non_blocking=True)
 
-    def step(self, model: Decoder, cache: KVCache, prefixes: PrefixGroups | None) -> Tensor:
+    def step(
+        self, model: Decoder, cache: KVCache, prefixes: "PrefixGroups | PrefixWork | None"
+    ) -> Tensor:
         """Compute a step, sample, and advance every row to the next one, all on the device.
 
         Returns the sampled tokens, [num_rows] int64. Nothing here depends on what is in the

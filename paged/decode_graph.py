@@ -1,7 +1,7 @@
 """DecodeGraph: one step that only decodes, captured for so many rows, and replayed."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from pagedrun.paged.decode_buffers import DecodeBuffers
 from pagedrun.paged.device import Device
 from pagedrun.paged.kv_cache import KVCache
 from pagedrun.paged.models.decoder import Decoder
+
+if TYPE_CHECKING:  # Triton is not everywhere
+    from pagedrun.kernels.gpu.prefix_work import PrefixWork
 
 # Rows for which steps are captured: a step is padded to the next of them. Small ones are frequent
 # at the end of a run and cheap to pad badly, so they are fine.
@@ -89,7 +92,7 @@ class DecodeGraph:
         self._captured.graph.replay()
         return self._captured.ids
 
-    def _prefix_work(self) -> Any:
+    def _prefix_work(self) -> "PrefixWork":
         from pagedrun.kernels.gpu.prefix_room import prefix_room  # Triton is not everywhere
 
         layout = self._cache.layout
@@ -100,6 +103,7 @@ class DecodeGraph:
             num_kv_heads=layout.num_kv_heads,
             head_dim=layout.head_dim,
             dtype=self._model.dtype,
+            cache_dtype=layout.dtype,
             device=self._device.torch,
         )
 
@@ -107,5 +111,5 @@ class DecodeGraph:
 @dataclass(frozen=True, slots=True)
 class _Captured:
     graph: torch.cuda.CUDAGraph
-    work: Any  # PrefixWork
+    work: "PrefixWork | None"
     ids: Tensor

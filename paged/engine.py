@@ -9,18 +9,21 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+import torch
+
 from pagedrun.kernels import threads
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.device import Device
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import RowError, UsageError
 from pagedrun.paged.gpu_memory import gpu_budget
+from pagedrun.paged.kv_cache import KVLayout
 from pagedrun.paged.memory import MemoryBudget, choose_num_blocks
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.decoder import Decoder, ReadTensor
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
 from pagedrun.paged.plan import Plan
-from pagedrun.paged.precision import choose_dtype
+from pagedrun.paged.precision import choose_dtype, choose_kv_dtype_name
 from pagedrun.paged.prefix_tree import MIN_READ_ONCE_ROWS
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
@@ -102,7 +105,7 @@ class Engine:
         rise through all of them.
         """
         config = self.config
-        bytes_per_block = self.model.kv_layout.bytes_per_token * config.block_size
+        bytes_per_block = self.kv_layout.bytes_per_token * config.block_size
         budget = self._budget()
 
         def num_blocks(num_needed: int) -> int:
@@ -122,6 +125,7 @@ class Engine:
         return Run(
             engine_config=config,
             model=self.model,
+            layout=self.kv_layout,
             tokenizer=self.tokenizer,
             device=self.device,
             windows=chain([first], self._windows(more or (), most, first.plan)),
@@ -150,6 +154,7 @@ class Engine:
         return gpu_budget(
             self.model,
             self.device,
+            layout=self.kv_layout,
             num_tokens=self.config.max_num_batched_tokens,
             num_logits=self.config.max_num_seqs,
             utilization=self.config.gpu_memory_utilization,
@@ -184,6 +189,12 @@ class Engine:
         """The most tokens a prompt and its answer may have together."""
         limit = self.model_config.max_position_embeddings
         return min(limit, self.config.max_model_len or limit)
+
+    @property
+    def kv_layout(self) -> KVLayout:
+        """What a token takes in the pool."""
+        name = choose_kv_dtype_name(self.config.kv_cache_dtype, is_gpu=self.device.is_gpu)
+        return self.model.kv_layout(None if name is None else getattr(torch, name))
 
     def _decoder(self, read: ReadTensor) -> Decoder:
         config = self.model_config

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagedrun.paged.errors import UsageError
+from pagedrun.paged.precision import KV_DTYPES
 from pagedrun.paged.preemption_mode import PreemptionMode
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -35,6 +36,7 @@ class EngineConfig:
     preemption_mode: str = "swap"
     swap_space_bytes: int = 2**30
     gpu_memory_utilization: float = 0.9
+    kv_cache_dtype: str = "auto"
     enforce_eager: bool = False
 
     def __post_init__(self) -> None:
@@ -62,6 +64,7 @@ class EngineConfig:
         for name, allowed in (
             ("device", DEVICES),
             ("dtype", DTYPES),
+            ("kv_cache_dtype", ("auto", *KV_DTYPES)),
             ("preemption_mode", tuple(PreemptionMode)),
         ):
             value = getattr(self, name)

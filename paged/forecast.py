@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pagedrun.paged.block_sizes import BlockSizes, best_block_size
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.plan import Plan
-from pagedrun.paged.precision import DTYPE_BYTES
+from pagedrun.paged.precision import kv_bytes
 from pagedrun.paged.preemption_mode import PreemptionMode
 from pagedrun.paged.request import Request
 from pagedrun.paged.simulation import Simulation
@@ -28,7 +28,8 @@ TOO_LARGE = "kv_cache_too_small"  # the code with which the run refuses such a r
 class KVShape:
     """What a token takes in memory: numbers in all layers, and layers that see every token."""
 
-    elements_per_token: int
+    num_vectors: int  # heads of keys and of values, in all layers
+    head_dim: int
     dtype: str
     num_layers: int
     num_full_layers: int
@@ -36,7 +37,11 @@ class KVShape:
     @property
     def bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in all layers."""
-        return self.elements_per_token * DTYPE_BYTES[self.dtype]
+        return self.bytes_per_token_as(self.dtype)
+
+    def bytes_per_token_as(self, dtype: str) -> int:
+        """Return the same in another number format."""
+        return kv_bytes(self.num_vectors, self.head_dim, dtype)
 
 
 class Forecast:
@@ -173,7 +178,8 @@ class Forecast:
             **simulation.kv,
             "dtype": self._kv.dtype,
             "bytes_per_token_as": {
-                name: self._kv.elements_per_token * size for name, size in DTYPE_BYTES.items()
+                name: self._kv.bytes_per_token_as(name)
+                for name in ("float32", "bfloat16", "fp8", "int8")
             },
             "blocks_needed": self._needed,
             "peak_bytes": simulation.kv["peak_blocks"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,6 +15,9 @@ from pagedrun.paged.device import Device
 from pagedrun.paged.prefix_sharing import group_prefixes
 from pagedrun.paged.scheduled_batch import ScheduledBatch, ScheduledChunk
 from pagedrun.paged.sequence import UNKNOWN_TOKEN
+
+if TYPE_CHECKING:  # Triton is not everywhere
+    from pagedrun.kernels.gpu.prefix_work import PrefixWork
 
 NO_SLOT = -1  # the token's key and value are in the cache already
 
@@ -43,12 +47,12 @@ class DecodeInputs:
     """Generated tokens, one query each.
 
     table_rows: [num_rows] int32. context_lens: [num_rows] int32, the token itself included.
-    prefixes: which rows read which shared partitions together, if any do.
+    prefixes: which rows read which shared partitions together, if any do; on a GPU as its work.
     """
 
     table_rows: Tensor
     context_lens: Tensor
-    prefixes: PrefixGroups | None
+    prefixes: "PrefixGroups | PrefixWork | None"
 
     def place(self, device: Device) -> "DecodeInputs":
         """Return the same on a device."""
@@ -59,7 +63,7 @@ class DecodeInputs:
         """Return the tokens that attention reads in a layer; see `ForwardBatch.tokens_read`."""
         lens = self.context_lens if window is None else self.context_lens.clamp(max=window)
         total, saved = int(lens.sum()), 0
-        if window is None and self.prefixes is not None:
+        if window is None and isinstance(self.prefixes, PrefixGroups):
             saved = self.prefixes.num_tokens_saved
         return total - saved, total
 

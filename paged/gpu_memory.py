@@ -4,7 +4,7 @@ import torch
 
 from pagedrun.paged.device import Device
 from pagedrun.paged.forward_batch import ForwardBatch, PrefillInputs
-from pagedrun.paged.kv_cache import KVCache
+from pagedrun.paged.kv_cache import KVCache, KVLayout
 from pagedrun.paged.memory import MemoryBudget
 from pagedrun.paged.models.decoder import Decoder
 
@@ -12,14 +12,20 @@ CHUNK_TOKENS = 512  # of the chunks that a step is measured with: what they atte
 
 
 def gpu_budget(
-    model: Decoder, device: Device, *, num_tokens: int, num_logits: int, utilization: float
+    model: Decoder,
+    device: Device,
+    *,
+    layout: KVLayout,
+    num_tokens: int,
+    num_logits: int,
+    utilization: float,
 ) -> MemoryBudget:
     """Measure the largest step and return what it leaves, in bytes.
 
-    num_tokens, num_logits: of that step. utilization: the share of the device's memory, 0 to 1,
-    that this process may fill; what others hold of it counts as filled.
+    layout: of the pool. num_tokens, num_logits: of that step. utilization: the share of the
+    device's memory, 0 to 1, that this process may fill; what others hold counts as filled.
     """
-    activations = _measure_step(model, device, num_tokens, num_logits)
+    activations = _measure_step(model, device, layout, num_tokens, num_logits)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device.torch)
     available = max(free - activations, 0)
@@ -29,11 +35,13 @@ def gpu_budget(
 
 
 @torch.inference_mode()
-def _measure_step(model: Decoder, device: Device, num_tokens: int, num_logits: int) -> int:
+def _measure_step(
+    model: Decoder, device: Device, layout: KVLayout, num_tokens: int, num_logits: int
+) -> int:
     """Return the bytes that a step of new prompts takes besides weights and cache, at its peak."""
     block_size = 16
     width = -(-CHUNK_TOKENS // block_size)
-    cache = KVCache(model.kv_layout, block_size, width, 0, device)
+    cache = KVCache(layout, block_size, width, 0, device)
     starts = torch.tensor([*range(0, num_tokens, CHUNK_TOKENS), num_tokens], dtype=torch.int32)
     num_chunks = len(starts) - 1
     positions = torch.arange(num_tokens) % CHUNK_TOKENS

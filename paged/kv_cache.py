@@ -1,11 +1,13 @@
 """KVCache: the tensors behind the block pool, allocated once, and the moves between them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.paged.device import Device
 from pagedrun.paged.scheduled_batch import BlockTransfer, TransferKind
 
@@ -20,9 +22,16 @@ class KVLayout:
     dtype: torch.dtype
 
     @property
+    def is_quantized(self) -> bool:
+        """Whether each head of each token has a scale of its own (see `KVScales`)."""
+        return self.dtype in (torch.int8, torch.float8_e4m3fn)
+
+    @property
     def bytes_per_token(self) -> int:
-        """Bytes of keys and values of one token in all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        """Bytes of keys and values of one token in all layers, with their scales."""
+        vectors = 2 * self.num_layers * self.num_kv_heads
+        scales = torch.float32.itemsize if self.is_quantized else 0
+        return vectors * (self.head_dim * self.dtype.itemsize + scales)
 
     def allocate(
         self, num_blocks: int, block_size: int, device: torch.device, *, pinned: bool = False
@@ -40,6 +49,26 @@ class KVLayout:
             pin_memory=pinned,
         )
 
+    def allocate_scales(
+        self, num_blocks: int, block_size: int, device: torch.device, *, pinned: bool = False
+    ) -> Tensor | None:
+        """Return unwritten memory for the scales of as many blocks, None if there are none.
+
+        [num_layers, 2, num_blocks, num_kv_heads, block_size, 1] float32: copied as blocks are.
+        """
+        if not self.is_quantized:
+            return None
+        scales = replace(self, head_dim=1, dtype=torch.float32)
+        return scales.allocate(num_blocks, block_size, device, pinned=pinned)
+
+
+class KVLayer(NamedTuple):
+    """One layer's memory: keys and values [num_blocks, num_kv_heads, block_size, head_dim]."""
+
+    keys: Tensor
+    values: Tensor
+    scales: KVScales | None
+
 
 class KVCache:
     """Keys and values of every layer: the pool's blocks, and host blocks to swap them out to."""
@@ -54,28 +83,33 @@ class KVCache:
     ) -> None:
         self.layout = layout
         self.block_size = block_size
+        host, pinned = torch.device("cpu"), device.is_gpu
         self.blocks = layout.allocate(num_blocks, block_size, device.torch)
-        self.host_blocks = layout.allocate(
-            num_host_blocks, block_size, torch.device("cpu"), pinned=device.is_gpu
-        )
+        self.host_blocks = layout.allocate(num_host_blocks, block_size, host, pinned=pinned)
+        scales = layout.allocate_scales(num_blocks, block_size, device.torch)
+        host_scales = layout.allocate_scales(num_host_blocks, block_size, host, pinned=pinned)
+        # What moves when a block moves: in the pool, and on the host.
+        self._memories = [(self.blocks, self.host_blocks)]
+        if scales is not None and host_scales is not None:
+            self._memories.append((scales, host_scales))
         self._kernels = device.kernels
-        self._layers = [(layer[0], layer[1]) for layer in self.blocks]
+        self._layers = [
+            KVLayer(keys, values, None if scales is None else _scales_of(scales[index]))
+            for index, (keys, values) in enumerate(self.blocks)
+        ]
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the pool, host blocks not counted."""
-        return self.blocks.nbytes
+        """Bytes of the pool with its scales, host blocks not counted."""
+        return sum(memory.nbytes for memory, _ in self._memories)
 
     @property
     def bytes_per_block(self) -> int:
         """Bytes of one block in all layers."""
         return self.layout.bytes_per_token * self.block_size
 
-    def layer(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return a layer's keys and values.
-
-        Each is [num_blocks, num_kv_heads, block_size, head_dim].
-        """
+    def layer(self, index: int) -> KVLayer:
+        """Return a layer's part of the pool."""
         return self._layers[index]
 
     def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
@@ -83,13 +117,20 @@ class KVCache:
         for run in _independent_runs(transfers):
             sources = torch.tensor([each.source for each in run])
             targets = torch.tensor([each.target for each in run])
-            match run[0].kind:
-                case TransferKind.COPY:
-                    self._kernels.copy_blocks(self.blocks, sources, targets)
-                case TransferKind.SWAP_OUT:
-                    self._kernels.swap_blocks(self.blocks, self.host_blocks, sources, targets)
-                case TransferKind.SWAP_IN:
-                    self._kernels.swap_blocks(self.host_blocks, self.blocks, sources, targets)
+            for pool, host in self._memories:
+                match run[0].kind:
+                    case TransferKind.COPY:
+                        self._kernels.copy_blocks(pool, sources, targets)
+                    case TransferKind.SWAP_OUT:
+                        self._kernels.swap_blocks(pool, host, sources, targets)
+                    case TransferKind.SWAP_IN:
+                        self._kernels.swap_blocks(host, pool, sources, targets)
+
+
+def _scales_of(scales: Tensor) -> KVScales:
+    """Return a layer's scales. scales: [2, num_blocks, num_kv_heads, block_size, 1]."""
+    keys, values = scales.squeeze(-1)
+    return KVScales(keys, values)
 
 
 def _independent_runs(transfers: Iterable[BlockTransfer]) -> Iterable[list[BlockTransfer]]:

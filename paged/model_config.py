@@ -142,11 +142,6 @@ class ModelConfig:
                 f"{self.vocab_size}; use the tokenizer that belongs to it"
             )
 
-    @property
-    def kv_elements_per_token(self) -> int:
-        """Numbers in the keys and values of one token, in all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
-
 
 def _family(config: JsonObject) -> tuple[str, _Family]:
     model_type = config.string("model_type")

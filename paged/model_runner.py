@@ -2,11 +2,12 @@
 
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.decode_graph import GraphShape
 from pagedrun.paged.decode_graphs import DecodeGraphs
 from pagedrun.paged.device import Device
@@ -101,10 +102,31 @@ class ModelRunner:
         if self._graphs is not None:
             self._graphs.forget()
         forward = ForwardBatch.build(batch, self._cache.block_size, prefix_once=self._prefix_once)
-        logits = self._model.logits(forward.place(self._device, known), self._cache)
+        placed = forward.place(self._device, known)
+        if self._device.is_gpu:
+            placed = self._with_work(placed)
+        logits = self._model.logits(placed, self._cache)
         self._note_reads(forward)
         sampling = [chunk.sequence for chunk in batch.chunks if chunk.samples]
         return self._sampler.sample(logits, sampling)
+
+    def _with_work(self, batch: ForwardBatch) -> ForwardBatch:
+        """Return the batch with its shared prefixes as a GPU's work: made once for all layers."""
+        if batch.decode is None or not isinstance(batch.decode.prefixes, PrefixGroups):
+            return batch
+        from pagedrun.kernels.gpu.prefix_room import prefix_work  # Triton is not everywhere
+
+        layout = self._cache.layout
+        work = prefix_work(
+            batch.decode.prefixes,
+            num_heads=self._model.config.num_heads,
+            num_kv_heads=layout.num_kv_heads,
+            head_dim=layout.head_dim,
+            dtype=self._model.dtype,
+            cache_dtype=layout.dtype,
+            device=self._device.torch,
+        )
+        return replace(batch, decode=replace(batch.decode, prefixes=work))
 
     @property
     def captured_shapes(self) -> list[GraphShape]:

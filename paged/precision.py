@@ -11,6 +11,10 @@ if TYPE_CHECKING:  # a plan is made without torch
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
+# What `--kv-cache-dtype` calls the number formats of a quantised cache, and torch their dtypes.
+KV_DTYPES = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "int8": "int8"}
+_SCALE_BYTES = 4  # of one float32 for each head of each token
+
 # Flags of /proc/cpuinfo that mean matrix products in bfloat16 at more than float32 speed.
 _FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86, x86, Arm
 
@@ -41,6 +45,28 @@ def choose_dtype_name(asked: str, config: ModelConfig, *, is_gpu: bool) -> str:
     if config.dtype == "bfloat16" and _cpu_flags() & _FAST_BFLOAT16:
         return "bfloat16"
     return "float32"
+
+
+def choose_kv_dtype_name(asked: str, *, is_gpu: bool) -> str | None:
+    """Return the name of the cache's dtype for `--kv-cache-dtype asked`, None for the model's own.
+
+    Raises `UsageError` for a quantised cache on a CPU, whose kernels do not read it.
+    """
+    if asked == "auto":
+        return None
+    if not is_gpu:
+        raise UsageError(
+            f"--kv-cache-dtype {asked} needs a GPU: on a CPU keys and values stay in the model's "
+            "dtype; leave it at auto"
+        )
+    return KV_DTYPES[asked]
+
+
+def kv_bytes(num_vectors: int, head_dim: int, dtype: str) -> int:
+    """Return the bytes of so many heads of keys or values; dtype: a key of one of the tables."""
+    if dtype in KV_DTYPES:
+        return num_vectors * (head_dim + _SCALE_BYTES)
+    return num_vectors * head_dim * DTYPE_BYTES[dtype]
 
 
 def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

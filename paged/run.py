@@ -20,7 +20,7 @@ from pagedrun.paged.duplicates import fan_out
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, RowError
 from pagedrun.paged.in_flight import InFlight
-from pagedrun.paged.kv_cache import KVCache
+from pagedrun.paged.kv_cache import KVCache, KVLayout
 from pagedrun.paged.memory import MemoryBudget, peak_resident_bytes
 from pagedrun.paged.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.models.decoder import Decoder
@@ -66,6 +66,7 @@ class Run:
         *,
         engine_config: EngineConfig,
         model: Decoder,
+        layout: KVLayout,
         tokenizer: Tokenizer,
         device: Device,
         windows: Iterable[Window],
@@ -78,7 +79,6 @@ class Run:
     ) -> None:
         config = engine_config
         eos_token_ids = model.config.eos_token_ids
-        layout = model.kv_layout
         self._config = config
         self._model = model
         self._windows = windows

@@ -27,8 +27,7 @@ def attend_tile(
     softcap,
     key_stride,
     value_stride,
-    key_scale_stride,
-    value_scale_stride,
+    scale_stride,
     peak,
     mass,
     total,
@@ -38,7 +37,7 @@ def attend_tile(
     TILE: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     MASKED: tl.constexpr,
-    EVICT: tl.constexpr = "evict_first",
+    EVICT: tl.constexpr,
 ) -> Any:
     """Return the state with the keys start .. start + TILE - 1, of which low .. high - 1 count.
 
@@ -54,7 +53,7 @@ def attend_tile(
     scores = multiply(query, tl.trans(keys), scores)
     if key_scales is not None:
         offsets = token_offsets(
-            table, start, kv_head, visible, key_scale_stride, TILE, BLOCK_SIZE, 1, MASKED
+            table, start, kv_head, visible, scale_stride, TILE, BLOCK_SIZE, 1, MASKED
         )
         scores *= load_scales(key_scales, offsets, visible, MASKED)[None, :]
     if HAS_SOFTCAP:
@@ -70,7 +69,7 @@ def attend_tile(
     values = load_tile(value_cache, offsets, visible, query, HEAD_DIM, WIDTH, MASKED, EVICT)
     if value_scales is not None:
         offsets = token_offsets(
-            table, start, kv_head, visible, value_scale_stride, TILE, BLOCK_SIZE, 1, MASKED
+            table, start, kv_head, visible, scale_stride, TILE, BLOCK_SIZE, 1, MASKED
         )
         weights *= load_scales(value_scales, offsets, visible, MASKED)[None, :]
     total = multiply(weights.to(query.dtype), values, total)

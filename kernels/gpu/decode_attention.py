@@ -39,17 +39,20 @@ class DecodeTile:
     num_stages: int
 
 
-def decode_tile(head_dim: int, dtype: torch.dtype, on: Chip) -> DecodeTile:
-    """Return the tile for queries of a dtype: about 16 KB of keys, several of them on their way."""
+def decode_tile(
+    head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype, on: Chip
+) -> DecodeTile:
+    """Return the tile for queries and caches of a dtype: some are on their way all the time."""
     width = triton.next_power_of_2(head_dim)
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
-        return DecodeTile(16 if width > 128 else 32, 4, 2)
+        return DecodeTile(16, 16 if width > 128 else 8, 2)
     if on.backend == "hip":
-        return DecodeTile(32 if width > 128 else 64, 4, 1)
+        return DecodeTile(32, 4, 1)
     # Block ids are loaded a stage ahead of keys: 3 stages hold one tile of keys ahead, 5 hold two.
-    if width > 128:
-        return DecodeTile(32, 4, 3 if on.arch == 80 else 5)
-    return DecodeTile(64, 4, 3 if on.arch == 80 else 5)
+    tile = 32 if width > 128 else 64
+    if cache_dtype.itemsize == 1:  # registers hold the tile twice, as it is and as it is multiplied
+        return DecodeTile(min(64, 4096 // width), 4, 3)
+    return DecodeTile(tile, 4, 3 if on.arch == 80 else 5)
 
 
 def decode_attention(
@@ -87,10 +90,10 @@ def decode_attention(
 
 def max_row_partitions(num_tokens: int, window: int | None) -> int:
     """Return the partitions that a row of at most `num_tokens` tokens may have to read."""
-    num_partitions = max(1, triton.cdiv(num_tokens, DECODE_PARTITION))
+    num_partitions = max(1, -(-num_tokens // DECODE_PARTITION))
     if window is None:
         return num_partitions
-    return min(num_partitions, triton.cdiv(window, DECODE_PARTITION) + 1)
+    return min(num_partitions, -(-window // DECODE_PARTITION) + 1)
 
 
 def decode_single_pass(
@@ -147,7 +150,7 @@ def decode_split(
     if not q.numel():
         return out
     max_partitions = max_row_partitions(block_tables.shape[1] * key_cache.shape[2], window)
-    wanted = triton.cdiv(PROGRAMS_PER_PROCESSOR * on.num_processors, num_rows * num_kv_heads)
+    wanted = -(-PROGRAMS_PER_PROCESSOR * on.num_processors // (num_rows * num_kv_heads))
     states = torch.empty(
         num_rows, max_partitions, num_heads, head_dim + 2, dtype=torch.float32, device=q.device
     )
@@ -161,9 +164,9 @@ def decode_split(
     )  # fmt: skip
     shared = ("HEAD_DIM", "WIDTH", "PARTITION", "PREFIX_PARTITION", "HAS_PREFIX", "HAS_WINDOW")
     reduce_states[(num_heads, num_rows)](
-        peaks, masses, totals, context_lens, out, *_states(prefix), window or 0, max_partitions,
+        peaks, masses, totals, context_lens, out, *_states(prefix), window, max_partitions,
         **{name: constants[name] for name in shared}, PREFIX_UNIT=UNIT_TOKENS,
-        num_warps=1, enable_fp_fusion=False,
+        STATES_AHEAD=1 if on.backend == "hip" else 4, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 
@@ -182,7 +185,7 @@ def _check(
         assert cache[:1].is_contiguous(), "a block must lie in one piece"
         assert scales is not None or cache.dtype is q.dtype
     if scales is not None:
-        assert scales.keys[:1].is_contiguous() and scales.values[:1].is_contiguous()
+        assert scales.keys[:1].is_contiguous() and scales.values.stride() == scales.keys.stride()
     assert scale > 0, "the largest score must stay the largest"
     assert prefix is None or window is None, "a window may end inside a prefix"
 
@@ -203,10 +206,12 @@ def _memory(
     return (*caches, None, None) if scales is None else (*caches, scales.keys, scales.values)
 
 
-def _strides(key_cache: Tensor, value_cache: Tensor, scales: KVScales | None) -> tuple[int, ...]:
-    """Return the elements from one block to the next of caches and scales."""
-    quantised = (0, 0) if scales is None else (scales.keys.stride(0), scales.values.stride(0))
-    return (key_cache.stride(0), value_cache.stride(0), *quantised)
+def _strides(
+    key_cache: Tensor, value_cache: Tensor, scales: KVScales | None
+) -> tuple[int, int, int | None]:
+    """Return the elements from one block to the next of keys, values and scales."""
+    of_scales = None if scales is None else scales.keys.stride(0)
+    return key_cache.stride(0), value_cache.stride(0), of_scales
 
 
 def _states(prefix: PrefixPartials | None) -> tuple[Tensor | None, ...]:
@@ -216,9 +221,11 @@ def _states(prefix: PrefixPartials | None) -> tuple[Tensor | None, ...]:
     return (*states, prefix.first_slots, prefix.num_partitions)
 
 
-def _numbers(scale: float, window: int | None, softcap: float | None) -> tuple[float, float, int]:
+def _numbers(
+    scale: float, window: int | None, softcap: float | None
+) -> tuple[float, float | None, int | None]:
     """Return scale, cap and window as kernels take them: log2(e) in the scale if nothing bends."""
-    return (scale * LOG2_E if softcap is None else scale), softcap or 0.0, window or 0
+    return (scale * LOG2_E if softcap is None else scale), softcap, window
 
 
 def _constants(
@@ -231,7 +238,7 @@ def _constants(
 ) -> dict[str, Any]:
     """Return the compile-time arguments that both forms share."""
     head_dim, group = q.shape[2], q.shape[1] // key_cache.shape[1]
-    table = decode_tile(head_dim, q.dtype, on)
+    table = decode_tile(head_dim, q.dtype, key_cache.dtype, on)
     return {
         "GROUP": group,
         "NUM_ROWS": max(16, triton.next_power_of_2(group)),

@@ -36,8 +36,7 @@ def single_pass(
     table_stride,
     key_stride,
     value_stride,
-    key_scale_stride,
-    value_scale_stride,
+    scale_stride,
     GROUP: tl.constexpr,
     NUM_ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -87,14 +86,14 @@ def single_pass(
 
     part_peak, part_mass, part_total = empty_state(NUM_ROWS, WIDTH)
     next_tile = first // TILE
-    if HAS_WINDOW:
+    if HAS_WINDOW:  # noqa: SIM102 (decided when compiling, unlike what follows)
         if first % TILE != 0:
             part_peak, part_mass, part_total = attend_tile(
                 query, key_cache, value_cache, key_scales, value_scales, table,
                 next_tile * TILE, first, length, kv_head, scale, softcap,
-                key_stride, value_stride, key_scale_stride, value_scale_stride,
+                key_stride, value_stride, scale_stride,
                 part_peak, part_mass, part_total,
-                HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=True,
+                HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
             )  # fmt: skip
             next_tile += 1
             if next_tile * TILE % PARTITION == 0:
@@ -107,9 +106,9 @@ def single_pass(
         part_peak, part_mass, part_total = attend_tile(
             query, key_cache, value_cache, key_scales, value_scales, table,
             tile * TILE, first, length, kv_head, scale, softcap,
-            key_stride, value_stride, key_scale_stride, value_scale_stride,
+            key_stride, value_stride, scale_stride,
             part_peak, part_mass, part_total,
-            HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=False,
+            HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, False, "evict_first",
         )  # fmt: skip
         if (tile + 1) * TILE % PARTITION == 0:
             peak, mass, total = merge_states(peak, mass, total, part_peak, part_mass, part_total)
@@ -118,9 +117,9 @@ def single_pass(
         part_peak, part_mass, part_total = attend_tile(
             query, key_cache, value_cache, key_scales, value_scales, table,
             end_tile * TILE, first, length, kv_head, scale, softcap,
-            key_stride, value_stride, key_scale_stride, value_scale_stride,
+            key_stride, value_stride, scale_stride,
             part_peak, part_mass, part_total,
-            HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=True,
+            HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
         )  # fmt: skip
     if (length % PARTITION != 0) & (length > first):
         peak, mass, total = merge_states(peak, mass, total, part_peak, part_mass, part_total)
@@ -149,8 +148,7 @@ def partial_states(
     table_stride,
     key_stride,
     value_stride,
-    key_scale_stride,
-    value_scale_stride,
+    scale_stride,
     GROUP: tl.constexpr,
     NUM_ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -190,31 +188,31 @@ def partial_states(
         high = tl.minimum((begin + index + 1) * PARTITION, length)
         peak, mass, total = empty_state(NUM_ROWS, WIDTH)
         next_tile, end_tile = low // TILE, high // TILE
-        if HAS_WINDOW:
+        if HAS_WINDOW:  # noqa: SIM102
             if low % TILE != 0:
                 peak, mass, total = attend_tile(
                     query, key_cache, value_cache, key_scales, value_scales, table,
                     next_tile * TILE, low, high, kv_head, scale, softcap,
-                    key_stride, value_stride, key_scale_stride, value_scale_stride,
+                    key_stride, value_stride, scale_stride,
                     peak, mass, total,
-                    HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=True,
+                    HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
                 )  # fmt: skip
                 next_tile += 1
         for tile in tl.range(next_tile, end_tile):
             peak, mass, total = attend_tile(
                 query, key_cache, value_cache, key_scales, value_scales, table,
                 tile * TILE, low, high, kv_head, scale, softcap,
-                key_stride, value_stride, key_scale_stride, value_scale_stride,
+                key_stride, value_stride, scale_stride,
                 peak, mass, total,
-                HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=False,
+                HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, False, "evict_first",
             )  # fmt: skip
         if (high % TILE != 0) & (end_tile >= next_tile):
             peak, mass, total = attend_tile(
                 query, key_cache, value_cache, key_scales, value_scales, table,
                 end_tile * TILE, low, high, kv_head, scale, softcap,
-                key_stride, value_stride, key_scale_stride, value_scale_stride,
+                key_stride, value_stride, scale_stride,
                 peak, mass, total,
-                HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=True,
+                HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
             )  # fmt: skip
         states = (row * max_partitions + index) * num_heads + kv_head * GROUP + heads
         tl.store(peaks + states, peak, mask=valid)

@@ -27,6 +27,7 @@ def reduce_states(
     PARTITION: tl.constexpr,
     PREFIX_UNIT: tl.constexpr,
     PREFIX_PARTITION: tl.constexpr,
+    STATES_AHEAD: tl.constexpr,
     HAS_PREFIX: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
 ):
@@ -51,13 +52,13 @@ def reduce_states(
         slot = tl.load(first_slots + row).to(tl.int64)
         peak, mass, total = merge_run(
             peak, mass, total, prefix_peaks, prefix_masses, prefix_totals,
-            slot * num_heads + head, tl.cdiv(first, PREFIX_UNIT), num_heads, HEAD_DIM, WIDTH,
+            slot * num_heads + head, tl.cdiv(first, PREFIX_UNIT), num_heads, HEAD_DIM, WIDTH, STATES_AHEAD,
         )  # fmt: skip
     if length > first:
         count = tl.cdiv(length, PARTITION) - first // PARTITION
         peak, mass, total = merge_run(
             peak, mass, total, peaks, masses, totals,
-            row * max_partitions * num_heads + head, count, num_heads, HEAD_DIM, WIDTH,
+            row * max_partitions * num_heads + head, count, num_heads, HEAD_DIM, WIDTH, STATES_AHEAD,
         )  # fmt: skip
     tl.store(out_elements, (total / mass[:, None]).to(out.dtype.element_ty), mask=inside)
 
@@ -75,13 +76,14 @@ def merge_run(
     stride,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
+    STATES_AHEAD: tl.constexpr,
 ) -> Any:
     """Merge the states at first, first + stride, .. into that of one query head."""
     columns = tl.arange(0, WIDTH)
     inside = (columns < HEAD_DIM)[None, :]
     state = first + tl.arange(0, 1)
     # Loads of several states ahead: one after another they would cost their latency each.
-    for _ in tl.range(count, num_stages=4):
+    for _ in tl.range(count, num_stages=STATES_AHEAD):
         next_total = tl.load(
             totals + state[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0
         )

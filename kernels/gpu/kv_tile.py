@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pagedrun.kernels.gpu.chip import Chip
+from pagedrun.kernels.gpu.matrix_product import INTERPRETED
 
 
 def readable(cache: Tensor, chip: Chip) -> Tensor:
@@ -72,9 +73,9 @@ def load_tile(
     else:
         tile = tl.load(elements, eviction_policy=EVICT)
     if tile.dtype == tl.uint8:
-        return decode_float8(tile).to(like.dtype)
-    if tile.dtype == tl.int8:  # the interpreter turns integers into float32 only
-        return tile.to(tl.float32).to(like.dtype)
+        tile = decode_float8(tile)
+    if INTERPRETED:  # which takes a bfloat16 for the integer that has the same bits
+        tile = tile.to(tl.float32)
     return tile.to(like.dtype)
 
 

@@ -37,33 +37,47 @@ class PrefixTile:
     num_stages: int
 
 
-def prefix_tile(rows: int, head_dim: int, dtype: torch.dtype, on: Chip) -> PrefixTile:
+def prefix_tile(
+    rows: int,
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    on: Chip,
+) -> PrefixTile:
     """Return the tile of `rows` matrix rows, one of `matrix_heights`.
 
-    All heights of a chip give a row the same bytes: the same instruction, the same keys at a time,
-    and all warps side by side along the rows, so that no sum over keys crosses them.
+    A chip has several heights only where they give a row the same bytes: by the same instruction,
+    the same keys at a time, and all warps side by side along the rows, so that no sum over keys
+    crosses them. That was read off the layouts Triton chooses (sm_90, gfx942); a GPU must confirm.
     """
-    width = triton.next_power_of_2(head_dim)
+    is_large, is_quantised = head_dim > 128, cache_dtype.itemsize == 1
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
-        return PrefixTile(rows, 16 if width > 128 else 32, 8 if width > 128 else 4, 2)
-    keys = 32 if width > 128 else 64
+        return PrefixTile(rows, 16 if is_large else 32, 8, 2)
     if on.backend == "hip":
-        return PrefixTile(rows, keys, rows // 32, 1)
-    if width > 128 or on.arch == 80:
-        return PrefixTile(rows, keys, rows // 16, 2)
-    # The lower matrix leaves room for a second program on the processor; the other walks alone.
-    return PrefixTile(rows, keys, rows // 16, 5 if rows == 128 else 3)
+        return PrefixTile(rows, 32 if is_large or is_quantised else 64, rows // 32, 1)
+    if is_large:
+        return PrefixTile(rows, 32, 4, 2)
+    if on.arch == 80:
+        return PrefixTile(rows, 32 if is_quantised else 64, rows // 16, 2)
+    if rows == 64:  # leaves room for a second program on the processor
+        return PrefixTile(rows, 64, 4, 3 if block_size >= 64 else 2)
+    return PrefixTile(rows, 64, rows // 16, 5)
 
 
-def matrix_heights(head_dim: int, dtype: torch.dtype, on: Chip) -> tuple[int, ...]:
+def matrix_heights(
+    head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype, on: Chip
+) -> tuple[int, ...]:
     """Return the heights of query matrices that a chip's kernels have, ascending."""
     if dtype is torch.float32:
         return (32,)
-    if head_dim > 128:  # 128 rows of that size do not fit the registers
-        return (32,) if on.arch == 100 else (64,)
-    if on.arch == 80:
-        return (16, 64, 128)
-    # From sm_90 on, 64 rows are the least that whole warp groups multiply, and what narrower
+    if head_dim > 128:  # what registers hold
+        return (32,) if on.arch == 100 or (on.arch == 80 and cache_dtype.itemsize == 1) else (64,)
+    # On sm_80 Triton lays the warps of a low matrix along the keys, and sums across them in another
+    # order for each height.
+    if on.arch == 80 or (on.backend == "hip" and cache_dtype.itemsize == 1):
+        return (64,)
+    # On sm_90, 64 rows are the least that a whole warp group multiplies, and what narrower
     # instructions sum up need not have the same last bit. On sm_100 that holds for 64 rows too.
     return (128,) if on.arch == 100 else (64, 128)
 
@@ -99,32 +113,32 @@ def prefix_attention(
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, block_size = key_cache.shape[1:3]
     group = num_heads // num_kv_heads
-    heights = matrix_heights(head_dim, q.dtype, on)
+    heights = matrix_heights(head_dim, q.dtype, key_cache.dtype, on)
     if isinstance(groups, PrefixWork):
         work = groups
     else:
-        largest = int(groups.row_starts.diff().max())
+        largest = int(groups.row_starts.diff().max()) if len(groups.rows) else 0
         work = PrefixWork.of(groups, tile_rows(largest, group, heights), q.device)
     height = next(each for each in heights if work.tile_rows * group <= each)
-    tile = prefix_tile(height, head_dim, q.dtype, on)
-    states = [
+    tile = prefix_tile(height, head_dim, block_size, q.dtype, key_cache.dtype, on)
+    peaks, masses, totals = (
         torch.empty(work.max_slots, num_heads, *rest, dtype=torch.float32, device=q.device)
         for rest in ((), (), (head_dim,))
-    ]
+    )
     quantised = (None, None) if scales is None else (scales.keys, scales.values)
-    num_items = len(work.items) * num_kv_heads
-    attend_units[(min(num_items, PROGRAMS_PER_PROCESSOR * on.num_processors),)](
+    num_programs = min(len(work.items) * num_kv_heads, PROGRAMS_PER_PROCESSOR * on.num_processors)
+    attend_units[(max(1, num_programs),)](
         q, readable(key_cache, on), readable(value_cache, on), *quantised, block_tables,
-        work.items, work.num_items, work.rows, work.first_slots, *states,
-        scale * LOG2_E if softcap is None else scale, softcap or 0.0,
+        work.items, work.num_items, work.rows, work.first_slots, peaks, masses, totals,
+        scale * LOG2_E if softcap is None else scale, softcap,
         q.stride(0), block_tables.stride(0), key_cache.stride(0), value_cache.stride(0),
-        *((0, 0) if scales is None else (scales.keys.stride(0), scales.values.stride(0))),
+        None if scales is None else scales.keys.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, NUM_ROWS=tile.rows, HEAD_DIM=head_dim,
         WIDTH=triton.next_power_of_2(head_dim), BLOCK_SIZE=block_size, TILE=tile.keys,
         UNIT=UNIT_TOKENS, HAS_SOFTCAP=softcap is not None,
         num_warps=tile.num_warps, num_stages=tile.num_stages, enable_fp_fusion=False,
     )  # fmt: skip
-    return PrefixPartials(*states, work.first_slots, work.num_partitions)
+    return PrefixPartials(peaks, masses, totals, work.first_slots, work.num_partitions)
 
 
 @triton.jit
@@ -148,8 +162,7 @@ def attend_units(
     table_stride,
     key_stride,
     value_stride,
-    key_scale_stride,
-    value_scale_stride,
+    scale_stride,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     NUM_ROWS: tl.constexpr,
@@ -183,7 +196,7 @@ def attend_units(
             peak, mass, total = attend_tile(
                 query, key_cache, value_cache, key_scales, value_scales, table,
                 tile * TILE, 0, 0, kv_head, scale, softcap,
-                key_stride, value_stride, key_scale_stride, value_scale_stride,
+                key_stride, value_stride, scale_stride,
                 peak, mass, total,
                 HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=False, EVICT="evict_last",
             )  # fmt: skip

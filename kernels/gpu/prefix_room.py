@@ -16,6 +16,7 @@ def prefix_room(
     num_kv_heads: int,
     head_dim: int,
     dtype: torch.dtype,
+    cache_dtype: torch.dtype,
     device: torch.device,
 ) -> PrefixWork:
     """Return work without items, with room for any groups of so many rows.
@@ -23,7 +24,7 @@ def prefix_room(
     num_partitions: of all rows together. A row has a unit begun besides its whole ones, an item
     covers a unit of a row at least, and a group a partition of each of its rows.
     """
-    heights = matrix_heights(head_dim, dtype, chip.chip_of(device))
+    heights = matrix_heights(head_dim, dtype, cache_dtype, chip.chip_of(device))
     max_slots = num_partitions // UNIT_PARTITIONS + num_rows
     return PrefixWork.allocate(
         max_items=max_slots,
@@ -42,9 +43,10 @@ def prefix_work(
     num_kv_heads: int,
     head_dim: int,
     dtype: torch.dtype,
+    cache_dtype: torch.dtype,
     device: torch.device,
 ) -> PrefixWork:
     """Return the work of groups (tensors on the host), in memory that just holds it."""
-    heights = matrix_heights(head_dim, dtype, chip.chip_of(device))
+    heights = matrix_heights(head_dim, dtype, cache_dtype, chip.chip_of(device))
     largest = int(groups.row_starts.diff().max())
     return PrefixWork.of(groups, tile_rows(largest, num_heads // num_kv_heads, heights), device)

@@ -40,7 +40,6 @@ class PrefixWork:
     tile_rows: int
     max_slots: int
     memory: Tensor
-    staging: Tensor
 
     @classmethod
     def allocate(
@@ -55,11 +54,18 @@ class PrefixWork:
     ) -> "PrefixWork":
         """Return work without items. What becomes of `tile_rows` does not change a row's bytes."""
         sizes = (max_items * ITEM_FIELDS, 1, max_entries, max_rows, max_rows)
-        pinned = device.type == "cuda"
-        staging = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=pinned)
         memory = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
-        items, *rest = memory.split(sizes)
-        return cls(items.view(-1, ITEM_FIELDS), *rest, tile_rows, max_slots, memory, staging)
+        items, num_items, rows, first_slots, num_partitions = memory.split(sizes)
+        return cls(
+            items.view(-1, ITEM_FIELDS),
+            num_items,
+            rows,
+            first_slots,
+            num_partitions,
+            tile_rows,
+            max_slots,
+            memory,
+        )
 
     @classmethod
     def of(cls, groups: PrefixGroups, tile_rows: int, device: torch.device) -> "PrefixWork":
@@ -80,8 +86,8 @@ class PrefixWork:
     def write(self, groups: PrefixGroups) -> None:
         """Replace the items by those of `groups` (tensors on the host), in stream order.
 
-        The copy to the device reads `staging`, so a write must not follow before the step that
-        reads this one has ended. Raises `ValueError` where the memory is too small.
+        The host may be ahead of the device, so each write has page-locked memory of its own; torch
+        reuses it when the copy is done. Raises `ValueError` where the memory is too small.
         """
         table = _Groups.of(groups)
         items = table.items(self.tile_rows)
@@ -96,15 +102,16 @@ class PrefixWork:
             if needed > room:
                 raise ValueError(f"prefix groups need {needed} {what}, there is room for {room}")
         sizes = (self.items.numel(), 1, len(self.rows), *[len(self.num_partitions)] * 2)
-        fields = np.split(self.staging.numpy(), np.cumsum(sizes)[:-1])
+        staging = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=self.memory.is_cuda)
+        fields = np.split(staging.numpy(), np.cumsum(sizes)[:-1])
         fields[0][: items.size] = items.ravel()
         fields[1][0] = len(items)
         fields[2][: len(table.rows)] = table.rows
         for field, values in zip(
             fields[3:], (table.first_slots, table.num_partitions), strict=True
         ):
-            field[:num_rows], field[num_rows:] = values, 0
-        self.memory.copy_(self.staging, non_blocking=True)
+            field[:num_rows] = values
+        self.memory.copy_(staging, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from pagedrun.paged.memory import MemoryBudget, choose_num_blocks, peak_resident
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.parameters import parameter_shapes
 from pagedrun.paged.plan import Plan
-from pagedrun.paged.precision import DTYPE_BYTES, choose_dtype_name
+from pagedrun.paged.precision import DTYPE_BYTES, choose_dtype_name, choose_kv_dtype_name
 from pagedrun.paged.request import Request
 from pagedrun.paged.simulation import Simulator
 from pagedrun.paged.tokenizer import Tokenizer
@@ -174,9 +174,14 @@ class _FilePlan:
 
 
 def _kv_shape(config: EngineConfig, model: ModelConfig) -> KVShape:
+    is_gpu = config.device == "cuda"
+    dtype = choose_dtype_name(config.dtype, model, is_gpu=is_gpu)
+    if choose_kv_dtype_name(config.kv_cache_dtype, is_gpu=is_gpu) is not None:
+        dtype = config.kv_cache_dtype
     return KVShape(
-        elements_per_token=model.kv_elements_per_token,
-        dtype=choose_dtype_name(config.dtype, model, is_gpu=config.device == "cuda"),
+        num_vectors=2 * model.num_layers * model.num_kv_heads,
+        head_dim=model.head_dim,
+        dtype=dtype,
         num_layers=model.num_layers,
         num_full_layers=sum(window is None for window in model.windows),
     )
@@ -184,7 +189,8 @@ def _kv_shape(config: EngineConfig, model: ModelConfig) -> KVShape:
 
 def _num_blocks(config: EngineConfig, model: ModelConfig, kv: KVShape, needed: int) -> int:
     """Return the size of the pool that a run would choose, its weights being loaded by then."""
-    weights = sum(map(math.prod, parameter_shapes(model).values())) * DTYPE_BYTES[kv.dtype]
+    dtype = choose_dtype_name(config.dtype, model, is_gpu=config.device == "cuda")
+    weights = sum(map(math.prod, parameter_shapes(model).values())) * DTYPE_BYTES[dtype]
     return choose_num_blocks(
         bytes_per_block=kv.bytes_per_token * config.block_size,
         num_needed=needed,

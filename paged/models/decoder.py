@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pagedrun.paged.device import Device
 from pagedrun.paged.forward_batch import DecodeInputs, ForwardBatch
-from pagedrun.paged.kv_cache import KVCache, KVLayout
+from pagedrun.paged.kv_cache import KVCache, KVLayer, KVLayout
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.parameters import parameter_shapes
 from pagedrun.paged.models.rotary import rotary_table
@@ -72,11 +72,12 @@ class Decoder:
         per_token = (width + 2 * config.hidden_size) * self.dtype.itemsize + 4 * config.hidden_size
         return num_tokens * per_token + num_logits * config.vocab_size * self.dtype.itemsize
 
-    @property
-    def kv_layout(self) -> KVLayout:
-        """What this model stores for each token."""
+    def kv_layout(self, dtype: torch.dtype | None = None) -> KVLayout:
+        """Return what this model stores for each token, in its own dtype or another."""
         config = self.config
-        return KVLayout(config.num_layers, config.num_kv_heads, config.head_dim, self.dtype)
+        return KVLayout(
+            config.num_layers, config.num_kv_heads, config.head_dim, dtype or self.dtype
+        )
 
     def logits(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """Write the batch's keys and values into the cache and return the logits asked for.
@@ -162,7 +163,7 @@ class DecoderLayer:
         Returns [num_tokens, num_heads * head_dim].
         """
         config, kernels = self._config, self._kernels
-        keys, values = cache.layer(self._index)
+        layer = cache.layer(self._index)
         q = kernels.rotary_store(
             qkv,
             config.num_heads,
@@ -171,35 +172,35 @@ class DecoderLayer:
             cos_sin,
             batch.positions,
             batch.slots,
-            keys,
-            values,
+            layer.keys,
+            layer.values,
             self._q_norm,
             self._k_norm,
             config.rms_norm_eps,
+            scales=layer.scales,
         )
         parts: list[Tensor] = []
         if batch.prefill is not None:
             parts.append(
                 kernels.prefill_attention(
                     q[: batch.num_prefill_tokens],
-                    keys,
-                    values,
+                    layer.keys,
+                    layer.values,
                     batch.block_tables,
                     batch.prefill.chunk_starts,
                     batch.prefill.table_rows,
                     batch.prefill.first_positions,
                     self._scale,
                     self._window,
+                    scales=layer.scales,
                 )
             )
         if batch.decode is not None:
-            parts.append(
-                self._decode(q[batch.num_prefill_tokens :], keys, values, batch, batch.decode)
-            )
+            parts.append(self._decode(q[batch.num_prefill_tokens :], layer, batch, batch.decode))
         return torch.cat(parts).flatten(1) if len(parts) > 1 else parts[0].flatten(1)
 
     def _decode(
-        self, q: Tensor, keys: Tensor, values: Tensor, batch: ForwardBatch, decode: DecodeInputs
+        self, q: Tensor, layer: KVLayer, batch: ForwardBatch, decode: DecodeInputs
     ) -> Tensor:
         """Attend from generated tokens: over shared prefixes together, then each over its own.
 
@@ -209,17 +210,24 @@ class DecoderLayer:
         prefix = None
         if decode.prefixes is not None and self._window is None:
             prefix = self._kernels.prefix_attention(
-                q, keys, values, tables, decode.prefixes, self._scale
+                q,
+                layer.keys,
+                layer.values,
+                tables,
+                decode.prefixes,
+                self._scale,
+                scales=layer.scales,
             )
         attended: Tensor = self._kernels.decode_attention(
             q,
-            keys,
-            values,
+            layer.keys,
+            layer.values,
             tables,
             decode.table_rows,
             decode.context_lens,
             self._scale,
             self._window,
             prefix,
+            scales=layer.scales,
         )
         return attended

@@ -1,6 +1,7 @@
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -28,9 +29,18 @@ def test_each_op_has_a_file_of_its_name(backend: ModuleType) -> None:
 )
 def test_signatures_agree(backend: ModuleType, name: str) -> None:
     mine, theirs = getattr(backend, name), getattr(reference, name)
+    if backend is gpu and name in ("prefix_attention", "decode_attention"):
+        # What passes between these two is a matter of their backend: types of its own.
+        assert _without_annotations(mine) == _without_annotations(theirs)
+        return
     assert inspect.signature(mine) == inspect.signature(theirs)
     if inspect.isclass(mine):
         assert inspect.signature(mine.__call__) == inspect.signature(theirs.__call__)
+
+
+def _without_annotations(function: Callable[..., object]) -> list[inspect.Parameter]:
+    parameters = inspect.signature(function).parameters.values()
+    return [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
 
 
 @pytest.mark.parametrize("module", ["pagedrun.kernels", "pagedrun.kernels.threads"])

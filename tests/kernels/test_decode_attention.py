@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -92,6 +93,65 @@ def test_bytes_depend_neither_on_block_size_nor_on_where_blocks_lie(
             cpu.decode_attention(q, *caches, context.block_tables, as_int32([0]), lens, 0.1, 200)
         )
     assert all(torch.equal(each, results[0]) for each in results)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scores_are_capped_and_an_empty_slot_is_zero(
+    dtype: torch.dtype,
+    make_context: Callable[..., Any],
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    lengths = [300, 1, 7]
+    context = make_context(lengths, num_kv_heads=2, head_dim=64, block_size=16, dtype=dtype)
+    caches = (context.key_cache, context.value_cache)
+    q = (torch.randn(3, 4, 64) * 4).to(dtype)
+    rows, lens = torch.arange(3, dtype=torch.int32), as_int32([300, 0, 7])
+    rest: tuple[Any, ...] = (context.block_tables, rows, lens, 0.5, 250, None, 3.0)
+    out = cpu.decode_attention(q, *caches, *rest)
+    expected = expect(q, context, *rest[1:])
+    assert_close(out, expected)
+    assert not out[1].any()
+    assert (expected - expect(q, context, *rest[1:5])).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_quantised_caches(
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    make_context: Callable[..., Any],
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    lengths = [300, 17]
+    context = make_context(lengths, num_kv_heads=2, head_dim=64, block_size=16, dtype=torch.float32)
+    scales, codes = [], []
+    for cache in (context.key_cache, context.value_cache):
+        scale = cache.abs().amax(dim=-1) / 100  # NaN where nothing is written
+        codes.append((cache / scale[..., None]).nan_to_num(5.0).to(cache_dtype))
+        scales.append(scale)
+    q = torch.randn(2, 6, 64).to(dtype)
+    rest: tuple[Any, ...] = (
+        context.block_tables, torch.arange(2, dtype=torch.int32), as_int32(lengths), 0.125, None,
+        None, None, KVScales(*scales),
+    )  # fmt: skip
+    out = cpu.decode_attention(q, *codes, *rest)
+    assert_close(out, reference.decode_attention(q.double(), *codes, *rest))
+    # The meaning of codes and scales, without the code under test.
+    wide = [code.float() * scale[..., None] for code, scale in zip(codes, scales, strict=True)]
+    plain = reference.decode_attention(q.double(), *(each.double() for each in wide), *rest[:5])
+    assert_close(out, plain)
+
+
+def test_every_float8_is_read_as_it_is() -> None:
+    """By a cache of one token: the result is its value."""
+    codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).view(1, 1, 1, 256)
+    key, ones = torch.zeros_like(codes), torch.ones(1, 1, 1)
+    one = as_int32([1])
+    out = cpu.decode_attention(
+        torch.ones(1, 1, 256), key, codes, as_int32([0])[None], as_int32([0]), one, 1.0, None,
+        scales=KVScales(ones, ones),
+    )  # fmt: skip
+    assert torch.equal(out.view(-1).nan_to_num(777), codes.view(-1).float().nan_to_num(777))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.prefix_sharing import group_prefixes
@@ -78,6 +79,34 @@ def test_prefix_then_decode_equals_decode_of_everything(
     expected = reference.decode_attention(
         q.double(), *wide, context.block_tables, rows, lengths, scale, None
     )
+    assert_close(out, expected)
+
+
+@pytest.mark.parametrize("backend", [cpu, reference])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn])
+def test_capped_scores_of_quantised_caches(
+    cache_dtype: torch.dtype,
+    softcap: float | None,
+    backend: Any,
+    make_context: Callable[..., Any],
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    context, lengths, shared = nested(make_context, 2, 64, 16, torch.float32)
+    q = torch.randn(len(lengths), 6, 64)
+    codes = [torch.randint(-99, 99, context.key_cache.shape).to(cache_dtype) for _ in range(2)]
+    scales = KVScales(*(torch.rand(2, *codes[0].shape[:3]) / 50))
+    tables, rows = context.block_tables, torch.arange(len(lengths), dtype=torch.int32)
+    groups = groups_of(context, shared, 16)
+    prefix = backend.prefix_attention(q, *codes, tables, groups, 0.2, softcap, scales)
+    rest: Any = (tables, rows, lengths, 0.2, None)
+    out = backend.decode_attention(q, *codes, *rest, prefix, softcap, scales)
+    wide: Any = [
+        code.double() * scale[..., None]
+        for code, scale in zip(codes, (scales.keys, scales.values), strict=True)
+    ]
+    whole: Any = (q.double(), *wide, *rest, None, softcap)
+    expected = reference.decode_attention(*whole)
     assert_close(out, expected)
 
 

@@ -367,9 +367,9 @@ class TestSharingSwitch:
         backend = ModuleType("backend")
         vars(backend).update({name: getattr(cpu, name) for name in cpu.__all__})
 
-        def decode_attention(*args: Any) -> Any:
+        def decode_attention(*args: Any, **more: Any) -> Any:
             seen.append(args[8])
-            return cpu.decode_attention(*args)
+            return cpu.decode_attention(*args, **more)
 
         vars(backend).update(__all__=cpu.__all__, decode_attention=decode_attention)
         switch = SharingSwitch(backend)

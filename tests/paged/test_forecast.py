@@ -46,7 +46,7 @@ def blocks_of_batch(plan: Plan, begin: int, end: int) -> int:
 
 def forecast_of(plan: Plan, num_blocks: int) -> dict[str, Any]:
     config = EngineConfig(model=Path("."), block_size=BLOCK)
-    kv = KVShape(elements_per_token=8, dtype="float32", num_layers=2, num_full_layers=2)
+    kv = KVShape(num_vectors=4, head_dim=2, dtype="float32", num_layers=2, num_full_layers=2)
     forecast = Forecast(config, kv, num_blocks)
     forecast.add(plan)
     simulation = Simulator(

@@ -167,7 +167,8 @@ def test_sizes() -> None:
 
 def test_a_layer_is_a_view_of_the_pool() -> None:
     cache = numbered_cache()
-    keys, values = cache.layer(1)
+    keys, values, scales = cache.layer(1)
+    assert scales is None
     assert keys.shape == values.shape == (NUM_BLOCKS, 3, BLOCK_SIZE, 5)
     keys[2] = 7.0
     values[3] = 8.0
