@@ -46,7 +46,7 @@ class PrefixPoint:
         )
         rows = torch.arange(self.group, dtype=torch.int32, device=contexts.device)
         lengths = contexts.int32(*[self.prefix + OWN_TOKENS] * self.group)
-        groups = self._work_items(contexts)
+        groups = self._work_items(contexts, kernels)
         memory = (made.key_cache, made.value_cache, made.block_tables)
         scale = contexts.shape.scale
 
@@ -71,10 +71,10 @@ class PrefixPoint:
             ratios={"re-read over once": (REREAD, ONCE)},
         )
 
-    def _work_items(self, contexts: KernelContexts) -> Any:
+    def _work_items(self, contexts: KernelContexts, kernels: ModuleType) -> Any:
         """Return who reads what: in the form that a launch on a GPU can be captured with."""
         groups = _one_group(self)
-        if contexts.device.type != "cuda":
+        if kernels.__name__ != "pagedrun.kernels.gpu":
             return groups
         from pagedrun.kernels.gpu.prefix_room import prefix_work  # Triton is not everywhere
 
@@ -84,6 +84,7 @@ class PrefixPoint:
             num_kv_heads=contexts.shape.num_kv_heads,
             head_dim=contexts.shape.head_dim,
             dtype=contexts.dtype,
+            cache_dtype=contexts.dtype,
             device=contexts.device,
         )
 
