@@ -12,7 +12,7 @@ from pagedrun.paged.errors import UsageError
 LAYERS = 2
 HELP = f"""Measure pagedrun on this machine.
 
-Without a command: a short run of each, about a minute and a half on two cores, of \
+Without a command: a short run of each, about a minute on two cores, of \
 {flags.DEFAULT_SHAPE} cut to {LAYERS} layers.
 """
 
