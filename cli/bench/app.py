@@ -6,19 +6,20 @@ from typing import Any
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench import flags, prefix, throughput
+from pagedrun.cli.bench import flags, kernels, prefix, throughput
 from pagedrun.paged.errors import UsageError
 
 LAYERS = 2
 HELP = f"""Measure pagedrun on this machine.
 
-Without a command: a short run of each, about a minute on two cores, of {flags.DEFAULT_SHAPE} \
-cut to {LAYERS} layers.
+Without a command: a short run of each, about a minute on two cores, of \
+{flags.DEFAULT_SHAPE} cut to {LAYERS} layers.
 """
 
 app = typer.Typer(help=HELP, invoke_without_command=True, rich_markup_mode="rich")
 app.command(name="throughput", help=throughput.HELP)(throughput.throughput)
 app.command(name="prefix", help=prefix.HELP)(prefix.prefix)
+app.command(name="kernels", help=kernels.HELP)(kernels.kernels)
 
 
 @app.callback()
@@ -44,6 +45,7 @@ def _run_all(given: Mapping[str, Any]) -> None:
 
 def _short_benches() -> dict[str, Any]:
     """Return every benchmark in a form that takes seconds rather than minutes."""
+    from pagedrun.cli.bench.kernels import short_kernels_bench
     from pagedrun.cli.bench.setting import comparison
     from pagedrun.paged.bench.model import BenchModel
     from pagedrun.paged.bench.prefix import PrefixBench
@@ -60,4 +62,5 @@ def _short_benches() -> dict[str, Any]:
             profile=True,
         ),
         "prefix": PrefixBench(model, (0, 512, 2048), (1, 16, 64), budget_s=60.0),
+        "kernels": short_kernels_bench(),
     }

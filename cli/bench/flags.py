@@ -60,10 +60,17 @@ Shared = Annotated[
     _flag("shared", "Tokens that prompts begin with alike.", _ROWS, metavar="N", min=0, shown=2048),
 ]
 Unique = Annotated[
-    int, _flag("unique", "Tokens of each prompt alone.", _ROWS, metavar="N", min=1, shown=64)
+    str,
+    _flag(
+        "unique",
+        "Tokens of each prompt alone: a number, or LOW:HIGH for each row to draw its own.",
+        _ROWS,
+        metavar="N",
+        shown=64,
+    ),
 ]
 Output = Annotated[
-    int, _flag("output", "Tokens to generate for each.", _ROWS, metavar="N", min=2, shown=32)
+    str, _flag("output", "Tokens to generate for each, as --unique.", _ROWS, metavar="N", shown=32)
 ]
 GroupSize = Annotated[
     int | None,
@@ -96,6 +103,66 @@ Groups = Annotated[
     str,
     _flag("group", "Rows that share the prefix.", _ROWS, metavar="N,N", shown="1,4,16,64,256"),
 ]
+
+_SIZES = "Sizes"
+Heads = Annotated[
+    int | None,
+    _flag("heads", "Query heads.", _MODEL, metavar="N", min=1, shown="the shape's"),
+]
+KvHeads = Annotated[
+    int | None,
+    _flag("kv-heads", "Heads of keys and values.", _MODEL, metavar="N", min=1, shown="the shape's"),
+]
+HeadDim = Annotated[
+    int | None,
+    _flag("head-dim", "Size of a head.", _MODEL, metavar="N", min=1, shown="the shape's"),
+]
+KernelBlockSize = Annotated[
+    int | None,
+    _flag(
+        "block-size",
+        "Tokens in a block of KV memory.",
+        _MODEL,
+        metavar="N",
+        min=1,
+        shown="16, on a GPU 64",
+    ),
+]
+Full = Annotated[
+    bool,
+    _flag(
+        "full",
+        "All sizes that are not given: contexts to 32k, prefixes to 16k, groups to 1024. What a "
+        "GPU does anyway.",
+        _SIZES,
+    ),
+]
+Only = Annotated[
+    str | None,
+    _flag(
+        "only",
+        "Parts to measure.",
+        _SIZES,
+        metavar="PART,PART",
+        shown="decode,prefix,prefill,ops",
+    ),
+]
+
+
+def _sizes(name: str, help_text: str, shown: str) -> Any:
+    return _flag(name, help_text, _SIZES, metavar="N,N", shown=shown)
+
+
+Contexts = Annotated[
+    str | None, _sizes("context", "Decode: tokens of each row.", "512,2048,8192,32768")
+]
+Batches = Annotated[str | None, _sizes("batch", "Decode: rows.", "1,8,32,128")]
+KernelPrefixes = Annotated[
+    str | None, _sizes("prefix", "Prefix: tokens that rows share.", "128,512,2048,8192")
+]
+KernelGroups = Annotated[str | None, _sizes("group", "Prefix: rows that share them.", "8,64,256")]
+Chunks = Annotated[str | None, _sizes("chunk", "Prefill: tokens of the chunk.", "128,512,2048")]
+Befores = Annotated[str | None, _sizes("before", "Prefill: tokens before the chunk.", "0,4096")]
 
 Against = Annotated[
     Peer | None,
@@ -139,6 +206,10 @@ Repeat = Annotated[
 RepeatPoint = Annotated[
     int, _flag("repeat", "Runs of each point.", _TURNS, metavar="N", min=1, shown=2)
 ]
+RepeatKernel = Annotated[
+    int | None,
+    _flag("repeat", "Turns of each kernel.", _TURNS, metavar="N", min=1, shown="5, on a GPU 20"),
+]
 Profile = Annotated[bool, _flag("profile", "Show where the time went, op by op.", _TURNS)]
 Budget = Annotated[
     float,
@@ -149,6 +220,17 @@ Budget = Annotated[
         metavar="S",
         min=1.0,
         shown=240,
+    ),
+]
+BudgetKernels = Annotated[
+    float | None,
+    _flag(
+        "budget",
+        "Seconds to spend; points that would not fit are left out and named.",
+        _TURNS,
+        metavar="S",
+        min=1.0,
+        shown="60, on a GPU or with --full 480",
     ),
 ]
 

@@ -34,24 +34,31 @@ def check_save(path: Path | None) -> None:
         raise UsageError(f"--save {path}: there is no folder {path.parent}")
 
 
-def describe_run(result: Mapping[str, Any], workload: str) -> list[tuple[str, str]]:
-    """Return what was run, on what, as labelled lines."""
-    model, hardware = result["model"], result["hardware"]
+def describe_model(result: Mapping[str, Any]) -> str:
+    """Return the model in a line."""
+    model = result["model"]
+    return (
+        f"{model['name']}, {model['num_layers']} layers, {model['vocab_size']:,} tokens in the "
+        f"vocabulary, {model['dtype']}; weights {model['weights']}"
+    )
+
+
+def describe_run(
+    result: Mapping[str, Any], described: Seq[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return what was run (`described`), on what and when, as labelled lines."""
+    hardware = result["hardware"]
     versions = ", ".join(
         f"{name} {version}" for name, version in hardware["versions"].items() if version
     )
     loads = " ".join(f"{load:.1f}" for load in hardware["load_average"])
+    gpu = result.get("device", {}).get("name")
     return [
         ("command", result["command"]),
-        (
-            "model",
-            f"{model['name']}, {model['num_layers']} layers, {model['vocab_size']:,} tokens in the "
-            f"vocabulary, {model['dtype']}; weights {model['weights']}",
-        ),
-        ("rows", workload),
+        *described,
         (
             "machine",
-            f"{hardware['processor']}, {hardware['threads']} threads, "
+            f"{f'{gpu}, ' if gpu else ''}{hardware['processor']}, {hardware['threads']} threads, "
             f"{show_size(hardware['memory'])}, load {loads}",
         ),
         ("versions", f"python {hardware['python']}, {versions}"),
@@ -73,15 +80,19 @@ def keep(
 ) -> None:
     """Write the result to `path`, in the form that its suffix names; raises `UsageError`."""
     if path.suffix == ".md":
-        listed = [f"- {label}: `{safe(value)}`" for label, value in lines]
-        title = f"## pagedrun bench {result['bench']}"
-        text = "\n".join([title, "", *listed, "", *(sheet.markdown() for sheet in sheets)])
+        text = markdown(f"pagedrun bench {result['bench']}", lines, sheets)
     else:
         text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--save {path} cannot be written ({error.strerror})") from error
+
+
+def markdown(title: str, lines: Seq[tuple[str, str]], sheets: Seq[Sheet]) -> str:
+    """Return what was run and the tables in GitHub's Markdown, under a title."""
+    listed = [f"- {label}: `{safe(value)}`" for label, value in lines]
+    return "\n".join([f"## {title}", "", *listed, "", *(sheet.markdown() for sheet in sheets)])
 
 
 def print_json(result: Mapping[str, Any]) -> None:

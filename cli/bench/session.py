@@ -1,13 +1,20 @@
 """Session: one call of a benchmark command, from its first word on the screen to its result."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pagedrun.cli.bench.kernels_sheets import (
+    describe_roof,
+    describe_shape,
+    describe_sizes,
+    kernels_sheets,
+)
 from pagedrun.cli.bench.prefix_sheets import describe_sweep, prefix_sheets
 from pagedrun.cli.bench.publish import (
     check_save,
+    describe_model,
     describe_run,
     draw,
     keep,
@@ -18,8 +25,15 @@ from pagedrun.cli.bench.sheet import Sheet
 from pagedrun.cli.bench.throughput_sheets import describe_rows, throughput_sheets
 from pagedrun.cli.console import note, stderr_console
 
-_DESCRIBED = {"throughput": describe_rows, "prefix": describe_sweep}
-_SHEETS = {"throughput": throughput_sheets, "prefix": prefix_sheets}
+Describe = Callable[[Mapping[str, Any]], str]
+
+# What to say of a result above its tables, each line with its label.
+_DESCRIBED: dict[str, dict[str, Describe]] = {
+    "throughput": {"model": describe_model, "rows": describe_rows},
+    "prefix": {"model": describe_model, "rows": describe_sweep},
+    "kernels": {"layer": describe_shape, "sizes": describe_sizes, "roof": describe_roof},
+}
+_SHEETS = {"throughput": throughput_sheets, "prefix": prefix_sheets, "kernels": kernels_sheets}
 
 
 class Session:
@@ -57,9 +71,9 @@ class Session:
         result = framed(name, typed_command(), began, bench.run(self.say))
         if not self._quiet:
             self._console.print()
-            draw(self._console, _lines(result), _sheets(result))
+            draw(self._console, lines_of(result), sheets_of(result))
         if self._save is not None:
-            keep(self._save, result, _lines(result), _sheets(result))
+            keep(self._save, result, lines_of(result), sheets_of(result))
             self.say(f"Kept in {self._save}")
         return result
 
@@ -69,9 +83,12 @@ class Session:
             print_json(result)
 
 
-def _lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return describe_run(result, _DESCRIBED[result["bench"]](result))
+def lines_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what a framed result says above its tables, as labelled lines."""
+    described = _DESCRIBED[result["bench"]]
+    return describe_run(result, [(label, each(result)) for label, each in described.items()])
 
 
-def _sheets(result: Mapping[str, Any]) -> list[Sheet]:
+def sheets_of(result: Mapping[str, Any]) -> list[Sheet]:
+    """Return the tables of a framed result."""
     return _SHEETS[result["bench"]](result)

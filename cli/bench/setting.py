@@ -13,6 +13,7 @@ from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import UsageError
 
 if TYPE_CHECKING:
+    from pagedrun.paged.bench.lengths import Lengths
     from pagedrun.paged.bench.model import BenchModel
     from pagedrun.paged.bench.throughput import Comparison
 
@@ -86,9 +87,26 @@ def changed_setting(text: str) -> dict[str, Any]:
 def numbers(text: str, flag: str) -> list[int]:
     """Return the whole numbers in `0,128,512`, without repeats; raises `UsageError`."""
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and word.isascii() and len(word) < 8 for word in words):
+    if not all(map(_is_number, words)):
         raise UsageError(f"{flag} takes whole numbers, such as {flag} 0,128,512")
     return list(dict.fromkeys(map(int, words)))
+
+
+def lengths(text: str, flag: str) -> "int | Lengths":
+    """Return the number in `64`, or the range in `100:1024`; raises `UsageError`."""
+    from pagedrun.paged.bench.lengths import Lengths
+
+    words = [word.strip() for word in text.split(":")]
+    if len(words) > 2 or not all(map(_is_number, words)):
+        raise UsageError(f"{flag} takes a number or a range, such as {flag} 64 or {flag} 100:1024")
+    low, high = int(words[0]), int(words[-1])
+    if low > high:
+        raise UsageError(f"{flag} {text}: a range goes from the smaller number to the larger")
+    return Lengths(low, high) if len(words) == 2 else low
+
+
+def _is_number(word: str) -> bool:
+    return word.isdecimal() and word.isascii() and len(word) < 8
 
 
 def _value(name: str, kind: str, value: str, text: str) -> Any:
@@ -97,6 +115,11 @@ def _value(name: str, kind: str, value: str, text: str) -> Any:
             return parse_size(value)
         except typer.BadParameter as error:
             raise UsageError(f"--compare {text}: {error.message}") from error
+    if "float" in kind:
+        try:
+            return float(value)
+        except ValueError:
+            raise UsageError(f"--compare {text}: {value} is not a number") from None
     if "int" not in kind:
         return value  # a word, which EngineConfig checks
     if not value.isdecimal() or not value.isascii() or len(value) > 12:

@@ -31,3 +31,8 @@ def show_number(number: float) -> str:
 def show_ms(seconds: float) -> str:
     """Return seconds as milliseconds, without the unit."""
     return show_number(seconds * 1e3)
+
+
+def show_percent(part: float) -> str:
+    """Return a part of a whole as whole percents, small ones with a digit more."""
+    return f"{part:.0%}" if part >= 0.1 else f"{part:.1%}"

@@ -24,6 +24,7 @@ slower for it); "no-sharing", and computes and stores it as well.
 Examples:
 
   pagedrun bench throughput --rows 64 --shared 2048 --unique 64 --output 32
+  pagedrun bench throughput --rows 256 --shared 0 --unique 100:1024 --output 100:1024
   pagedrun bench throughput --compare alone --repeat 5
   pagedrun bench throughput --rows 16 --shared 448 --output 64 --against transformers
   pagedrun bench throughput --shape llama-3.1-8b --layers 4 --profile
@@ -39,8 +40,8 @@ def throughput(  # one parameter for each flag: this is where Typer reads them f
     revision: options.Revision = None,
     rows: flags.Rows = 64,
     shared: flags.Shared = 2048,
-    unique: flags.Unique = 64,
-    output: flags.Output = 32,
+    unique: flags.Unique = "64",
+    output: flags.Output = "32",
     group_size: flags.GroupSize = None,
     against: flags.Against = None,
     hf_batch: flags.HfBatch = None,
@@ -53,6 +54,9 @@ def throughput(  # one parameter for each flag: this is where Typer reads them f
     block_size: options.BlockSize = None,
     num_blocks: options.NumBlocks = None,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
+    kv_cache_dtype: options.KvCacheDtypeFlag = None,
+    gpu_memory_utilization: options.GpuMemoryUtilization = None,
+    enforce_eager: options.EnforceEager = None,
     max_num_seqs: options.MaxNumSeqs = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,
     prefix_caching: options.PrefixCaching = None,
@@ -77,7 +81,7 @@ def _run(given: Mapping[str, Any]) -> None:
 
 def throughput_bench(given: Mapping[str, Any]) -> "ThroughputBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
-    from pagedrun.cli.bench.setting import bench_model, comparison, engine_flags
+    from pagedrun.cli.bench.setting import bench_model, comparison, engine_flags, lengths
     from pagedrun.paged.bench.throughput import ThroughputBench
     from pagedrun.paged.bench.workload import Workload
 
@@ -86,7 +90,11 @@ def throughput_bench(given: Mapping[str, Any]) -> "ThroughputBench":
     return ThroughputBench(
         model=bench_model(given),
         workload=Workload(
-            given["rows"], given["shared"], given["unique"], given["output"], given["group_size"]
+            rows=given["rows"],
+            shared=given["shared"],
+            unique=lengths(given["unique"], "--unique"),
+            output=lengths(given["output"], "--output"),
+            group_size=given["group_size"],
         ),
         flags=engine_flags(given),
         comparison=comparison(compare) if compare else None,

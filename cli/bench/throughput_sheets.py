@@ -27,9 +27,15 @@ def describe_rows(result: Result) -> str:
     size = rows["group_size"]
     groups = f", {size} rows a group" if size is not None else ""
     return (
-        f"{rows['rows']:,} rows x ({rows['shared']:,} shared + {rows['unique']:,} unique + "
-        f"{rows['output']:,} out){groups}; random tokens, greedy"
+        f"{rows['rows']:,} rows x ({rows['shared']:,} shared + {_tokens(rows['unique'])} unique + "
+        f"{_tokens(rows['output'])} out){groups}; random tokens, greedy"
     )
+
+
+def _tokens(length: int | Mapping[str, int]) -> str:
+    if isinstance(length, int):
+        return f"{length:,}"
+    return f"{length['low']:,} to {length['high']:,}"
 
 
 def _figures(result: Result) -> Sheet:

@@ -51,12 +51,13 @@ class BenchModel:
             device = replace(device, kernels=kernels)
         read = None
         if self.folder is None:
-            read = self.weights(choose_dtype(config.dtype, self.config, is_gpu=device.is_gpu)).read
+            dtype = choose_dtype(config.dtype, self.config, is_gpu=device.is_gpu)
+            read = self.weights(dtype, device.torch).read
         return Engine(config, self.config, self.tokenizer(), device, read)
 
-    def weights(self, dtype: torch.dtype) -> RandomWeights:
-        """Return the weights that stand for a folder's."""
-        return RandomWeights(self.config, dtype, SEED)
+    def weights(self, dtype: torch.dtype, device: torch.device | None = None) -> RandomWeights:
+        """Return the weights that stand for a folder's, made on `device`, None: the CPU."""
+        return RandomWeights(self.config, dtype, SEED, device)
 
     def tokenizer(self) -> Tokenizer:
         """Return the folder's tokenizer, or one whose tokens are written as their numbers."""

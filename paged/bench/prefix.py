@@ -4,25 +4,24 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from time import perf_counter
 from typing import Any
 
-from pagedrun.kernels import cpu
 from pagedrun.paged.bench.alone import SharingSwitch
+from pagedrun.paged.bench.budget import Budget
 from pagedrun.paged.bench.contender import EngineContender
+from pagedrun.paged.bench.device_facts import DeviceFacts
 from pagedrun.paged.bench.figures import RunFigures
+from pagedrun.paged.bench.lengths import Lengths
 from pagedrun.paged.bench.model import BenchModel
 from pagedrun.paged.bench.op_timer import OpTimer
 from pagedrun.paged.bench.result import plain_config, plain_spread
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.bench.workload import Workload
+from pagedrun.paged.device import Device
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.model_config import ModelConfig
 
 Say = Callable[[str], None]
-
-# Of the budget, for one mode of one point: the dearest must not leave nothing for all others.
-MOST_AT_ONCE = 0.1
 
 
 class Mode(StrEnum):
@@ -72,7 +71,8 @@ class PrefixBench:
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """
-        switch = SharingSwitch(cpu)
+        device = Device.choose(self.flags.get("device", "auto"))
+        switch = SharingSwitch(device.kernels)
         timer = OpTimer(switch.kernels)
         say(f"Loading {self.model.name}")
         engine = self.model.engine(
@@ -88,7 +88,7 @@ class PrefixBench:
         for contender in modes.values():
             say(f"Warming up: {contender.name}")
             contender.warm_up(longest)
-        budget = _Budget(self.budget_s)
+        budget = Budget(self.budget_s)
         points: list[dict[str, Any]] = []
         for workload in self._workloads():
             point = self._measure(workload, modes, budget)
@@ -100,6 +100,7 @@ class PrefixBench:
         points.sort(key=lambda point: (point["prefix"], point["group"]))
         return {
             "model": self.model.describe(engine.dtype),
+            "device": DeviceFacts(device).to_dict(),
             "workload": {"unique": self.unique, "output": self.output},
             "config": plain_config(asdict(engine.config)),
             "repeat": self.repeat,
@@ -117,7 +118,7 @@ class PrefixBench:
         return sorted(each, key=lambda one: _work(self.model.config, one, Mode.ONCE))
 
     def _measure(
-        self, workload: Workload, modes: Mapping[Mode, EngineContender], budget: "_Budget"
+        self, workload: Workload, modes: Mapping[Mode, EngineContender], budget: Budget
     ) -> dict[str, Any]:
         """Return the point: the modes that the budget allows, run in turns, and their ratios."""
         config = self.model.config
@@ -143,47 +144,13 @@ class PrefixBench:
         }
 
 
-class _Budget:
-    """Seconds to spend, and what a piece of work will take going by the largest one so far."""
-
-    def __init__(self, seconds: float) -> None:
-        self.most_at_once = seconds * MOST_AT_ONCE
-        self._until = perf_counter() + seconds
-        self._largest = 0.0
-        self._seconds = 0.0
-
-    @property
-    def left(self) -> float:
-        return self._until - perf_counter()
-
-    def note(self, work: float, seconds: float) -> None:
-        if work >= self._largest:
-            self._largest, self._seconds = work, seconds
-
-    def seconds_for(self, work: float) -> float:
-        """Return the seconds that `work` will take, 0 as long as nothing has run."""
-        return self._seconds * work / self._largest if self._largest else 0.0
-
-    def too_much(self, work: Mapping[Mode, float]) -> dict[Mode, float]:
-        """Return the seconds of those pieces that are more than what is left after the others."""
-        skipped: dict[Mode, float] = {}
-        left = self.left
-        for mode, each in work.items():
-            seconds = self.seconds_for(each)
-            if seconds > min(left, self.most_at_once):
-                skipped[mode] = seconds
-            else:
-                left -= seconds
-        return skipped
-
-
 def _work(config: ModelConfig, workload: Workload, mode: Mode) -> float:
     """Return the multiplications that a run takes, more or less: only their proportions count."""
     size = config.num_heads * config.head_dim
     weights = config.num_layers * config.hidden_size * (3 * size + 3 * config.intermediate_size)
-    rows, shared, unique = workload.rows, workload.shared, workload.unique
+    rows, shared, unique = workload.rows, workload.shared, Lengths.of(workload.unique).mean
     copies = rows if mode is Mode.UNCACHED else 1
-    decoded = rows * workload.output
+    decoded = rows * Lengths.of(workload.output).mean
     prompt = copies * shared + rows * unique
     head = decoded * config.hidden_size * config.vocab_size
     pairs = copies * shared**2 / 2 + (rows * unique + decoded) * workload.prompt_tokens

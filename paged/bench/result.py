@@ -14,11 +14,11 @@ from pagedrun.paged.report.hardware import describe_hardware
 def framed(bench: str, command: str, began: datetime, figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of a benchmark with what is needed to compare them with others'.
 
-    `command` is the line that was typed, `began` when. `load_average` is how many processes wanted
-    to run over the last 1, 5 and 15 minutes, this one included: on a quiet machine, not more than
-    it has threads.
+    `figures` name the device, see `DeviceFacts`. `command` is the line that was typed, `began`
+    when. `load_average` is how many processes wanted to run over the last 1, 5 and 15 minutes, this
+    one included: on a quiet machine, not more than it has threads.
     """
-    hardware = describe_hardware("cpu")
+    hardware = describe_hardware(figures["device"]["type"])
     return {
         "bench": bench,
         "command": command,

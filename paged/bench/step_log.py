@@ -4,6 +4,7 @@ What a step did is told by the ops that it called: the records count a prompt's 
 begins, though it may take several steps to compute them.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -28,11 +29,15 @@ class Step:
 
 
 class StepLog:
-    """Takes the records of a run as its `on_step`; `steps` holds what they say."""
+    """Takes the records of a run as its `on_step`; `steps` holds what they say.
 
-    def __init__(self, timer: OpTimer) -> None:
+    `lag` is how many steps later than it is launched, and its ops called, a step's tokens count.
+    """
+
+    def __init__(self, timer: OpTimer, lag: int = 0) -> None:
         self.steps: list[Step] = []
         self._timer = timer
+        self._launched: deque[OpSeconds] = deque({} for _ in range(lag))
         self._at = perf_counter()
         self._generated_tokens = 0
         self._snapshot = timer.snapshot()
@@ -40,11 +45,12 @@ class StepLog:
     def __call__(self, record: StepRecord) -> None:
         """Note one step."""
         now = perf_counter()
+        self._launched.append(self._timer.since(self._snapshot))
         self.steps.append(
             Step(
                 now - self._at,
                 record.generated_tokens - self._generated_tokens,
-                self._timer.since(self._snapshot),
+                self._launched.popleft(),
             )
         )
         self._generated_tokens = record.generated_tokens

@@ -5,15 +5,16 @@ from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pagedrun.kernels import cpu
 from pagedrun.paged.bench.alone import SharingSwitch
 from pagedrun.paged.bench.contender import Contender, EngineContender, Figures, Tokens
+from pagedrun.paged.bench.device_facts import DeviceFacts
 from pagedrun.paged.bench.model import BenchModel
 from pagedrun.paged.bench.op_timer import OpTimer
 from pagedrun.paged.bench.result import plain_config, plain_spread
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.bench.transformers_peer import TransformersPeer
 from pagedrun.paged.bench.workload import Workload
+from pagedrun.paged.device import Device
 from pagedrun.paged.errors import UsageError
 
 NAME = "pagedrun"
@@ -38,8 +39,8 @@ class ThroughputBench:
 
     `comparison` adds a second engine on the same weights, `against_transformers` Hugging Face
     `generate` in batches of `hf_batch` rows. All take turns, `repeat` times, in an order that is
-    reversed each time. `profile` asks for the time of
-    each op to be shown.
+    reversed each time. `profile` asks for the time of each op to be shown. Raises `UsageError`
+    where rows of several lengths meet Transformers.
     """
 
     model: BenchModel
@@ -51,12 +52,24 @@ class ThroughputBench:
     repeat: int = 1
     profile: bool = False
 
+    def __post_init__(self) -> None:
+        if self.against_transformers and not self.workload.has_one_length:
+            raise UsageError(
+                "--against transformers needs rows of one length, since it computes all of a batch "
+                "to its longest; give --unique and --output one number each"
+            )
+
     def run(self, say: Say) -> dict[str, Any]:
         """Measure, telling `say` what is being done; return the result as JSON can hold it.
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """
-        switch = SharingSwitch(cpu)
+        device = Device.choose(self.flags.get("device", "auto"))
+        if self.profile and device.is_gpu:
+            raise UsageError(
+                "--profile cannot see into a GPU's queue; bench kernels times the ops alone"
+            )
+        switch = SharingSwitch(device.kernels)
         timer = OpTimer(switch.kernels)
         say(f"Loading {self.model.name}")
         engine = self.model.engine(timer.kernels, **self.flags)
@@ -69,7 +82,9 @@ class ThroughputBench:
             contenders.append(EngineContender(name, other, timer, switch if alone else None))
         if self.against_transformers:
             say("Building the same model in Transformers")
-            contenders.append(TransformersPeer(self.model, engine.dtype, self.hf_batch))
+            contenders.append(
+                TransformersPeer(self.model, engine.dtype, self.hf_batch, device.torch)
+            )
         requests = self.workload.requests(self.model.config.vocab_size)
         for contender in contenders:
             say(f"Warming up {contender.name}")
@@ -83,6 +98,7 @@ class ThroughputBench:
                 say(f"{contender.name}, {turn + 1} of {self.repeat}: {figures.total_s:.2f} s")
         return {
             "model": self.model.describe(engine.dtype),
+            "device": DeviceFacts(device).to_dict(),
             "workload": self.workload.to_dict(),
             "config": plain_config(asdict(engine.config)),
             "repeat": self.repeat,

@@ -56,13 +56,18 @@ class TransformersPeer:
     """
 
     def __init__(
-        self, model: BenchModel, dtype: torch.dtype, batch_rows: int | None = None
+        self,
+        model: BenchModel,
+        dtype: torch.dtype,
+        batch_rows: int | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.name = "transformers"
         self._config = model.config
         self._dtype = dtype
         self._batch_rows = batch_rows
-        self._model = _load(model, dtype)
+        self._device = device or torch.device("cpu")
+        self._model = _load(model, dtype, self._device)
 
     def warm_up(self, workload: Workload) -> None:
         """Answer a few short rows."""
@@ -98,7 +103,7 @@ class TransformersPeer:
 
     def _generate(self, batch: Seq[Request]) -> tuple[Tokens, list[float]]:
         """Return the new tokens of each row and the seconds that each of them took."""
-        prompts = torch.tensor([request.prompt_token_ids for request in batch])
+        prompts = torch.tensor([request.prompt_token_ids for request in batch], device=self._device)
         clock = _Clock()
         with torch.inference_mode():
             answers = self._model.generate(
@@ -116,7 +121,11 @@ class TransformersPeer:
         length = len(request.prompt_token_ids) + request.params.max_tokens
         widest = (3 * config.intermediate_size + 6 * config.hidden_size) * itemsize
         per_row = length * (layout.bytes_per_token * CACHE_SLACK + widest)
-        return max(int(HostMemory.read().available * SHARE_OF_FREE / per_row), 1)
+        if self._device.type == "cuda":
+            available = torch.cuda.mem_get_info(self._device)[0]
+        else:
+            available = HostMemory.read().available
+        return max(int(available * SHARE_OF_FREE / per_row), 1)
 
 
 class _Clock:
@@ -127,13 +136,15 @@ class _Clock:
         self._at = perf_counter()
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if scores.is_cuda:
+            torch.cuda.synchronize()
         now = perf_counter()
         self.seconds.append(now - self._at)
         self._at = now
         return scores
 
 
-def _load(model: BenchModel, dtype: torch.dtype) -> Any:
+def _load(model: BenchModel, dtype: torch.dtype, device: torch.device) -> Any:
     """Return the model as Transformers builds it, in evaluation mode."""
     import transformers  # imported here: it takes long, and only this needs all of it
 
@@ -147,10 +158,11 @@ def _load(model: BenchModel, dtype: torch.dtype) -> Any:
     else:
         fields = dict(model.fields or {})
         config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
-        loaded = transformers.AutoModelForCausalLM.from_config(config, **settings)
-        weights = model.weights(dtype)
+        with device:
+            loaded = transformers.AutoModelForCausalLM.from_config(config, **settings)
+        weights = model.weights(dtype, device)
         with torch.no_grad():
             for name, parameter in loaded.named_parameters():  # tied ones once
                 parameter.copy_(weights.read(name))
     loaded.generation_config = transformers.GenerationConfig(do_sample=False, pad_token_id=0)
-    return loaded.eval()
+    return loaded.to(device).eval()

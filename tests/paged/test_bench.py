@@ -1,7 +1,9 @@
 """What measures a run: the rows, the step log, the op timer, spreads, and the benchmarks."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, process_time
 from types import ModuleType
@@ -12,12 +14,14 @@ import torch
 
 from pagedrun.kernels import cpu
 from pagedrun.paged.bench.alone import SharingSwitch
+from pagedrun.paged.bench.budget import Budget
 from pagedrun.paged.bench.contender import EngineContender
 from pagedrun.paged.bench.figures import measure
+from pagedrun.paged.bench.lengths import Lengths
 from pagedrun.paged.bench.model import BenchModel
 from pagedrun.paged.bench.neighbours import Neighbours
 from pagedrun.paged.bench.op_timer import OpTimer, attention_seconds
-from pagedrun.paged.bench.prefix import Mode, PrefixBench, _Budget
+from pagedrun.paged.bench.prefix import Mode, PrefixBench
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.bench.step_log import StepLog
 from pagedrun.paged.bench.throughput import Comparison, ThroughputBench
@@ -53,11 +57,44 @@ class TestWorkload:
         params = workload.requests(512)[0].params
         assert (params.max_tokens, params.ignore_eos, params.is_greedy) == (5, True, True)
 
+    def test_every_row_draws_its_own_lengths(self) -> None:
+        workload = Workload(400, 3, Lengths(2, 9), Lengths(4, 6))
+        requests = workload.requests(512)
+        assert requests == workload.requests(512)
+        prompts = [len(request.prompt_token_ids) for request in requests]
+        outputs = [request.params.max_tokens for request in requests]
+        assert set(prompts) == set(range(5, 13))
+        assert set(outputs) == {4, 5, 6}
+        assert all(count > 20 for count in Counter(prompts).values())
+        assert prompts != [
+            len(each.prompt_token_ids) for each in replace(workload, seed=1).requests(512)
+        ]
+        assert workload.prompt_tokens == 8.5
+        assert workload.to_dict()["unique"] == {"low": 2, "high": 9}
+        assert not workload.has_one_length
+
+    def test_a_range_of_one_is_that_number(self) -> None:
+        workload = Workload(6, 4, Lengths(5, 5), Lengths(3, 3))
+        assert workload.requests(512) == Workload(6, 4, 5, 3).requests(512)
+        assert workload.to_dict() == Workload(6, 4, 5, 3).to_dict()
+        assert workload.has_one_length
+
+    def test_warming_up_takes_a_moment(self) -> None:
+        short = Workload(400, 4096, Lengths(2, 900), 500).warm_up()
+        assert (short.rows, short.shared) == (16, 512)
+        assert (short.unique, short.output) == (Lengths(2, 8), Lengths(3, 3))
+
     @pytest.mark.parametrize(
         ("sizes", "flag"),
-        [((0, 1, 1, 2), "rows"), ((1, -1, 1, 2), "shared"), ((1, 1, 0, 2), "unique")],
+        [
+            ((0, 1, 1, 2), "rows"),
+            ((1, -1, 1, 2), "shared"),
+            ((1, 1, 0, 2), "unique"),
+            ((1, 1, Lengths(0, 8), 2), "unique"),
+            ((1, 1, 8, Lengths(1, 9)), "output"),
+        ],
     )
-    def test_refuses_what_cannot_be(self, sizes: tuple[int, int, int, int], flag: str) -> None:
+    def test_refuses_what_cannot_be(self, sizes: tuple[Any, ...], flag: str) -> None:
         with pytest.raises(UsageError, match=f"--{flag} is "):
             Workload(*sizes)
 
@@ -93,6 +130,27 @@ def test_decode_steps_are_those_of_the_full_batch_that_touch_no_prompt() -> None
     only_decode = [False, False, True, True, False, True]
     assert [step.only_decodes for step in log.steps] == only_decode
     assert log.decode_steps == log.steps[2:4]
+
+
+def test_a_step_that_is_looked_at_late_is_told_by_the_ops_it_called() -> None:
+    backend = ModuleType("backend")
+    ops = ("prefill_attention", "decode_attention")
+    vars(backend).update({"__all__": ops, **{name: lambda: None for name in ops}})
+    timer = OpTimer(backend)
+    log = StepLog(timer, lag=1)
+    generated = 0
+    for called, tokens in [("prefill_attention", 0), ("decode_attention", 1), ("", 1)]:
+        if called:
+            getattr(timer.kernels, called)()
+        generated += tokens
+        fields = {"generated_tokens": generated}
+        log(StepRecord(**{**dict.fromkeys(StepRecord.__dataclass_fields__, 0), **fields}))
+    assert [set(step.op_seconds) for step in log.steps] == [
+        set(),
+        {"prefill_attention"},
+        {"decode_attention"},
+    ]
+    assert log.decode_steps == [log.steps[2]]
 
 
 class TestOpTimer:
@@ -215,6 +273,14 @@ class TestThroughput:
         assert expected is not None
         assert ratio["end_to_end"] == expected.to_dict()
 
+    def test_rows_of_several_lengths(self) -> None:
+        workload = Workload(6, 16, Lengths(2, 30), Lengths(2, 9))
+        requests = workload.requests(512)
+        (ours,) = ThroughputBench(TINY, workload, FLOAT32).run(silent)["contenders"]
+        (run,) = ours["runs"]
+        assert run["prompt_tokens"] == sum(len(each.prompt_token_ids) for each in requests)
+        assert run["generated_tokens"] == sum(each.params.max_tokens for each in requests)
+
     def test_a_setting_is_not_compared_with_itself(self) -> None:
         other = Comparison("--prefix-caching", {"prefix_caching": True})
         bench = ThroughputBench(TINY, self.workload, FLOAT32, other)
@@ -275,6 +341,11 @@ class TestTransformers:
         nothing = type("Nothing", (), {"read": lambda: type("Bytes", (), {"available": 1})})
         monkeypatch.setattr("pagedrun.paged.bench.transformers_peer.HostMemory", nothing)
         assert peer.run(requests)[0].batch_rows == 1
+
+    def test_rows_of_several_lengths_are_refused(self) -> None:
+        for workload in (Workload(3, 20, Lengths(4, 8), 2), Workload(3, 20, 8, Lengths(2, 3))):
+            with pytest.raises(UsageError, match="rows of one length"):
+                ThroughputBench(TINY, workload, FLOAT32, against_transformers=True)
 
 
 class TestSharingSwitch:
@@ -337,7 +408,7 @@ class TestPrefix:
             assert [each["mode"] for each in point["skipped"]] == [mode.value for mode in Mode]
 
     def test_the_budget_goes_by_the_largest_piece_of_work(self) -> None:
-        budget = _Budget(100.0)
+        budget = Budget(100.0)
         assert budget.seconds_for(5.0) == 0.0
         budget.note(1.0, 50.0)
         budget.note(10.0, 20.0)

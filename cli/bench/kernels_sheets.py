@@ -1,0 +1,180 @@
+"""The result of `bench kernels` as tables."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from pagedrun.cli.bench.sheet import Sheet
+from pagedrun.cli.bench.spread_text import (
+    NOTHING,
+    show_ms,
+    show_number,
+    show_percent,
+    show_ratio,
+    show_spread,
+)
+from pagedrun.cli.sizes import show_size
+
+Result = Mapping[str, Any]
+
+_SIZES = {
+    "decode": ("context", "batch"),
+    "prefix": ("prefix", "group"),
+    "prefill": ("chunk", "before"),
+    "ops": ("op", "rows"),
+}
+_TITLES = {
+    "decode": "Decode attention",
+    "prefix": "Attention over a shared prefix",
+    "prefill": "Prefill attention",
+    "ops": "Other ops",
+}
+_CAPTIONS = {
+    "decode": "Contiguous: dense attention in torch on the same keys and values. Over it: what "
+    "paging costs; below 1x it is the faster one.",
+    "prefix": "Each row has 64 tokens of its own behind the prefix, and both ways read them.",
+    "prefill": "Contiguous: dense attention in torch on the same keys and values.",
+    "ops": "PackedLinear is the layer's gate and up at once.",
+}
+# What bounds a part, as the result has it, its unit, and what to know of the figures.
+_RATES = {
+    "decode": ("gb_per_s", "GB/s", "Bytes of keys and values, queries and answers."),
+    "prefix": (
+        "tflop_per_s",
+        "TFLOP/s",
+        "The part of the roof counts what bounds each way, bytes or operations; past 100% a "
+        "prefix that is read again stays in a cache.",
+    ),
+    "prefill": ("tflop_per_s", "TFLOP/s", "Only pairs that the causal mask lets through count."),
+    "ops": ("gb_per_s", "GB/s", "The part of the roof counts what bounds: bytes or operations."),
+}
+
+
+def kernels_sheets(result: Result) -> list[Sheet]:
+    """Return two tables for each part that was measured, times and rates, then what was not."""
+    sheets = []
+    for part in _SIZES:
+        points = result.get(part)
+        if points:
+            sheets += [_times(part, points), _rates(part, points)]
+    if result["skipped"]:
+        sheets.append(_skipped(result["skipped"]))
+    return sheets
+
+
+def describe_sizes(result: Result) -> str:
+    """Return how it was measured, in a line."""
+    shape = result["shape"]
+    busy = result["others_busy"]
+    busy_text = "" if busy is None else f"; other processes kept {busy:.1f} CPUs busy"
+    return (
+        f"blocks of {shape['block_size']} tokens, scattered; middle of {result['repeat']} turns, "
+        f"{show_size(result['flushed_bytes'])} read and written before each{busy_text}"
+    )
+
+
+def describe_shape(result: Result) -> str:
+    """Return the layer in a line."""
+    shape = result["shape"]
+    return (
+        f"{shape['name']}: {shape['num_heads']} query heads, {shape['num_kv_heads']} kv heads of "
+        f"{shape['head_dim']}, {shape['dtype']}; random data"
+    )
+
+
+def describe_roof(result: Result) -> str:
+    """Return what the device can do, in a line."""
+    roof = result["roof"]
+    copied, multiplied = (
+        f"{show_number(roof[f'{key}_per_s'] / unit)} (usually "
+        f"{show_number(roof[f'usual_{key}_per_s'] / unit)})"
+        for key, unit in (("bytes", 1e9), ("flops", 1e12))
+    )
+    return (
+        f"GB/s of a copy, read + written: {copied}; TFLOP/s of a {roof['dtype']} matrix product: "
+        f"{multiplied}; {roof['launch_s'] * 1e6:.1f} us for a call that does nothing"
+    )
+
+
+def _times(part: str, points: Seq[Result]) -> Sheet:
+    names = _names(points)
+    ratios = list(dict.fromkeys(name for point in points for name in point["ratios"]))
+    show = _spread if len(ratios) == 1 else _middle  # there is room for one
+    rows = [
+        (
+            *_place(part, point),
+            *(_milliseconds(point["contenders"][name]) for name in names),
+            *(show(point["ratios"].get(name)) for name in ratios),
+        )
+        for point in points
+    ]
+    caption = " ".join([_CAPTIONS[part], *_failures(part, points)])
+    return Sheet(f"{_TITLES[part]}, ms", (*_SIZES[part], *names, *ratios), rows, caption)
+
+
+def _rates(part: str, points: Seq[Result]) -> Sheet:
+    key, unit, caption = _RATES[part]
+    names = _names(points)
+    rows = [
+        (*_place(part, point), *(_rate(point["contenders"][name], key) for name in names))
+        for point in points
+    ]
+    title = f"{_TITLES[part]}, {unit} (of the roof)"
+    return Sheet(title, (*_SIZES[part], *names), rows, caption)
+
+
+def _place(part: str, point: Result) -> list[str]:
+    return [_size(point[size]) for size in _SIZES[part]]
+
+
+def _names(points: Seq[Result]) -> list[str]:
+    """Return the contenders of a part, what they are held against last."""
+    names = list(points[0]["contenders"]) if points else []
+    return names[1:] + names[:1]
+
+
+def _size(value: int | str) -> str:
+    return value if isinstance(value, str) else f"{value:,}"
+
+
+def _milliseconds(contender: Result) -> str:
+    return show_ms(contender["seconds"]["median"]) if "seconds" in contender else "failed"
+
+
+def _rate(contender: Result, key: str) -> str:
+    if key not in contender:
+        return NOTHING
+    return f"{show_number(contender[key])} ({show_percent(contender['of_roof'])})"
+
+
+def _spread(ratio: Result | None) -> str:
+    return show_spread(ratio, show_ratio)
+
+
+def _middle(ratio: Result | None) -> str:
+    return NOTHING if ratio is None else show_ratio(ratio["median"])
+
+
+def _failures(part: str, points: Seq[Result]) -> list[str]:
+    return [
+        f"{name} at {' x '.join(_place(part, point))}: {each['failed']}."
+        for point in points
+        for name, each in point["contenders"].items()
+        if "failed" in each
+    ]
+
+
+def _skipped(skipped: Seq[Result]) -> Sheet:
+    rows = [(each["part"], " x ".join(_place(each["part"], each)), _why(each)) for each in skipped]
+    return Sheet("Not measured", ("part", "size", "why"), rows)
+
+
+def _why(skipped: Result) -> str:
+    match skipped["reason"]:
+        case "memory":
+            needed, free = skipped["needed_bytes"], skipped["free_bytes"]
+            return f"takes {show_size(needed)} of memory, {show_size(free)} may be taken"
+        case "time":
+            return f"takes about {show_number(skipped['estimated_s'])} s, more than --budget leaves"
+        case _:
+            return str(skipped["failure"])
