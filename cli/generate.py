@@ -38,6 +38,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     device: options.DeviceFlag = None,
     dtype: options.DtypeFlag = None,
     max_model_len: options.MaxModelLen = None,
+    reproducible: options.Reproducible = None,
     system: options.System = None,
     prompt_template: options.PromptTemplateFlag = None,
     prompt_field: options.PromptField = None,

@@ -190,9 +190,22 @@ KvCacheMemoryBytes = Annotated[
         metavar="SIZE",
     ),
 ]
+Reproducible = Annotated[
+    bool | None,
+    _flag(
+        "reproducible",
+        "On a GPU, the same bytes whatever runs beside a row; slower. A CPU always gives them.",
+        _MODEL,
+    ),
+]
 KvCacheDtypeFlag = Annotated[
     KvCacheDtype | None,
-    _engine("kv-cache-dtype", "Number format of keys and values; fp8 and int8 on a GPU.", _MEMORY),
+    _engine(
+        "kv-cache-dtype",
+        "Keys and values in the model's format (auto) or, on a GPU, in fp8 or int8.",
+        _MEMORY,
+        metavar="FORMAT",
+    ),
 ]
 GpuMemoryUtilization = Annotated[
     float | None,

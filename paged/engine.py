@@ -24,7 +24,7 @@ from pagedrun.paged.models.decoder import Decoder, ReadTensor
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
 from pagedrun.paged.plan import Plan
 from pagedrun.paged.precision import choose_dtype, choose_kv_dtype_name
-from pagedrun.paged.prefix_tree import MIN_READ_ONCE_ROWS
+from pagedrun.paged.prefix_tree import MIN_READ_ONCE_WORK, READ_ONCE_ROWS
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
 from pagedrun.paged.run import Run, Window
@@ -63,15 +63,18 @@ class Engine:
             with Checkpoint.open(config.model) as checkpoint:
                 checkpoint.check(parameter_shapes(model_config), ignored_names(model_config))
                 self.model = self._decoder(checkpoint.tensor)
+        self.read_once_work = MIN_READ_ONCE_WORK
         self._times = {"load_s": time.perf_counter() - began}
 
     def reconfigured(self, **changes: Any) -> "Engine":
         """Return an engine with other settings and the same weights, not loaded again.
 
         `changes` are fields of `EngineConfig`; raises `UsageError` for a value out of range.
-        `model` and `dtype` are part of the weights and cannot change.
+        What is part of the weights as they are held cannot change.
         """
-        assert not changes.keys() & {"model", "dtype"}, "the weights would have to be loaded again"
+        assert not changes.keys() & {"model", "device", "dtype", "reproducible"}, (
+            "the weights would have to be loaded again"
+        )
         other = copy.copy(self)
         other.config = replace(self.config, **changes)
         other._times = dict(self._times)
@@ -83,11 +86,11 @@ class Engine:
         The first use on a machine takes tens of seconds; the machine code is kept on disk.
         """
         began = time.perf_counter()
-        params = SamplingParams(
-            max_tokens=2, ignore_eos=True, temperature=1.0, n=MIN_READ_ONCE_ROWS
-        )
+        params = SamplingParams(max_tokens=2, ignore_eos=True, temperature=1.0, n=READ_ONCE_ROWS[0])
         prompt = (0,) * max(1, min(PARTITION_TOKENS + 1, self.max_model_len - 2))
-        for _ in self.start([Request(0, prompt, params)]):
+        eager = copy.copy(self)
+        eager.read_once_work = 0
+        for _ in eager.start([Request(0, prompt, params)]):
             pass
         self._times["compile_s"] = time.perf_counter() - began
 
@@ -181,6 +184,7 @@ class Engine:
             max_blocks=max_blocks,
             after=after,
             has_next=has_next,
+            read_once_work=self.read_once_work,
         )
         return Window(plan, refused, time.perf_counter() - began)
 
@@ -198,7 +202,14 @@ class Engine:
 
     def _decoder(self, read: ReadTensor) -> Decoder:
         config = self.model_config
-        return Decoder(config, read, self.dtype, config.max_position_embeddings, self.device)
+        return Decoder(
+            config,
+            read,
+            self.dtype,
+            config.max_position_embeddings,
+            self.device,
+            row_invariant=self.config.reproducible,
+        )
 
     def _longest(self, requests: Seq[Request]) -> int:
         """Return what a contiguous engine would reserve for each of these requests."""

@@ -18,8 +18,9 @@ class EngineConfig:
 
     `max_model_len` bounds prompt and answer together, in tokens. `swap_space_bytes` is host memory
     for preempted sequences. `gpu_memory_utilization` is the share of a GPU's memory that may be
-    filled; `enforce_eager` computes every step kernel by kernel there. Raises `UsageError` naming
-    the flag for a value out of range.
+    filled; `enforce_eager` computes every step kernel by kernel there; `reproducible` makes a row's
+    bytes independent of its batch there too, as they always are on a CPU. Raises `UsageError`
+    naming the flag for a value out of range.
     """
 
     model: Path
@@ -37,6 +38,7 @@ class EngineConfig:
     swap_space_bytes: int = 2**30
     gpu_memory_utilization: float = 0.9
     kv_cache_dtype: str = "auto"
+    reproducible: bool = False
     enforce_eager: bool = False
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.block_pool import BlockKey
 from pagedrun.paged.duplicates import Duplicates
-from pagedrun.paged.prefix_tree import MIN_READ_ONCE_ROWS, PrefixTree
+from pagedrun.paged.prefix_tree import MIN_READ_ONCE_WORK, READ_ONCE_ROWS, PrefixTree
 from pagedrun.paged.request import Request
 from pagedrun.paged.sequence import Sequence
 
@@ -38,11 +38,13 @@ class Plan:
         max_blocks: int | None = None,
         after: "Plan | None" = None,
         has_next: bool = False,
+        read_once_work: int = MIN_READ_ONCE_WORK,
     ) -> None:
         """Plan requests in the order of their index.
 
         after: the plan of the window before, whose last prefix may still be there. has_next:
-        whether another window follows, for which the last row's prefix is kept.
+        whether another window follows, for which the last row's prefix is kept. read_once_work:
+        rows times tokens from which a prefix is read for all its rows together.
         """
         self.duplicates = Duplicates(requests)
         self._requests = self.duplicates.distinct
@@ -50,7 +52,8 @@ class Plan:
         self._has_next = has_next
         self._window: int = 0 if after is None else after._window + 1
         last = after.last_request if after is not None else None
-        tree = _build_tree(self._requests, block_size, last)
+        self._read_once_work = read_once_work
+        tree = _build_tree(self._requests, block_size, last, read_once_work)
         needed = self._full_blocks(tree, block_size)
         fits = needed <= (needed.max(initial=0) if max_blocks is None else max_blocks)
         self.too_large = [self._requests[row] for row in tree.order[~fits]]
@@ -118,7 +121,7 @@ class Plan:
             num_read_once = int(tree.num_read_once_tokens[place])
             if request.params.n > 1:
                 num_shared = len(prompt)
-            if request.params.n >= MIN_READ_ONCE_ROWS:
+            if self._reads_samples_once(request):
                 num_read_once = len(prompt)
             num_hits, num_keep = int(tree.num_hit_blocks[place]), int(tree.num_keep_blocks[place])
             if self._has_next and place == len(tree) - 1:
@@ -136,6 +139,11 @@ class Plan:
                 group=(self._window, int(tree.group[place])),
             )
 
+    def _reads_samples_once(self, request: Request) -> bool:
+        num_samples = request.params.n
+        work = num_samples * len(request.prompt_token_ids)
+        return num_samples >= READ_ONCE_ROWS[0] and work >= self._read_once_work
+
     def _full_blocks(self, tree: PrefixTree, size: int) -> NDArray[np.int64]:
         """Return the blocks of each row's prompt and longest answer, but its last token."""
         num_tokens = tree.num_tokens + self._column("max_tokens", tree.order) - 1
@@ -146,11 +154,13 @@ class Plan:
         return np.fromiter(values, dtype=np.int64, count=len(self._requests))[order]
 
 
-def _build_tree(requests: Seq[Request], block_size: int, last: Request | None) -> PrefixTree:
+def _build_tree(
+    requests: Seq[Request], block_size: int, last: Request | None, read_once_work: int
+) -> PrefixTree:
     lengths = [len(request.prompt_token_ids) for request in requests]
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
     ids = chain.from_iterable(request.prompt_token_ids for request in requests)
     tokens = np.fromiter(ids, dtype=np.int32, count=int(offsets[-1]))
     expected = np.array([request.params.max_tokens for request in requests], dtype=np.int64)
     after = None if last is None else np.array(last.prompt_token_ids, dtype=np.int32)
-    return PrefixTree.build(tokens, offsets, expected, block_size, after)
+    return PrefixTree.build(tokens, offsets, expected, block_size, after, read_once_work)

@@ -17,10 +17,12 @@ Int64s = NDArray[np.int64]
 # Fewer rows than these teach too little of how long their like become.
 MIN_GROUP_ROWS = 16
 
-# A prefix that fewer rows of the file have is not worth reading for all of them together: up to
-# here the matrix products of that path take as long as each row's own reading (2 to 8 rows lose,
-# 16 rows win 1.3 times at 2048 tokens and nothing at 256, 64 rows win 2.1 times).
-MIN_READ_ONCE_ROWS = 16
+# A prefix is read for all its rows together if it is long and they are many: below, the matrix
+# products of that path, with what goes on around them, take longer than each row's own reading.
+# They are level at 16 rows x 1024 tokens, 32 x 512 and 64 x 256; 8 rows lose at any length, 64 rows
+# win 2.1 times at 2048 tokens.
+READ_ONCE_ROWS = (16, 32, 64, 128)
+MIN_READ_ONCE_WORK = 16 * 1024  # rows times tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,9 @@ class PrefixTree:
     common: [num_rows] int32, tokens in common with the prompt before; for the first one that is
     the prompt `after` which the tree was built, if any. num_shared_tokens: [num_rows] int32,
     leading tokens that any other row has as well. num_read_once_tokens: [num_rows] int32, those
-    that MIN_READ_ONCE_ROWS rows have, this one included. group: [num_rows] int32, number of the
-    smallest subtree with at least MIN_GROUP_ROWS rows. All in run order.
+    that so many rows have that reading them together pays: one of READ_ONCE_ROWS rows, which times
+    the tokens are at least the work asked for. group: [num_rows] int32, number of the smallest
+    subtree with at least MIN_GROUP_ROWS rows. All in run order.
     """
 
     block_size: int
@@ -68,12 +71,14 @@ class PrefixTree:
         expected: Int64s,
         block_size: int,
         after: Int32s | None = None,
+        read_once_work: int = MIN_READ_ONCE_WORK,
     ) -> "PrefixTree":
         """Build the tree of rows `tokens[offsets[i]:offsets[i + 1]]`.
 
         tokens: [num_tokens] int32. offsets: [num_rows + 1] int64. expected: [num_rows] int64,
         tokens that each row's answer is expected to have. after: the prompt that ran last; the
-        walk begins with the rows that have most in common with it.
+        walk begins with the rows that have most in common with it. read_once_work: rows times
+        tokens from which a prefix is read for all its rows together.
         """
         num_rows = len(offsets) - 1
         if after is not None:
@@ -95,7 +100,7 @@ class PrefixTree:
             num_tokens=np.diff(offsets)[row_order],
             common=common,
             num_shared_tokens=np.maximum(before, following),
-            num_read_once_tokens=_common_to(MIN_READ_ONCE_ROWS, before),
+            num_read_once_tokens=_read_once(before, read_once_work),
             group=walk.group[begin:],
             _walk=walk,
         )
@@ -186,6 +191,15 @@ class PrefixTree:
             for node in best
             if saved[node] > 0
         ]
+
+
+def _read_once(common: Int32s, work: int) -> Int32s:
+    """Return how many leading tokens of each row are read together with others, [n] int32."""
+    most = np.zeros(len(common), dtype=np.int32)
+    for num_rows in READ_ONCE_ROWS:
+        shared = _common_to(num_rows, common)
+        most = np.maximum(most, np.where(shared >= work / num_rows, shared, 0))
+    return most
 
 
 def _common_to(num_rows: int, common: Int32s) -> Int32s:

@@ -57,6 +57,7 @@ def answers(
     config = EngineConfig(model=folder, dtype="float32", **engine)
     device = replace(Device.choose("cpu"), lag=lag, graphs=graphs)
     loaded = Engine(config, ModelConfig.from_folder(folder), Tokenizer.from_folder(folder), device)
+    loaded.read_once_work = 1
     run = loaded.start(requests(), on_step=lambda _: run.scheduler.check())
     got = {completion.request.index: completion for completion in run}
     assert not run.scheduler.ending

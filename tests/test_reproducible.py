@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,13 @@ MAX_LEN = 640
 
 class MakeModel(Protocol):
     def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_prefixes_are_read_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pagedrun.paged.engine.MIN_READ_ONCE_WORK", 1)
+        yield
 
 
 @pytest.fixture(scope="module")

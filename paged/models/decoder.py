@@ -26,7 +26,8 @@ class Decoder:
     """The network: embedding, layers, and the head that gives logits.
 
     `read` gives a checkpoint's tensor by name; all are cast to `dtype`. `num_positions` bounds the
-    positions that will be asked for.
+    positions that will be asked for. `row_invariant` asks for products whose rows have the same
+    bytes whatever their number, where a device has others.
     """
 
     def __init__(
@@ -36,6 +37,8 @@ class Decoder:
         dtype: torch.dtype,
         num_positions: int,
         device: Device,
+        *,
+        row_invariant: bool = False,
     ) -> None:
         def tensor(name: str) -> Tensor:
             return read(name).to(device=device.torch, dtype=dtype)
@@ -47,13 +50,14 @@ class Decoder:
         self._kernels = kernels
         self._embedding = tensor("model.embed_tokens.weight")
         head = self._embedding if config.tie_word_embeddings else tensor("lm_head.weight")
-        self._head = kernels.PackedLinear(head)
+        self._head = kernels.PackedLinear(head, row_invariant=row_invariant)
         self._norm = tensor("model.norm.weight")
         self._cos_sin = rotary_table(
             config.rope, config.head_dim, num_positions, config.max_position_embeddings
         ).to(device.torch)
         self._layers = [
-            DecoderLayer(config, index, tensor, kernels) for index in range(config.num_layers)
+            DecoderLayer(config, index, tensor, kernels, row_invariant)
+            for index in range(config.num_layers)
         ]
 
     @property
@@ -101,7 +105,12 @@ class DecoderLayer:
     """Attention and feed-forward with their norms. QKV and gate/up are one product each."""
 
     def __init__(
-        self, config: ModelConfig, index: int, tensor: ReadTensor, kernels: ModuleType
+        self,
+        config: ModelConfig,
+        index: int,
+        tensor: ReadTensor,
+        kernels: ModuleType,
+        row_invariant: bool,
     ) -> None:
         prefix = f"model.layers.{index}"
 
@@ -109,7 +118,9 @@ class DecoderLayer:
             paths = [f"{prefix}.{name}" for name in names]
             weight = torch.cat([tensor(f"{path}.weight") for path in paths])
             bias = torch.cat([tensor(f"{path}.bias") for path in paths]) if has_bias else None
-            packed: Callable[[Tensor], Tensor] = kernels.PackedLinear(weight, bias)
+            packed: Callable[[Tensor], Tensor] = kernels.PackedLinear(
+                weight, bias, row_invariant=row_invariant
+            )
             return packed
 
         self._config = config

@@ -375,7 +375,7 @@ class TestSharingSwitch:
         switch = SharingSwitch(backend)
         timer = OpTimer(switch.kernels)
         engine = TINY.engine(timer.kernels, **FLOAT32)
-        requests = Workload(rows=16, shared=512, unique=8, output=3).requests(512)
+        requests = Workload(rows=32, shared=512, unique=8, output=3).requests(512)
         EngineContender("alone", engine, timer, switch).run(requests)
         assert seen
         assert all(prefix is None for prefix in seen)

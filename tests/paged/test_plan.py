@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pagedrun.paged.block_pool import BlockKey
 from pagedrun.paged.plan import Plan
-from pagedrun.paged.prefix_tree import MIN_READ_ONCE_ROWS
+from pagedrun.paged.prefix_tree import READ_ONCE_ROWS
 from pagedrun.paged.request import Request
 from pagedrun.paged.sampling import SamplingParams
 
@@ -142,8 +142,8 @@ def mixed(seed: int) -> list[Request]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_each_sequence_knows_what_it_shares_and_what_is_needed_again(seed: int) -> None:
-    size = 1 + seed % 4
-    sequences = list(Plan(mixed(seed), size, prefix_caching=True))
+    size, work = 1 + seed % 4, seed % 3 * 50
+    sequences = list(Plan(mixed(seed), size, prefix_caching=True, read_once_work=work))
     prompts = [sequence.request.prompt_token_ids for sequence in sequences]
     for place, sequence in enumerate(sequences):
         prompt = prompts[place]
@@ -153,9 +153,10 @@ def test_each_sequence_knows_what_it_shares_and_what_is_needed_again(seed: int) 
             shared = len(prompt)
         assert sequence.num_shared_tokens == shared
         others.sort(key=lambda other: num_common(prompt, other), reverse=True)
-        crowd = [prompt, *others][:MIN_READ_ONCE_ROWS]
-        together = min(num_common(prompt, other) for other in crowd)
-        assert sequence.num_read_once_tokens == (len(crowd) == MIN_READ_ONCE_ROWS) * together
+        in_common = [len(prompt), *(num_common(prompt, other) for other in others)]
+        crowds = [(rows, in_common[rows - 1]) for rows in READ_ONCE_ROWS if rows <= len(in_common)]
+        pays = [tokens for rows, tokens in crowds if rows * tokens >= work]
+        assert sequence.num_read_once_tokens == max(pays, default=0)
         later = max((num_common(prompt, other) for other in prompts[place + 1 :]), default=0)
         assert sequence.num_keep_blocks == later // size
         assert sequence.block_keys == BlockKey.chain(prompt, size)[: shared // size]

@@ -1,0 +1,176 @@
+"""The whole engine on the GPU's kernels: on a GPU, or interpreted where there is none.
+
+With a GPU these are the tests of `pytest -m gpu`. Without one the kernels run in Triton's
+interpreter, which computes the same and takes its time, so the files are small; the decode steps
+are those of captured graphs, computed kernel by kernel.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import torch
+import transformers
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
+
+from pagedrun.kernels import cpu, gpu, reference
+from pagedrun.paged.device import Device
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.precision import KV_DTYPES
+from pagedrun.paged.request import Completion, Request
+from pagedrun.paged.sampling import SamplingParams
+from pagedrun.paged.tokenizer import Tokenizer
+
+ON_GPU = torch.cuda.is_available()
+pytestmark = [pytest.mark.gpu] if ON_GPU else [pytest.mark.timeout(600)]
+NUM_GENERATED = 24 if ON_GPU else 3
+# In the interpreter each of these takes the better part of a minute.
+thorough = [] if ON_GPU else [pytest.mark.long, pytest.mark.timeout(900)]
+
+
+class MakeModel(Protocol):
+    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+
+
+@pytest.fixture(scope="module")
+def folder(make_model: MakeModel) -> Path:
+    return make_model("qwen3", "gpu", head_dim=64, num_hidden_layers=1, max_position_embeddings=512)
+
+
+@pytest.fixture
+def device() -> Device:
+    if ON_GPU:
+        return Device.choose("cuda")
+    return Device(torch.device("cpu"), gpu, lag=1, graphs=True)
+
+
+def prompts() -> list[list[int]]:
+    """Rows that share more than a partition, rows of their own, and a row of one token."""
+    generator = torch.Generator().manual_seed(3)
+    shared = torch.randint(256, (140,), generator=generator).tolist()
+    own = [torch.randint(256, (size,), generator=generator).tolist() for size in (3, 9, 17)]
+    return [*([*shared, 1 + index] for index in range(16)), *own, [7]]
+
+
+def answers(
+    folder: Path, device: Device, params: SamplingParams, **engine: Any
+) -> list[Completion]:
+    config = EngineConfig(model=folder, **{"dtype": "float32", "max_model_len": 256, **engine})
+    loaded = Engine(config, ModelConfig.from_folder(folder), Tokenizer.from_folder(folder), device)
+    loaded.read_once_work = 1
+    requests = [Request(i, tuple(prompt), params) for i, prompt in enumerate(prompts())]
+    run = loaded.start(requests, on_step=lambda _: run.scheduler.check())
+    got = {completion.request.index: completion for completion in run}
+    if device.graphs and not config.enforce_eager:
+        assert run.captured_shapes, "no decode step was a graph's"
+    return [got[index] for index in range(len(requests))]
+
+
+GREEDY = SamplingParams(max_tokens=NUM_GENERATED, ignore_eos=True)
+SAMPLED = SamplingParams(
+    max_tokens=NUM_GENERATED, ignore_eos=True, temperature=0.9, top_k=40, top_p=0.9, seed=4, n=2
+)
+
+
+def test_the_tokens_of_transformers(folder: Path, device: Device) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    got = answers(folder, device, GREEDY)
+    for prompt, completion in zip(prompts(), got, strict=True):
+        expected = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+            generation_config=transformers.GenerationConfig(
+                max_new_tokens=NUM_GENERATED, do_sample=False, eos_token_id=None, pad_token_id=0
+            ),
+        )
+        assert list(completion.outputs[0].token_ids) == expected[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param({}, id="sampled", marks=thorough),
+        pytest.param({"num_blocks": 24, "preemption_mode": "swap"}, id="swapped", marks=thorough),
+        pytest.param({"enforce_eager": True}, id="eager", marks=thorough),
+        pytest.param({"reproducible": True}, id="reproducible", marks=thorough),
+    ],
+)
+def test_the_tokens_of_the_cpu(folder: Path, device: Device, engine: dict[str, Any]) -> None:
+    """Sampled with the same numbers, forked, swapped and filtered: the same answers."""
+    expected = answers(folder, Device(torch.device("cpu"), cpu, lag=0), SAMPLED, **engine)
+    got = answers(folder, device, SAMPLED, **engine)
+    assert [each.outputs for each in got] == [each.outputs for each in expected]
+
+
+@pytest.mark.parametrize("cache", [pytest.param(name, marks=thorough) for name in ("int8", "fp8")])
+def test_a_quantised_cache_gives_the_tokens_of_the_reference(
+    cache: str, folder: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pagedrun.paged.engine.choose_kv_dtype_name", _whatever_the_device)
+    plain = Device(torch.device("cpu"), reference, lag=0)
+    expected = answers(folder, plain, GREEDY, kv_cache_dtype=cache)
+    got = answers(folder, device, GREEDY, kv_cache_dtype=cache)
+    assert [each.outputs for each in got] == [each.outputs for each in expected]
+
+
+def _whatever_the_device(asked: str, *, is_gpu: bool) -> str | None:
+    return KV_DTYPES.get(asked)
+
+
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(name, marks=thorough) for name in ("float32", "bfloat16")]
+)
+def test_the_same_bytes_whatever_runs_beside_a_row(
+    dtype: str, folder: Path, device: Device
+) -> None:
+    """`--reproducible`: one row at a time, a few, all, in odd chunks, out of a small pool."""
+    settings: list[dict[str, Any]] = [
+        {"max_num_seqs": 1},
+        {"max_num_seqs": 3, "max_num_batched_tokens": 37},
+        {"num_blocks": 24},
+        {"enforce_eager": True, "block_size": 32},
+        {"prefix_once": False},
+    ]
+    fixed = {"dtype": dtype, "reproducible": True}
+    expected = answers(folder, device, SAMPLED, **fixed)
+    for setting in settings:
+        got = answers(folder, device, SAMPLED, **fixed, **setting)
+        assert [each.outputs for each in got] == [each.outputs for each in expected], setting
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+def test_logits_in_bfloat16_stay_close_to_those_in_float32(folder: Path, device: Device) -> None:
+    """Rounding to 8 bits of mantissa, a layer deep: what is between them is noise, not an error."""
+    narrow, wide = (
+        Engine(
+            EngineConfig(model=folder, dtype=dtype),
+            ModelConfig.from_folder(folder),
+            Tokenizer.from_folder(folder),
+            device,
+        )
+        for dtype in ("bfloat16", "float32")
+    )
+    for prompt in prompts():
+        seen = [first_logits(engine, prompt) for engine in (narrow, wide)]
+        error = (seen[0].float() - seen[1].float()).abs().max() / seen[1].float().std()
+        assert error < 0.1
+
+
+def first_logits(engine: Engine, prompt: list[int]) -> torch.Tensor:
+    """Return the logits behind a prompt, [vocab_size]."""
+    kept: list[torch.Tensor] = []
+    model, compute = engine.model, engine.model.logits
+
+    def logits(*given: Any) -> torch.Tensor:
+        kept.append(compute(*given))
+        return kept[-1]
+
+    model.logits = logits  # type: ignore[method-assign, assignment]
+    list(engine.start([Request(0, tuple(prompt), SamplingParams(max_tokens=1, ignore_eos=True))]))
+    model.logits = compute  # type: ignore[method-assign]
+    return kept[-1][-1].cpu()
