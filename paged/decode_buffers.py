@@ -45,13 +45,13 @@ class DecodeBuffers:
         """Return buffers in which no row is anybody's."""
 
         def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device.torch)
+            return torch.zeros(shape, dtype=dtype, device=device.torch_device)
 
         return cls(
             zeros((len(_INTEGERS), num_rows), torch.int64),
             zeros((len(_FLOATS), num_rows), torch.float32),
             zeros((num_rows, width), torch.int32),
-            torch.arange(num_rows, dtype=torch.int32, device=device.torch),
+            torch.arange(num_rows, dtype=torch.int32, device=device.torch_device),
             device,
         )
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # Triton is not everywhere
 # at the end of a run and cheap to pad badly, so they are fine.
 _FINE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 _COARSE = 64  # from there on, multiples of this
+# Shorter rows do not get narrower block tables, which cost little: fewer shapes are more.
+_LEAST_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,17 @@ class GraphShape:
     num_shared_partitions: int
 
     @classmethod
-    def holding(cls, num_rows: int, width: int, num_shared_partitions: int) -> "GraphShape":
-        """Return the smallest shape that is captured and holds so much."""
+    def holding(
+        cls, num_rows: int, num_tokens: int, num_partitions: int, block_size: int
+    ) -> "GraphShape":
+        """Return the smallest shape that is captured and holds rows of so many tokens each, of
+        which so many partitions are read with others.
+        """
         padded = next(
             (each for each in _FINE if each >= num_rows), -(-num_rows // _COARSE) * _COARSE
         )
-        return cls(padded, _power_of_two(width), _power_of_two(num_shared_partitions))
+        width = -(-max(num_tokens, _LEAST_TOKENS) // block_size)
+        return cls(padded, _power_of_two(width), padded * _power_of_two(num_partitions))
 
 
 def _power_of_two(count: int) -> int:
@@ -104,7 +111,7 @@ class DecodeGraph:
             head_dim=layout.head_dim,
             dtype=self._model.dtype,
             cache_dtype=layout.dtype,
-            device=self._device.torch,
+            device=self._device.torch_device,
         )
 
 

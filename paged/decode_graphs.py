@@ -84,8 +84,8 @@ class DecodeGraphs:
         size = self._cache.block_size
         sequences = [chunk.sequence for chunk in batch.chunks]
         partitions = [each.num_read_once_tokens // PARTITION_TOKENS for each in sequences]
-        longest = max(-(-each.max_num_tokens // size) for each in sequences)
-        shape = GraphShape.holding(len(sequences), longest, sum(partitions))
+        longest = max(each.max_num_tokens for each in sequences)
+        shape = GraphShape.holding(len(sequences), longest, max(partitions), size)
         graph = self._graphs.get(shape)
         if graph is None:
             graph = DecodeGraph(shape, self._model, self._cache, self._device)

@@ -1,5 +1,7 @@
 """Device: where a model runs, and with which kernels."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -18,10 +20,11 @@ class Device:
     buffers of their own, which the device advances: see `DecodeGraphs`.
     """
 
-    torch: torch.device
+    torch_device: torch.device
     kernels: ModuleType
     lag: int
     graphs: bool = False
+    side_stream: torch.cuda.Stream | None = None
 
     @classmethod
     def choose(cls, asked: str) -> "Device":
@@ -47,18 +50,45 @@ class Device:
                 "--device cuda: torch finds no GPU; check the driver and CUDA_VISIBLE_DEVICES, or "
                 "use --device cpu"
             )
-        from pagedrun.kernels import gpu  # Triton is not installed everywhere
+        try:
+            from pagedrun.kernels import gpu  # Triton is not installed everywhere
+        except ImportError as error:
+            raise UsageError(
+                f"--device cuda: the GPU kernels need Triton, which cannot be imported ({error}); "
+                "pip install triton, or use --device cpu"
+            ) from error
 
-        return cls(torch.device("cuda", torch.cuda.current_device()), gpu, lag=1, graphs=True)
+        return cls(
+            torch.device("cuda", torch.cuda.current_device()),
+            gpu,
+            lag=1,
+            graphs=True,
+            side_stream=torch.cuda.Stream(),  # type: ignore[no-untyped-call]
+        )
 
     @property
     def is_gpu(self) -> bool:
         """Whether the device has its own memory and its own time."""
-        return self.torch.type == "cuda"
+        return self.torch_device.type == "cuda"
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Launch what is in the context on a stream of its own, for moves to and from the host.
+
+        It begins when what was launched before is done, and what is launched afterwards waits for
+        it; the host waits for neither.
+        """
+        if self.side_stream is None:
+            yield
+            return
+        self.side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side_stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self.side_stream)
 
     def bytes_in_use(self) -> int:
         """Return what is taken of a GPU's memory at this moment, by whomever."""
-        free, total = torch.cuda.mem_get_info(self.torch)
+        free, total = torch.cuda.mem_get_info(self.torch_device)
         return total - free
 
     def place(self, tensor: Tensor) -> Tensor:
@@ -69,7 +99,7 @@ class Device:
         """
         if not self.is_gpu:
             return tensor
-        return tensor.pin_memory().to(self.torch, non_blocking=True)
+        return tensor.pin_memory().to(self.torch_device, non_blocking=True)
 
     def to_host(self, tensor: Tensor) -> "HostCopy":
         """Begin to copy a tensor to the host."""

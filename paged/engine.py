@@ -16,13 +16,13 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.device import Device
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import RowError, UsageError
-from pagedrun.paged.gpu_memory import gpu_budget
 from pagedrun.paged.kv_cache import KVLayout
-from pagedrun.paged.memory import MemoryBudget, choose_num_blocks
+from pagedrun.paged.memory import choose_num_blocks
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.decoder import Decoder, ReadTensor
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
 from pagedrun.paged.plan import Plan
+from pagedrun.paged.pool_memory import PoolMemory
 from pagedrun.paged.precision import choose_dtype, choose_kv_dtype_name
 from pagedrun.paged.prefix_tree import MIN_READ_ONCE_WORK, READ_ONCE_ROWS
 from pagedrun.paged.report.timeline import StepRecord
@@ -64,6 +64,7 @@ class Engine:
                 checkpoint.check(parameter_shapes(model_config), ignored_names(model_config))
                 self.model = self._decoder(checkpoint.tensor)
         self.read_once_work = MIN_READ_ONCE_WORK
+        self._memory = PoolMemory(self.model, self.device)
         self._times = {"load_s": time.perf_counter() - began}
 
     def reconfigured(self, **changes: Any) -> "Engine":
@@ -109,7 +110,7 @@ class Engine:
         """
         config = self.config
         bytes_per_block = self.kv_layout.bytes_per_token * config.block_size
-        budget = self._budget()
+        budget = self._memory.budget(config, self.kv_layout)
 
         def num_blocks(num_needed: int) -> int:
             return choose_num_blocks(
@@ -125,15 +126,17 @@ class Engine:
         first = self._window(requests, most, after=None, has_next=more is not None)
         # What later windows need is not known yet.
         needed = first.plan.num_blocks_needed(config.max_num_seqs) if more is None else most
+        if self.device.is_gpu:
+            needed = most  # so that the next run can have the same memory, and its graphs
+        cache, graphs = self._memory.take(config, self.kv_layout, num_blocks(needed))
         return Run(
             engine_config=config,
             model=self.model,
-            layout=self.kv_layout,
+            cache=cache,
+            graphs=graphs,
             tokenizer=self.tokenizer,
             device=self.device,
             windows=chain([first], self._windows(more or (), most, first.plan)),
-            num_blocks=num_blocks(needed),
-            num_host_blocks=config.swap_space_bytes // bytes_per_block,
             max_model_len=self._longest(requests),
             budget=budget,
             times=self._times,
@@ -149,19 +152,6 @@ class Engine:
                 f"--max-model-len {asked} does not fit: the KV pool has room for {num_blocks} "
                 f"blocks of {size} tokens; the largest that fits is --max-model-len {fits}"
             )
-
-    def _budget(self) -> MemoryBudget:
-        """Return what the pool may take of the memory that it will lie in."""
-        if not self.device.is_gpu:
-            return MemoryBudget.of_host()
-        return gpu_budget(
-            self.model,
-            self.device,
-            layout=self.kv_layout,
-            num_tokens=self.config.max_num_batched_tokens,
-            num_logits=self.config.max_num_seqs,
-            utilization=self.config.gpu_memory_utilization,
-        )
 
     def _windows(
         self, more: Iterable[Seq[Request]], max_blocks: int, after: Plan

@@ -27,7 +27,7 @@ def gpu_budget(
     """
     activations = _measure_step(model, device, layout, num_tokens, num_logits)
     torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device.torch)
+    free, total = torch.cuda.mem_get_info(device.torch_device)
     available = max(free - activations, 0)
     in_use = total - free
     limit = max(int(total * utilization) - in_use - activations, 0)
@@ -59,10 +59,10 @@ def _measure_step(
         decode=None,
         logits_rows=torch.arange(min(num_logits, num_tokens)),
     ).place(device, None)
-    torch.cuda.synchronize(device.torch)
-    torch.cuda.reset_peak_memory_stats(device.torch)
-    before = torch.cuda.memory_allocated(device.torch)
+    torch.cuda.synchronize(device.torch_device)
+    torch.cuda.reset_peak_memory_stats(device.torch_device)
+    before = torch.cuda.memory_allocated(device.torch_device)
     logits = model.logits(batch, cache).float()  # the sampler's copy, where it makes one
-    torch.cuda.synchronize(device.torch)
+    torch.cuda.synchronize(device.torch_device)
     del logits
-    return int(torch.cuda.max_memory_allocated(device.torch) - before)
+    return int(torch.cuda.max_memory_allocated(device.torch_device) - before)

@@ -84,14 +84,15 @@ class KVCache:
         self.layout = layout
         self.block_size = block_size
         host, pinned = torch.device("cpu"), device.is_gpu
-        self.blocks = layout.allocate(num_blocks, block_size, device.torch)
+        self.blocks = layout.allocate(num_blocks, block_size, device.torch_device)
         self.host_blocks = layout.allocate(num_host_blocks, block_size, host, pinned=pinned)
-        scales = layout.allocate_scales(num_blocks, block_size, device.torch)
+        scales = layout.allocate_scales(num_blocks, block_size, device.torch_device)
         host_scales = layout.allocate_scales(num_host_blocks, block_size, host, pinned=pinned)
         # What moves when a block moves: in the pool, and on the host.
         self._memories = [(self.blocks, self.host_blocks)]
         if scales is not None and host_scales is not None:
             self._memories.append((scales, host_scales))
+        self._device = device
         self._kernels = device.kernels
         self._layers = [
             KVLayer(keys, values, None if scales is None else _scales_of(scales[index]))
@@ -102,6 +103,16 @@ class KVCache:
     def num_bytes(self) -> int:
         """Bytes of the pool with its scales, host blocks not counted."""
         return sum(memory.nbytes for memory, _ in self._memories)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool."""
+        return self.blocks.shape[2]
+
+    @property
+    def num_host_blocks(self) -> int:
+        """Blocks on the host to swap out to."""
+        return self.host_blocks.shape[2]
 
     @property
     def bytes_per_block(self) -> int:
@@ -122,9 +133,11 @@ class KVCache:
                     case TransferKind.COPY:
                         self._kernels.copy_blocks(pool, sources, targets)
                     case TransferKind.SWAP_OUT:
-                        self._kernels.swap_blocks(pool, host, sources, targets)
+                        with self._device.aside():
+                            self._kernels.swap_blocks(pool, host, sources, targets)
                     case TransferKind.SWAP_IN:
-                        self._kernels.swap_blocks(host, pool, sources, targets)
+                        with self._device.aside():
+                            self._kernels.swap_blocks(host, pool, sources, targets)
 
 
 def _scales_of(scales: Tensor) -> KVScales:

@@ -124,7 +124,7 @@ class ModelRunner:
             head_dim=layout.head_dim,
             dtype=self._model.dtype,
             cache_dtype=layout.dtype,
-            device=self._device.torch,
+            device=self._device.torch_device,
         )
         return replace(batch, decode=replace(batch.decode, prefixes=work))
 

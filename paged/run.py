@@ -20,7 +20,7 @@ from pagedrun.paged.duplicates import fan_out
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, RowError
 from pagedrun.paged.in_flight import InFlight
-from pagedrun.paged.kv_cache import KVCache, KVLayout
+from pagedrun.paged.kv_cache import KVCache
 from pagedrun.paged.memory import MemoryBudget, peak_resident_bytes
 from pagedrun.paged.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.models.decoder import Decoder
@@ -66,12 +66,11 @@ class Run:
         *,
         engine_config: EngineConfig,
         model: Decoder,
-        layout: KVLayout,
+        cache: KVCache,
+        graphs: DecodeGraphs | None,
         tokenizer: Tokenizer,
         device: Device,
         windows: Iterable[Window],
-        num_blocks: int,
-        num_host_blocks: int,
         max_model_len: int,
         budget: MemoryBudget,
         times: Mapping[str, float],
@@ -86,11 +85,11 @@ class Run:
         self._times = {**times, "plan_s": 0.0}
         self._on_step = on_step
         self._device = device
-        self.pool = BlockPool(num_blocks, config.block_size)
-        self.cache = KVCache(layout, config.block_size, num_blocks, num_host_blocks, device)
+        self.cache = cache
+        self.pool = BlockPool(cache.num_blocks, config.block_size)
         self.scheduler = Scheduler(
             self.pool,
-            SwapSpace(num_host_blocks),
+            SwapSpace(cache.num_host_blocks),
             SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens),
             PreemptionMode(config.preemption_mode),
             planned=self._planned(),
@@ -98,8 +97,8 @@ class Run:
         )
         self.statistics = RunStatistics(
             block_size=config.block_size,
-            num_blocks=num_blocks,
-            bytes_per_token=layout.bytes_per_token,
+            num_blocks=cache.num_blocks,
+            bytes_per_token=cache.layout.bytes_per_token,
             max_model_len=max_model_len,
             achievable_hit_tokens=0,
             num_shared_blocks_planned=0,
@@ -110,7 +109,7 @@ class Run:
             Sampler(eos_token_ids, device),
             device,
             prefix_once=config.prefix_once,
-            graphs=self._graphs(),
+            graphs=graphs,
         )
         self._stop_rule = StopRule(tokenizer, eos_token_ids)
         self._outputs: dict[int, list[SampleOutput]] = {}
@@ -121,17 +120,6 @@ class Run:
         self._num_finished = 0
         self._num_steps = 0
         self._in_flight: deque[InFlight] = deque()
-
-    def _graphs(self) -> DecodeGraphs | None:
-        if not self._device.graphs or self._config.enforce_eager:
-            return None
-        return DecodeGraphs(
-            self._model,
-            self.cache,
-            self._device,
-            prefix_once=self._config.prefix_once,
-            capture=self._device.is_gpu,
-        )
 
     def __iter__(self) -> Iterator[Completion]:
         """Yield one completion per request, as they finish."""
@@ -330,7 +318,7 @@ class Run:
             pool=self.pool.counts,
             times=self._times,
             memory=self._ledger(),
-            device=self._device.torch.type,
+            device=self._device.torch_device.type,
             config=asdict(self._config),
         )
 

@@ -66,6 +66,9 @@ def answers(
     requests = [Request(i, tuple(prompt), params) for i, prompt in enumerate(prompts())]
     run = loaded.start(requests, on_step=lambda _: run.scheduler.check())
     got = {completion.request.index: completion for completion in run}
+    ledger = dict(run.report()["memory"])
+    assert sum(ledger.values()) == 2 * ledger["device_total"], ledger
+    assert min(ledger.values()) >= 0, ledger
     if device.graphs and not config.enforce_eager:
         assert run.captured_shapes, "no decode step was a graph's"
     return [got[index] for index in range(len(requests))]

@@ -34,11 +34,14 @@ class DeviceFacts:
         if not self.device.is_gpu:
             return int(HostMemory.read().available * SHARE_OF_FREE)
         torch.cuda.empty_cache()
-        return int(torch.cuda.mem_get_info(self.device.torch)[0] * SHARE_OF_FREE)
+        return int(torch.cuda.mem_get_info(self.device.torch_device)[0] * SHARE_OF_FREE)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a result says of its device, besides the machine that it is in."""
-        facts: dict[str, Any] = {"type": self.device.torch.type, "cache_bytes": self.cache_bytes}
+        facts: dict[str, Any] = {
+            "type": self.device.torch_device.type,
+            "cache_bytes": self.cache_bytes,
+        }
         if self.device.is_gpu:
             properties = self._properties
             facts |= {
@@ -52,7 +55,7 @@ class DeviceFacts:
 
     @property
     def _properties(self) -> Any:
-        return torch.cuda.get_device_properties(self.device.torch)
+        return torch.cuda.get_device_properties(self.device.torch_device)
 
 
 def largest_cpu_cache(folder: Path) -> int:

@@ -78,8 +78,8 @@ class KernelsBench:
         neighbours = Neighbours()
         say("Measuring a copy and a matrix product")
         with torch.inference_mode():
-            roof = Roof.measure(self.device.torch, self.dtype, stopwatch)
-            contexts = KernelContexts(self.shape, self.device.torch, self.dtype)
+            roof = Roof.measure(self.device.torch_device, self.dtype, stopwatch)
+            contexts = KernelContexts(self.shape, self.device.torch_device, self.dtype)
             self._warm_up(contexts, say)
             parts = self._parts(contexts, stopwatch, roof, say)
         dtype = str(self.dtype).removeprefix("torch.")

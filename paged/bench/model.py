@@ -52,7 +52,7 @@ class BenchModel:
         read = None
         if self.folder is None:
             dtype = choose_dtype(config.dtype, self.config, is_gpu=device.is_gpu)
-            read = self.weights(dtype, device.torch).read
+            read = self.weights(dtype, device.torch_device).read
         return Engine(config, self.config, self.tokenizer(), device, read)
 
     def weights(self, dtype: torch.dtype, device: torch.device | None = None) -> RandomWeights:

@@ -83,7 +83,7 @@ class ThroughputBench:
         if self.against_transformers:
             say("Building the same model in Transformers")
             contenders.append(
-                TransformersPeer(self.model, engine.dtype, self.hf_batch, device.torch)
+                TransformersPeer(self.model, engine.dtype, self.hf_batch, device.torch_device)
             )
         requests = self.workload.requests(self.model.config.vocab_size)
         for contender in contenders:

@@ -41,7 +41,7 @@ class Decoder:
         row_invariant: bool = False,
     ) -> None:
         def tensor(name: str) -> Tensor:
-            return read(name).to(device=device.torch, dtype=dtype)
+            return read(name).to(device=device.torch_device, dtype=dtype)
 
         kernels = device.kernels
 
@@ -54,7 +54,7 @@ class Decoder:
         self._norm = tensor("model.norm.weight")
         self._cos_sin = rotary_table(
             config.rope, config.head_dim, num_positions, config.max_position_embeddings
-        ).to(device.torch)
+        ).to(device.torch_device)
         self._layers = [
             DecoderLayer(config, index, tensor, kernels, row_invariant)
             for index in range(config.num_layers)
