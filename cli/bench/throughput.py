@@ -57,6 +57,7 @@ def throughput(  # one parameter for each flag: this is where Typer reads them f
     kv_cache_dtype: options.KvCacheDtypeFlag = None,
     gpu_memory_utilization: options.GpuMemoryUtilization = None,
     enforce_eager: options.EnforceEager = None,
+    reproducible: options.Reproducible = None,
     max_num_seqs: options.MaxNumSeqs = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,
     prefix_caching: options.PrefixCaching = None,
