@@ -187,7 +187,9 @@ class Engine:
     @property
     def kv_layout(self) -> KVLayout:
         """What a token takes in the pool."""
-        name = choose_kv_dtype_name(self.config.kv_cache_dtype, is_gpu=self.device.is_gpu)
+        dtype = str(self.dtype).removeprefix("torch.")
+        asked = self.config.kv_cache_dtype
+        name = choose_kv_dtype_name(asked, dtype, is_gpu=self.device.is_gpu)
         return self.model.kv_layout(None if name is None else getattr(torch, name))
 
     def _decoder(self, read: ReadTensor) -> Decoder:

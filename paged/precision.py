@@ -47,10 +47,11 @@ def choose_dtype_name(asked: str, config: ModelConfig, *, is_gpu: bool) -> str:
     return "float32"
 
 
-def choose_kv_dtype_name(asked: str, *, is_gpu: bool) -> str | None:
+def choose_kv_dtype_name(asked: str, dtype: str, *, is_gpu: bool) -> str | None:
     """Return the name of the cache's dtype for `--kv-cache-dtype asked`, None for the model's own.
 
-    Raises `UsageError` for a quantised cache on a CPU, whose kernels do not read it.
+    dtype: the model's, a key of `DTYPE_BYTES`. Raises `UsageError` for a quantised cache on a CPU,
+    whose kernels do not read it, and beside a float32 model, whose digits it would throw away.
     """
     if asked == "auto":
         return None
@@ -58,6 +59,11 @@ def choose_kv_dtype_name(asked: str, *, is_gpu: bool) -> str | None:
         raise UsageError(
             f"--kv-cache-dtype {asked} needs a GPU: on a CPU keys and values stay in the model's "
             "dtype; leave it at auto"
+        )
+    if dtype == "float32":
+        raise UsageError(
+            f"--kv-cache-dtype {asked} keeps fewer digits than --dtype float32 is there for; use "
+            "--dtype bfloat16 or float16 with it, or leave it at auto"
         )
     return KV_DTYPES[asked]
 

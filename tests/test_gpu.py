@@ -121,7 +121,7 @@ def test_a_quantised_cache_gives_the_tokens_of_the_reference(
     assert [each.outputs for each in got] == [each.outputs for each in expected]
 
 
-def _whatever_the_device(asked: str, *, is_gpu: bool) -> str | None:
+def _whatever_the_device(asked: str, dtype: str, *, is_gpu: bool) -> str | None:
     return KV_DTYPES.get(asked)
 
 

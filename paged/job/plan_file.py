@@ -176,7 +176,7 @@ class _FilePlan:
 def _kv_shape(config: EngineConfig, model: ModelConfig) -> KVShape:
     is_gpu = config.device == "cuda"
     dtype = choose_dtype_name(config.dtype, model, is_gpu=is_gpu)
-    if choose_kv_dtype_name(config.kv_cache_dtype, is_gpu=is_gpu) is not None:
+    if choose_kv_dtype_name(config.kv_cache_dtype, dtype, is_gpu=is_gpu) is not None:
         dtype = config.kv_cache_dtype
     return KVShape(
         num_vectors=2 * model.num_layers * model.num_kv_heads,
