@@ -64,7 +64,7 @@ def prefill_attention(
         return out
     on = chip.chip_of(q.device)
     rows_of_a_chunk = triton.cdiv(num_tokens, num_chunks) * group
-    tile = tile_for(head_dim, q.dtype, scales is not None, rows_of_a_chunk, on)
+    tile = tile_for(head_dim, group, q.dtype, scales is not None, rows_of_a_chunk, on)
     tile_tokens = tile.num_rows // group
     _prefill_attention[(num_tokens // tile_tokens + num_chunks, num_kv_heads)](
         q,
@@ -100,9 +100,15 @@ def prefill_attention(
 
 
 def tile_for(
-    head_dim: int, dtype: torch.dtype, is_quantised: bool, rows_of_a_chunk: int, on: Chip
+    head_dim: int,
+    group: int,
+    dtype: torch.dtype,
+    is_quantised: bool,
+    rows_of_a_chunk: int,
+    on: Chip,
 ) -> Tile:
-    """Return the tile of a chip for heads of this size and chunks of so many rows each.
+    """Return the tile of a chip for heads of this size, `group` of them to a kv head, and chunks of
+    so many rows each.
 
     The sizes are the largest that compile without spilling registers. On an sm_90, chunks of few
     rows take a smaller tile. It changes no byte: keys come in the same tiles, and a row's products
@@ -111,16 +117,17 @@ def tile_for(
     tiles out in other ways, so there all chunks take the same.
     """
     width = triton.next_power_of_2(head_dim)
+    is_uneven = group & (group - 1) != 0  # rows of a tile that are nobody's
     if dtype == torch.float32:  # no tensor cores: registers hold what is multiplied
-        return Tile(32, 16 if width > 128 else 32, 8, 1)
+        return Tile(32, 16 if width > 128 or is_uneven else 32, 8, 1)
     if on.backend == "hip":
         return Tile(64 if width > 128 else 128, 32, 4, 2)
     if width > 128:
         return Tile(64, 32, 8, 2)
     if on.arch == 80 and width == 128:
         # There is no float8 type: its codes are taken apart in registers. Masks of padded heads
-        # take some too.
-        needs_room = is_quantised or head_dim < width
+        # and of rows that are nobody's take some too.
+        needs_room = is_quantised or head_dim < width or is_uneven
         return Tile(64, 32, 4, 2) if needs_room else Tile(128, 32, 8, 3)
     return Tile(64, 64, 4, 2) if on.arch == 90 and rows_of_a_chunk <= 64 else Tile(128, 64, 8, 3)
 

@@ -213,10 +213,11 @@ def test_chunk_alone_equals_chunk_in_batch(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_quantised", [False, True])
 @pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+@pytest.mark.parametrize("group", [1, 7])
 def test_few_rows_take_a_smaller_tile_with_the_same_keys(
-    head_dim: int, is_quantised: bool, dtype: torch.dtype, chip: Chip
+    group: int, head_dim: int, is_quantised: bool, dtype: torch.dtype, chip: Chip
 ) -> None:
-    few, many = (tile_for(head_dim, dtype, is_quantised, rows, chip) for rows in (4, 4096))
+    few, many = (tile_for(head_dim, group, dtype, is_quantised, rows, chip) for rows in (4, 4096))
     assert few.num_keys == many.num_keys
     assert MAX_GROUP <= few.num_rows <= many.num_rows
     # Warps have as many rows each, so that a product is made by the same instructions.
