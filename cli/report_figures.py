@@ -171,10 +171,13 @@ def _events(report: Mapping[str, Any]) -> list[Figure]:
     ]
 
 
-def sparkline(values: Sequence[float], num_chars: int) -> str:
-    """Return at most `num_chars` bars, the largest values of equal stretches of `values`."""
+def sparkline(values: Sequence[float], num_chars: int, top: float = 0) -> str:
+    """Return at most `num_chars` bars, the largest values of equal stretches of `values`.
+
+    A full bar stands for the largest of them, or for `top` if that is more.
+    """
     num_bars = min(num_chars, len(values))
-    top = max(*values, 1)
+    top = max(*values, top, 1)
     bars = []
     for bar in range(num_bars):
         stretch = values[bar * len(values) // num_bars : (bar + 1) * len(values) // num_bars]

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench import flags, kernels, prefix, throughput
+from pagedrun.cli.bench import flags, kernels, memory, prefix, throughput
 from pagedrun.paged.errors import UsageError
 
 LAYERS = 2
@@ -20,6 +20,7 @@ app = typer.Typer(help=HELP, invoke_without_command=True, rich_markup_mode="rich
 app.command(name="throughput", help=throughput.HELP)(throughput.throughput)
 app.command(name="prefix", help=prefix.HELP)(prefix.prefix)
 app.command(name="kernels", help=kernels.HELP)(kernels.kernels)
+app.command(name="memory", help=memory.HELP)(memory.memory)
 
 
 @app.callback()
@@ -47,6 +48,7 @@ def _short_benches() -> dict[str, Any]:
     """Return every benchmark in a form that takes seconds rather than minutes."""
     from pagedrun.cli.bench.kernels import short_kernels_bench
     from pagedrun.cli.bench.setting import comparison
+    from pagedrun.paged.bench.memory import MemoryBench
     from pagedrun.paged.bench.model import BenchModel
     from pagedrun.paged.bench.prefix import PrefixBench
     from pagedrun.paged.bench.throughput import ThroughputBench
@@ -63,4 +65,5 @@ def _short_benches() -> dict[str, Any]:
         ),
         "prefix": PrefixBench(model, (0, 512, 2048), (1, 16, 64), budget_s=60.0),
         "kernels": short_kernels_bench(),
+        "memory": MemoryBench(),
     }

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pagedrun.cli.sizes import parse_size
 from pagedrun.paged.models.shapes import SHAPE_NAMES
 
 DEFAULT_SHAPE = "qwen3-0.6b"
@@ -15,6 +16,16 @@ class Peer(StrEnum):
     """Other programs that can run the same rows."""
 
     TRANSFORMERS = "transformers"
+
+
+class StoredDtype(StrEnum):
+    """In what keys and values can be stored."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FP8 = "fp8"
+    INT8 = "int8"
 
 
 def _flag(name: str, help_text: str, panel: str, **settings: Any) -> Any:
@@ -163,6 +174,83 @@ KernelPrefixes = Annotated[
 KernelGroups = Annotated[str | None, _sizes("group", "Prefix: rows that share them.", "8,64,256")]
 Chunks = Annotated[str | None, _sizes("chunk", "Prefill: tokens of the chunk.", "128,512,2048")]
 Befores = Annotated[str | None, _sizes("before", "Prefill: tokens before the chunk.", "0,4096")]
+_LENGTHS = "Requests"
+MemoryShape = Annotated[
+    str | None,
+    _flag(
+        "shape",
+        f"A known model's layers and heads: {', '.join(SHAPE_NAMES)}.",
+        _MODEL,
+        metavar="NAME",
+        shown="32 layers of 32 kv heads of 128",
+    ),
+]
+MemoryLayers = Annotated[
+    int | None, _flag("layers", "Layers.", _MODEL, metavar="N", min=1, shown="the shape's")
+]
+MemoryDtype = Annotated[
+    StoredDtype | None,
+    _flag("dtype", "In what keys and values are stored.", _MODEL, shown="the model's, or float16"),
+]
+Requests = Annotated[
+    str,
+    _flag(
+        "requests",
+        "Requests in flight at once; the most of them also come and go.",
+        _LENGTHS,
+        metavar="N,N",
+        shown="10,25,50,100,200",
+    ),
+]
+Mean = Annotated[
+    float, _flag("mean", "Tokens of a request.", _LENGTHS, metavar="N", min=0.0, shown=500)
+]
+Std = Annotated[
+    float, _flag("std", "Their standard deviation.", _LENGTHS, metavar="N", min=0.0, shown=200)
+]
+MinLen = Annotated[
+    int, _flag("min-len", "The least of them.", _LENGTHS, metavar="N", min=1, shown=200)
+]
+MaxLen = Annotated[
+    int,
+    _flag(
+        "max-len",
+        "The most, and what contiguous reservation takes for each request.",
+        _LENGTHS,
+        metavar="N",
+        min=1,
+        shown=2048,
+    ),
+]
+SystemTokens = Annotated[
+    int,
+    _flag("shared", "Tokens of a system prompt; 0: none.", _LENGTHS, metavar="N", min=0, shown=200),
+]
+Seed = Annotated[
+    int, _flag("seed", "What lengths are drawn with.", _LENGTHS, metavar="N", min=0, shown=0)
+]
+MemoryBlockSize = Annotated[
+    int,
+    _flag(
+        "block-size",
+        "Tokens in a block of KV memory; others are shown beside it.",
+        _LENGTHS,
+        metavar="N",
+        min=1,
+        shown=16,
+    ),
+]
+MemoryBytes = Annotated[
+    int | None,
+    _flag(
+        "kv-cache-memory-bytes",
+        "Memory in which requests come and go.",
+        _LENGTHS,
+        parser=parse_size,
+        metavar="SIZE",
+        shown="what 10 contiguous requests take",
+    ),
+]
 
 Against = Annotated[
     Peer | None,

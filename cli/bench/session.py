@@ -11,6 +11,7 @@ from pagedrun.cli.bench.kernels_sheets import (
     describe_sizes,
     kernels_sheets,
 )
+from pagedrun.cli.bench.memory_sheets import describe_requests, describe_token, memory_sheets
 from pagedrun.cli.bench.prefix_sheets import describe_sweep, prefix_sheets
 from pagedrun.cli.bench.publish import (
     check_save,
@@ -32,8 +33,14 @@ _DESCRIBED: dict[str, dict[str, Describe]] = {
     "throughput": {"model": describe_model, "rows": describe_rows},
     "prefix": {"model": describe_model, "rows": describe_sweep},
     "kernels": {"layer": describe_shape, "sizes": describe_sizes, "roof": describe_roof},
+    "memory": {"token": describe_token, "requests": describe_requests},
 }
-_SHEETS = {"throughput": throughput_sheets, "prefix": prefix_sheets, "kernels": kernels_sheets}
+_SHEETS = {
+    "throughput": throughput_sheets,
+    "prefix": prefix_sheets,
+    "kernels": kernels_sheets,
+    "memory": memory_sheets,
+}
 
 
 class Session:

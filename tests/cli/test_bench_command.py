@@ -14,7 +14,9 @@ from pagedrun.cli.bench.kernels_sheets import kernels_sheets
 from pagedrun.cli.bench.setting import changed_setting, comparison, lengths, numbers
 from pagedrun.cli.main import main
 from pagedrun.paged.bench.lengths import Lengths
+from pagedrun.paged.bench.memory import MemoryBench
 from pagedrun.paged.bench.model import BenchModel
+from pagedrun.paged.bench.normal_lengths import NormalLengths
 from pagedrun.paged.bench.prefix import Mode, PrefixBench
 from pagedrun.paged.bench.throughput import Comparison, ThroughputBench
 from pagedrun.paged.bench.workload import Workload
@@ -226,7 +228,9 @@ class TestKernels:
 def test_without_a_command_a_short_run_of_all(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert {name: each.repeat for name, each in app._short_benches().items()} == {
+    benches = app._short_benches()
+    assert benches.pop("memory") == MemoryBench()
+    assert {name: each.repeat for name, each in benches.items()} == {
         "throughput": 3,
         "prefix": 2,
         "kernels": 5,
@@ -236,6 +240,7 @@ def test_without_a_command_a_short_run_of_all(
         "throughput": ThroughputBench(model, Workload(2, 16, 4, 3), flags),
         "prefix": PrefixBench(model, (16,), (2,), output=3, flags=flags),
         "kernels": kernels_bench({**KERNELS, "contexts": "40", "only": "decode"}),
+        "memory": MemoryBench(counts=(4, 12), lengths=NormalLengths(20, 8, 4, 64)),
     }
     monkeypatch.setattr(app, "_short_benches", lambda: short)
     status, out, err = bench("--json")
@@ -245,9 +250,11 @@ def test_without_a_command_a_short_run_of_all(
         "throughput": "throughput",
         "prefix": "prefix",
         "kernels": "kernels",
+        "memory": "memory",
     }
     assert "Rows per second" in err
     assert "Decode attention" in err
+    assert "12 requests that come and go" in err
 
 
 class TestRefusals:
@@ -351,7 +358,7 @@ def test_numbers_are_listed_once() -> None:
     assert numbers("4, 1,4", "--group") == [4, 1]
 
 
-@pytest.mark.parametrize("command", [[], ["throughput"], ["prefix"], ["kernels"]])
+@pytest.mark.parametrize("command", [[], ["throughput"], ["prefix"], ["kernels"], ["memory"]])
 def test_help_imports_nothing_heavy(command: list[str]) -> None:
     code = (
         "import sys\n"
@@ -382,6 +389,9 @@ def test_every_flag_is_named_in_full_at_80_columns(
         "kernels": "--shape --heads --kv-heads --head-dim --block-size --device --dtype --context "
         "--batch --prefix --group --chunk --before --full --only --repeat --budget --save --json "
         "--quiet",
+        "memory": "--shape --model --revision --layers --kv-heads --head-dim --dtype --requests "
+        "--mean --std --min-len --max-len --shared --seed --block-size --kv-cache-memory-bytes "
+        "--save --json --quiet",
     }
     for command, names in flags.items():
         status, out, _ = bench(command, "--help")
