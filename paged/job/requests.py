@@ -8,7 +8,7 @@ from typing import Any
 from pagedrun.paged.errors import RowError
 from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts import Prompt, PromptBuilder
-from pagedrun.paged.job.row import Row, at_line
+from pagedrun.paged.job.row import LINE, Row, at_line
 from pagedrun.paged.request import Request
 
 ENCODE_BATCH_ROWS = 512
@@ -41,6 +41,7 @@ class JobRow:
     request: Request | None
     error: RowError | None
     num_prompt_tokens: int = 0
+    unit: str = LINE  # what `line` counts
     clamped: bool = False  # max_tokens was cut to the room that the prompt leaves
 
 
@@ -125,6 +126,7 @@ class RequestBuilder:
             request=outcome if isinstance(outcome, Request) else None,
             error=at_line(outcome, row.line) if isinstance(outcome, RowError) else None,
             num_prompt_tokens=0 if isinstance(ids, RowError) else len(ids),
+            unit=row.unit,
             clamped=clamped,
         )
 
