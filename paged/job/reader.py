@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from pagedrun.paged.errors import UsageError
+from pagedrun.paged.job.inputs.array_source import ArraySource
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
+from pagedrun.paged.job.inputs.csv_source import CsvSource
 from pagedrun.paged.job.inputs.line_source import LineSource, prompt_line
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.inputs.unpacked_stream import PACKINGS, UnpackedStream
 
 STDIN = "-"
 DEFAULT_MAX_LINE_BYTES = 64 * 2**20
-TEXT_SUFFIXES = (".jsonl", ".txt")
+TEXT_SUFFIXES = (".jsonl", ".json", ".csv", ".txt")
 
 
 @contextmanager
@@ -66,6 +68,10 @@ def _text_source(
     suffix, _ = _suffixes(name)
     if suffix == ".txt":
         return LineSource(stream, name, max_line_bytes, parse=prompt_line, packed=packed)
+    if suffix == ".json":
+        return ArraySource(CountedStream(stream), name, max_line_bytes, packed)
+    if suffix == ".csv":
+        return CsvSource(CountedStream(stream), name, max_line_bytes, packed)
     return LineSource(stream, name, max_line_bytes, packed=packed)
 
 
