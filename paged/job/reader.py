@@ -5,7 +5,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -13,13 +13,17 @@ from pagedrun.paged.errors import UsageError
 from pagedrun.paged.job.inputs.array_source import ArraySource
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.csv_source import CsvSource
+from pagedrun.paged.job.inputs.dataset_source import SAVED_FILES, DatasetSource
+from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX, HubName
 from pagedrun.paged.job.inputs.line_source import LineSource, prompt_line
+from pagedrun.paged.job.inputs.parquet_source import ParquetSource
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.inputs.unpacked_stream import PACKINGS, UnpackedStream
 
 STDIN = "-"
 DEFAULT_MAX_LINE_BYTES = 64 * 2**20
 TEXT_SUFFIXES = (".jsonl", ".json", ".csv", ".txt")
+PARQUET = ".parquet"
 
 
 @contextmanager
@@ -32,25 +36,25 @@ def open_rows(name: str, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> Iterat
     if name == STDIN:
         yield LineSource(sys.stdin.buffer, name, max_line_bytes, can_drain=False)
         return
+    if name.startswith(HUB_PREFIX):
+        yield DatasetSource.from_hub(name, max_line_bytes)
+        return
     mode = _mode(name)
     if stat.S_ISDIR(mode):
-        raise UsageError(f"{name} is a folder; {_what_is_read()}")
-    suffix, packing = _suffixes(name)
-    if stat.S_ISREG(mode) and suffix not in TEXT_SUFFIXES:
-        raise UsageError(f"{name}: {_what_is_read()}")
-    with ExitStack() as stack:
-        file = stack.enter_context(_open(name))
-        if not stat.S_ISREG(mode):
-            yield LineSource(file, name, max_line_bytes, can_drain=False)
-            return
-        packed = CountedStream(file) if packing else None
-        yield _text_source(_unpacked(file, packed, name, packing), packed, name, max_line_bytes)
+        if not any(Path(name, saved).is_file() for saved in SAVED_FILES):
+            raise UsageError(f"{name} is a folder that save_to_disk did not write; {_what_is()}")
+        yield DatasetSource.from_folder(name, max_line_bytes)
+        return
+    with _open(name) as file:
+        yield _file_source(file, name, max_line_bytes, is_regular=stat.S_ISREG(mode))
 
 
 def input_stem(name: str) -> str:
     """Return what the default output is named after."""
     if name == STDIN:
         return "stdin"
+    if name.startswith(HUB_PREFIX):
+        return HubName.parse(name).stem
     path = Path(name)
     if path.is_dir():
         return path.resolve().name
@@ -58,21 +62,27 @@ def input_stem(name: str) -> str:
 
 
 def is_repeatable(name: str) -> bool:
-    """Whether the input can be read a second time."""
-    return name != STDIN and Path(name).is_file()
+    """Whether the input can be read a second time, and without a download."""
+    return name != STDIN and (Path(name).is_file() or Path(name).is_dir())
 
 
-def _text_source(
-    stream: BinaryIO, packed: CountedStream | None, name: str, max_line_bytes: int
-) -> RowSource:
-    suffix, _ = _suffixes(name)
+def _file_source(file: BinaryIO, name: str, max_line_bytes: int, *, is_regular: bool) -> RowSource:
+    if not is_regular:
+        return LineSource(file, name, max_line_bytes, can_drain=False)
+    suffix, packing = _suffixes(name)
+    if suffix == PARQUET and not packing:
+        return ParquetSource(file, name, max_line_bytes)
+    packed = CountedStream(file) if packing else None
+    stream = file if packed is None else _unpacked(packed, name, packing)
+    if suffix == ".jsonl":
+        return LineSource(stream, name, max_line_bytes, packed=packed)
     if suffix == ".txt":
         return LineSource(stream, name, max_line_bytes, parse=prompt_line, packed=packed)
     if suffix == ".json":
         return ArraySource(CountedStream(stream), name, max_line_bytes, packed)
     if suffix == ".csv":
         return CsvSource(CountedStream(stream), name, max_line_bytes, packed)
-    return LineSource(stream, name, max_line_bytes, packed=packed)
+    raise UsageError(f"{name} is of no kind known by its name; {_what_is()}")
 
 
 def _suffixes(name: str) -> tuple[str, str]:
@@ -84,9 +94,7 @@ def _suffixes(name: str) -> tuple[str, str]:
     return packing, ""
 
 
-def _unpacked(file: BinaryIO, packed: CountedStream | None, name: str, packing: str) -> BinaryIO:
-    if packed is None:
-        return file
+def _unpacked(packed: CountedStream, name: str, packing: str) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(UnpackedStream(packed, name, packing), 1 << 16))
 
 
@@ -109,8 +117,8 @@ def _unreadable(name: str, error: OSError | ValueError) -> UsageError:
     return UsageError(f"{name}: cannot be read ({reason}); check the path")
 
 
-def _what_is_read() -> str:
+def _what_is() -> str:
     return (
-        f"what is read is {', '.join(TEXT_SUFFIXES)}, each also with {' or '.join(PACKINGS)}; "
-        f"or pass - and pipe JSONL in"
+        f"what is read is {', '.join(TEXT_SUFFIXES)} (each also with {' or '.join(PACKINGS)}), "
+        f"{PARQUET}, a save_to_disk folder, hf:NAME:SPLIT, and JSONL piped into -"
     )

@@ -212,7 +212,10 @@ def test_the_reader_knows_size_and_digest_of_what_it_read() -> None:
 def test_other_suffixes_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b'{"prompt":"a"}\n')
-    with pytest.raises(UsageError, match=r"what is read is \.jsonl"), open_rows(str(path)):
+    with (
+        pytest.raises(UsageError, match=r"what is read is \.jsonl, .*hf:NAME"),
+        open_rows(str(path)),
+    ):
         pass
 
 
