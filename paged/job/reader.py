@@ -72,6 +72,8 @@ def _file_source(file: BinaryIO, name: str, max_line_bytes: int, *, is_regular: 
     suffix, packing = _suffixes(name)
     if suffix == PARQUET and not packing:
         return ParquetSource(file, name, max_line_bytes)
+    if suffix not in TEXT_SUFFIXES:
+        raise UsageError(f"{name} is of no kind known by its name; {_what_is()}")
     packed = CountedStream(file) if packing else None
     stream = file if packed is None else _unpacked(packed, name, packing)
     if suffix == ".jsonl":
@@ -80,9 +82,7 @@ def _file_source(file: BinaryIO, name: str, max_line_bytes: int, *, is_regular: 
         return LineSource(stream, name, max_line_bytes, parse=prompt_line, packed=packed)
     if suffix == ".json":
         return ArraySource(CountedStream(stream), name, max_line_bytes, packed)
-    if suffix == ".csv":
-        return CsvSource(CountedStream(stream), name, max_line_bytes, packed)
-    raise UsageError(f"{name} is of no kind known by its name; {_what_is()}")
+    return CsvSource(CountedStream(stream), name, max_line_bytes, packed)
 
 
 def _suffixes(name: str) -> tuple[str, str]:
