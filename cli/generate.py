@@ -9,15 +9,20 @@ from pagedrun.cli import exits, options
 
 HELP = """Answer every row of INPUT: one output row each, and a memory report at the end.
 
-A row is a JSON object with "prompt", "messages" or "prompt_token_ids". It may have an "id" and \
-sampling parameters of its own; other columns come back under "input".
+A row has a column "prompt", "messages" or "prompt_token_ids". It may have an "id" and sampling \
+parameters of its own; other columns come back under "input". Rows are the lines of a .jsonl \
+file, the elements of a .json array, the records of a .csv file with a header, of a .parquet file \
+or of a dataset (a save_to_disk folder, or hf:NAME@CONFIG:SPLIT from the hub or its cache); in \
+a .txt file each line is a prompt. Rows of OpenAI batch files are answered in OpenAI's format.
 
 Examples:
 
   pagedrun generate prompts.jsonl
   pagedrun generate prompts.jsonl -o answers.jsonl --model ./model --max-tokens 64
   pagedrun generate rows.jsonl --prompt-template "Translate: {{ text }}"
-  zcat rows.jsonl.gz | pagedrun generate - -o - > answers.jsonl
+  pagedrun generate rows.csv.gz --prompt-field question
+  pagedrun generate hf:openai/gsm8k@main:test --prompt-field question --limit 100
+  pagedrun generate - -o - < rows.jsonl > answers.jsonl
 
 Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, 4 stopped early, \
 130 or 143 interrupted.

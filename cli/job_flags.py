@@ -12,7 +12,7 @@ from pagedrun.paged.hub import resolve_model
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.output_file import STDOUT
 from pagedrun.paged.job.prompts import PromptConfig
-from pagedrun.paged.job.reader import STDIN
+from pagedrun.paged.job.reader import input_stem
 from pagedrun.paged.job.template import PromptTemplate
 from pagedrun.paged.sampling import FIELD_NAMES, SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
@@ -50,8 +50,7 @@ def job_config(given: Mapping[str, Any]) -> JobConfig:
 
 def default_output(input_name: str) -> str:
     """Return where answers go if the user does not say: the input's stem, in this folder."""
-    stem = "stdin" if input_name == STDIN else Path(input_name).stem
-    return f"{stem}{OUTPUT_SUFFIX}"
+    return f"{input_stem(input_name)}{OUTPUT_SUFFIX}"
 
 
 def text_or_file(value: str | None, flag: str) -> str | None:

@@ -45,7 +45,11 @@ _FILES, _MODEL, _PROMPTS, _MEMORY = "Files", "Model", "Prompts", "Memory and bat
 
 InputName = Annotated[
     str,
-    typer.Argument(metavar="INPUT", help="Rows to answer: a .jsonl file, or - for JSONL on stdin."),
+    typer.Argument(
+        metavar="INPUT",
+        help="Rows to answer: .jsonl, .json, .csv or .txt (each also with .gz or .zst), .parquet, "
+        "a save_to_disk folder, hf:NAME, or - for JSONL on stdin.",
+    ),
 ]
 Output = Annotated[
     str | None,

@@ -16,7 +16,7 @@ from pagedrun.paged.job.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output_file import OutputError, OutputFile
 from pagedrun.paged.job.output_row import answered_row, failed_row
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare
-from pagedrun.paged.job.reader import open_input
+from pagedrun.paged.job.reader import open_rows
 from pagedrun.paged.job.report_file import empty_engine_report, job_report
 from pagedrun.paged.job.requests import JobRow
 from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
@@ -56,8 +56,8 @@ def run_job(
         try:
             if config.ordered and not output.is_regular:
                 raise UsageError("--ordered sorts the output at the end; name a file with -o")
-            with open_input(config.input) as stream:
-                prepared = prepare(config, stream, listener, open_model or _open_local)
+            with open_rows(config.input, config.max_line_bytes) as source:
+                prepared = prepare(config, source, listener, open_model or _open_local)
                 return _Job(config, listener, guard, prepared).run(output)
         finally:
             output.close()
@@ -159,7 +159,7 @@ class _Job:
             if completion.error is not None and not warned:
                 warned = True  # once: there may be thousands, and each row says its own
                 self._listener.on_warning(
-                    f"row {row.id!r}, line {row.line}, cannot be answered: {completion.error}"
+                    f"row {row.id!r}, {row.unit} {row.line}, cannot be answered: {completion.error}"
                 )
             writer.write(answered_row(row, completion))
             self._tally.note_completion(row, completion)

@@ -24,6 +24,14 @@ def parse_object(text: str) -> dict[str, Any]:
     JSON object, `duplicate_key`, `invalid_unicode` for half of a surrogate pair, `invalid_param`
     for a sampling field that is no finite number.
     """
+    value = parse_value(text)
+    if not isinstance(value, dict):
+        raise _invalid(f"expected an object, found {_json_type(value)}")
+    return value
+
+
+def parse_value(text: str) -> Any:
+    """Return the JSON value that `text` holds; raises as `parse_object` does."""
     reader = _StrictReader()
     try:
         value = json.loads(
@@ -40,8 +48,6 @@ def parse_object(text: str) -> dict[str, Any]:
         raise _invalid("an integer has too many digits") from error
     if reader.saw_non_finite:
         raise _invalid("NaN, Infinity and numbers beyond a double are not allowed")
-    if not isinstance(value, dict):
-        raise _invalid(f"expected an object, found {_json_type(value)}")
     if _is_too_deep(text):
         raise _invalid(f"nested deeper than {MAX_DEPTH} levels")
     if "\\u" in text:  # strict UTF-8 has no surrogates, so only an escape can bring one in
@@ -118,7 +124,7 @@ def _is_too_deep(text: str) -> bool:
     return False
 
 
-def _refuse_lone_surrogates(value: dict[str, Any]) -> None:
+def _refuse_lone_surrogates(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:

@@ -4,13 +4,13 @@ Text mode and `splitlines()` also split at a lone carriage return, U+2028 and U+
 stand inside a JSON string.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from pagedrun.paged.job.inputs.counted_stream import CHUNK_BYTES, CountedStream
+
 BOM = b"\xef\xbb\xbf"
-SKIP_BYTES = 1 << 16
 JSON_BLANKS = b" \t\r\n"
 
 
@@ -28,7 +28,7 @@ class Line:
         return self.data is not None and not self.data.strip(JSON_BLANKS)
 
 
-class LineReader:
+class LineReader(CountedStream):
     """The lines of `stream`, with the size and SHA-256 of the bytes read so far.
 
     A line longer than `max_line_bytes` is skipped in constant memory. One carriage return before
@@ -36,27 +36,15 @@ class LineReader:
     """
 
     def __init__(self, stream: BinaryIO, max_line_bytes: int) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._max_line_bytes = max_line_bytes
-        self._sha256 = hashlib.sha256()
-        self.num_bytes = 0
-
-    @property
-    def sha256(self) -> str:
-        """Return the hexadecimal digest of the bytes read so far."""
-        return self._sha256.hexdigest()
-
-    def drain(self) -> None:
-        """Read to the end, so that size and digest are those of the whole stream."""
-        while self._read(SKIP_BYTES):
-            pass
 
     def __iter__(self) -> Iterator[Line]:
         number = 0
         while True:
             offset = self.num_bytes
             # Room for a byte order mark and "\r\n", so that the limit counts the text alone.
-            data = self._readline(self._max_line_bytes + len(BOM) + 2)
+            data = self.readline(self._max_line_bytes + len(BOM) + 2)
             if not data:
                 return
             number += 1
@@ -67,22 +55,11 @@ class LineReader:
             text = _without_end(data)
             if len(text) > self._max_line_bytes:
                 while not ended:
-                    data = self._readline(SKIP_BYTES)
+                    data = self.readline(CHUNK_BYTES)
                     ended = not data or data.endswith(b"\n")
                 yield Line(number, offset, None)
             else:
                 yield Line(number, offset, text)
-
-    def _readline(self, limit: int) -> bytes:
-        return self._count(self._stream.readline(limit))
-
-    def _read(self, limit: int) -> bytes:
-        return self._count(self._stream.read(limit))
-
-    def _count(self, data: bytes) -> bytes:
-        self._sha256.update(data)
-        self.num_bytes += len(data)
-        return data
 
 
 def _without_end(data: bytes) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 from pagedrun._version import __version__
 from pagedrun.paged.errors import ModelError
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.input_digest import InputDigest
 
 DEFAULT_ORIGIN = "default"
 
@@ -21,15 +22,6 @@ class JobStatus(StrEnum):
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class InputDigest:
-    """The bytes that were read. `whole` is false if `limit` ended the reading of a stream."""
-
-    num_bytes: int
-    sha256: str
-    whole: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,12 @@
-"""The output row: one JSON object with the same keys whatever became of the row."""
+"""The output row: one JSON object with the same keys whatever became of the row.
+
+Rows of an OpenAI batch file are answered in that format instead.
+"""
 
 from typing import Any
 
 from pagedrun.paged.errors import RowError
+from pagedrun.paged.job.batch_row import BROKEN, REFUSED, answered_call, failed_call
 from pagedrun.paged.job.requests import JobRow
 from pagedrun.paged.job.row import at_line
 from pagedrun.paged.request import Completion, FinishReason, SampleOutput
@@ -11,7 +15,9 @@ from pagedrun.paged.request import Completion, FinishReason, SampleOutput
 def answered_row(row: JobRow, completion: Completion) -> dict[str, Any]:
     """Return the output row for what the engine said, be it answers or an error."""
     if completion.error is not None:
-        return failed_row(row, completion.error)
+        return failed_row(row, completion.error, BROKEN)
+    if row.call is not None:
+        return answered_call(row.call, row.index, row.num_prompt_tokens, completion)
     first = completion.outputs[0]
     result = _common(row)
     result["text"] = first.text
@@ -24,10 +30,13 @@ def answered_row(row: JobRow, completion: Completion) -> dict[str, Any]:
     return result
 
 
-def failed_row(row: JobRow, error: RowError) -> dict[str, Any]:
-    """Return the output row for a row that has no answer."""
+def failed_row(row: JobRow, error: RowError, status_code: int = REFUSED) -> dict[str, Any]:
+    """Return the output row for a row that has no answer; a `BatchCall` has a status code too."""
+    error = at_line(error, row.line)
+    if row.call is not None:
+        return failed_call(row.call, row.index, status_code, error)
     result = _common(row)
-    result["error"] = at_line(error, row.line).to_dict()
+    result["error"] = error.to_dict()
     return result
 
 

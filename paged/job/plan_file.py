@@ -17,7 +17,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import EngineLike
 from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.prepare import Prepared, prepare
-from pagedrun.paged.job.reader import STDIN, open_input
+from pagedrun.paged.job.reader import is_repeatable, open_rows
 from pagedrun.paged.job.requests import JobRow
 from pagedrun.paged.job.row_sample import sample_rows
 from pagedrun.paged.job.template_advice import TemplateAdvisor
@@ -80,14 +80,14 @@ class _FilePlan:
 
     def run(self) -> dict[str, Any]:
         config = self._config
-        with open_input(config.input) as stream:
-            prepared = prepare(config, stream, self._listener, PlanModel)
+        with open_rows(config.input, config.max_line_bytes) as source:
+            prepared = prepare(config, source, self._listener, PlanModel)
             self._lap("encode_s")
             forecast = self._simulate(prepared)
         model = prepared.model
         assert isinstance(model, PlanModel)
         advice = None
-        if config.input != STDIN and Path(config.input).is_file():
+        if is_repeatable(config.input):
             self._listener.on_phase(Phase.PLAN)
             rows = sample_rows(config)
             advisor = TemplateAdvisor(config.prompts, config.sampling, model.tokenizer)

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
 
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.input_digest import InputDigest
+from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.interfaces import ModelOpener, ModelShape, OpenModel
 from pagedrun.paged.job.listener import JobListener, Phase
-from pagedrun.paged.job.manifest import InputDigest
 from pagedrun.paged.job.output_file import STDOUT
 from pagedrun.paged.job.prompts import PromptBuilder
 from pagedrun.paged.job.reader import STDIN
@@ -35,11 +35,11 @@ class Prepared:
 
 
 def prepare(
-    config: JobConfig, stream: BinaryIO, listener: JobListener, open_model: ModelOpener
+    config: JobConfig, source: RowSource, listener: JobListener, open_model: ModelOpener
 ) -> Prepared:
     """Read and encode the first window. Raises `UsageError` for what concerns all rows."""
     listener.on_phase(Phase.READ)
-    windows = RowWindows(stream, config)
+    windows = RowWindows(source, config)
     ids = UniqueIds(config.input)
     rows = windows.read()
     ids.refuse_repeated(rows)
@@ -105,7 +105,7 @@ def _warn(rows: Sequence[JobRow], max_model_len: int, listener: JobListener) -> 
         first = refused[0]
         listener.on_warning(
             f"{len(refused)} of {len(rows)} rows cannot be asked; "
-            f"the first is line {first.line}: {first.error}"
+            f"the first is {first.unit} {first.line}: {first.error}"
         )
     num_clamped = sum(row.clamped for row in rows)
     if num_clamped:

@@ -1,105 +1,124 @@
-"""Rows of a JSONL input. What a line holds never stops the run: a bad one is a failed row."""
+"""Which reader reads an input: chosen by its name, here and nowhere else."""
 
-import hashlib
+import io
 import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
-from pagedrun.paged.errors import RowError, UsageError
-from pagedrun.paged.job.json_line import parse_object
-from pagedrun.paged.job.lines import Line, LineReader
-from pagedrun.paged.job.row import Row, at_line, default_id, row_id
+from pagedrun.paged.errors import UsageError
+from pagedrun.paged.job.inputs.array_source import ArraySource
+from pagedrun.paged.job.inputs.counted_stream import CountedStream
+from pagedrun.paged.job.inputs.csv_source import CsvSource
+from pagedrun.paged.job.inputs.dataset_source import SAVED_FILES, DatasetSource
+from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX, HubName
+from pagedrun.paged.job.inputs.line_source import LineSource, prompt_line
+from pagedrun.paged.job.inputs.parquet_source import ParquetSource
+from pagedrun.paged.job.inputs.row_source import RowSource
+from pagedrun.paged.job.inputs.unpacked_stream import PACKINGS, UnpackedStream
 
 STDIN = "-"
 DEFAULT_MAX_LINE_BYTES = 64 * 2**20
-SUFFIX = ".jsonl"
-_NOT_JSONL = {  # first bytes of files that are often given by mistake
-    b"\x1f\x8b": "compressed with gzip; unpack it first",
-    b"\x28\xb5\x2f\xfd": "compressed with zstandard; unpack it first",
-    b"PK\x03\x04": "a zip archive; unpack it first",
-    b"PAR1": "a Parquet file; this version reads JSONL only",
-    b"\xff\xfe": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)",
-    b"\xfe\xff": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)",
-    b"{\x00": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16LE -t UTF-8)",
-    b"\x00{": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16BE -t UTF-8)",
-}
+TEXT_SUFFIXES = (".jsonl", ".json", ".csv", ".txt")
+PARQUET = ".parquet"
 
 
-def open_input(name: str) -> AbstractContextManager[BinaryIO]:
-    """Open the input for reading bytes; `-` is standard input.
+@contextmanager
+def open_rows(name: str, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> Iterator[RowSource]:
+    """Open the input `name` and yield its rows; `-` is JSONL on standard input.
 
-    Raises `UsageError` if there is no such file, it cannot be read, or it is not JSONL by name.
+    Raises `UsageError` if there is no such input, it cannot be read, or no reader is for it.
     Pipes and devices have no meaningful name and are taken as JSONL.
     """
     if name == STDIN:
-        return nullcontext(sys.stdin.buffer)
+        yield LineSource(sys.stdin.buffer, name, max_line_bytes, can_drain=False)
+        return
+    if name.startswith(HUB_PREFIX):
+        yield DatasetSource.from_hub(name, max_line_bytes)
+        return
+    mode = _mode(name)
+    if stat.S_ISDIR(mode):
+        if not any(Path(name, saved).is_file() for saved in SAVED_FILES):
+            raise UsageError(f"{name} is a folder that save_to_disk did not write; {_what_is()}")
+        yield DatasetSource.from_folder(name, max_line_bytes)
+        return
+    with _open(name) as file:
+        yield _file_source(file, name, max_line_bytes, is_regular=stat.S_ISREG(mode))
+
+
+def input_stem(name: str) -> str:
+    """Return what the default output is named after."""
+    if name == STDIN:
+        return "stdin"
+    if name.startswith(HUB_PREFIX):
+        return HubName.parse(name).stem
+    path = Path(name)
+    if path.is_dir():
+        return path.resolve().name
+    return Path(path.stem).stem if path.suffix.lower() in PACKINGS else path.stem
+
+
+def is_repeatable(name: str) -> bool:
+    """Whether the input can be read a second time, and without a download."""
+    return name != STDIN and (Path(name).is_file() or Path(name).is_dir())
+
+
+def _file_source(file: BinaryIO, name: str, max_line_bytes: int, *, is_regular: bool) -> RowSource:
+    if not is_regular:
+        return LineSource(file, name, max_line_bytes, can_drain=False)
+    suffix, packing = _suffixes(name)
+    if suffix == PARQUET and not packing:
+        return ParquetSource(file, name, max_line_bytes)
+    if suffix not in TEXT_SUFFIXES:
+        raise UsageError(f"{name} is of no kind known by its name; {_what_is()}")
+    packed = CountedStream(file) if packing else None
+    stream = file if packed is None else _unpacked(packed, name, packing)
+    if suffix == ".jsonl":
+        return LineSource(stream, name, max_line_bytes, packed=packed)
+    if suffix == ".txt":
+        return LineSource(stream, name, max_line_bytes, parse=prompt_line, packed=packed)
+    if suffix == ".json":
+        return ArraySource(CountedStream(stream), name, max_line_bytes, packed)
+    return CsvSource(CountedStream(stream), name, max_line_bytes, packed)
+
+
+def _suffixes(name: str) -> tuple[str, str]:
+    """Return the suffix that tells the format, and that of the packing around it, if any."""
+    path = Path(name)
+    packing = path.suffix.lower()
+    if packing in PACKINGS:
+        return Path(path.stem).suffix.lower(), packing
+    return packing, ""
+
+
+def _unpacked(packed: CountedStream, name: str, packing: str) -> BinaryIO:
+    return cast(BinaryIO, io.BufferedReader(UnpackedStream(packed, name, packing), 1 << 16))
+
+
+def _mode(name: str) -> int:
     try:
-        mode = os.stat(name).st_mode
-        if stat.S_ISDIR(mode):
-            raise UsageError(f"{name} is a folder; this version reads {SUFFIX} files only")
-        if stat.S_ISREG(mode) and Path(name).suffix.lower() != SUFFIX:
-            raise UsageError(
-                f"{name}: this version reads {SUFFIX} files only; convert it to one JSON object "
-                f"a line, or pass - and pipe JSONL in"
-            )
-        return open(name, "rb")
+        return os.stat(name).st_mode
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"{name}: cannot be read ({reason}); check the path") from error
+        raise _unreadable(name, error) from error
 
 
-class JsonlReader:
-    """The rows of a JSONL stream, blank lines skipped; `name` stands in messages.
+def _open(name: str) -> BinaryIO:
+    try:
+        return open(name, "rb")
+    except OSError as error:
+        raise _unreadable(name, error) from error
 
-    After iterating, `lines.num_bytes` and `lines.sha256` describe what was read. Raises
-    `UsageError` where the stream as a whole is not JSONL in UTF-8, or holds no row at all.
-    """
 
-    def __init__(
-        self, stream: BinaryIO, name: str, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
-    ) -> None:
-        self.lines = LineReader(stream, max_line_bytes)
-        self._name = name
-        self._max_line_bytes = max_line_bytes
+def _unreadable(name: str, error: OSError | ValueError) -> UsageError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return UsageError(f"{name}: cannot be read ({reason}); check the path")
 
-    def __iter__(self) -> Iterator[Row]:
-        index = 0
-        for line in self.lines:
-            if line.number == 1:
-                self._refuse_other_formats(line)
-            if line.is_blank:
-                continue
-            yield self._row(index, line)
-            index += 1
-        if index == 0:
-            raise UsageError(f"{self._name}: empty input, there is no row to answer")
 
-    def _refuse_other_formats(self, line: Line) -> None:
-        for magic, what in _NOT_JSONL.items():
-            if line.data is not None and line.data.startswith(magic):
-                raise UsageError(f"{self._name} is {what}")
-
-    def _row(self, index: int, line: Line) -> Row:
-        digest = hashlib.sha256(line.data or b"").digest()
-        row = Row(index, line.number, line.byte_offset, digest, default_id(index))
-        try:
-            row = replace(row, columns=parse_object(self._text(line)))
-            return replace(row, id=row_id(row.columns, index))
-        except RowError as error:
-            return replace(row, error=at_line(error, line.number))
-
-    def _text(self, line: Line) -> str:
-        if line.data is None:
-            raise RowError("line_too_long", f"the line is longer than {self._max_line_bytes} bytes")
-        try:
-            return line.data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise RowError(
-                "invalid_utf8",
-                f"byte {line.byte_offset + error.start} of the input is not valid UTF-8",
-            ) from error
+def _what_is() -> str:
+    return (
+        f"what is read is {', '.join(TEXT_SUFFIXES)} (each also with {' or '.join(PACKINGS)}), "
+        f"{PARQUET}, a save_to_disk folder, hf:NAME:SPLIT, and JSONL piped into -"
+    )

@@ -6,9 +6,10 @@ from itertools import islice
 from typing import Any
 
 from pagedrun.paged.errors import RowError
+from pagedrun.paged.job.batch_call import BatchCall
 from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts import Prompt, PromptBuilder
-from pagedrun.paged.job.row import Row, at_line
+from pagedrun.paged.job.row import LINE, Row, at_line
 from pagedrun.paged.request import Request
 
 ENCODE_BATCH_ROWS = 512
@@ -30,7 +31,8 @@ class JobRow:
     """What the job keeps of a row until it is written: either a `request` or an `error`.
 
     The request's `index` is the row's. `input` are the columns that come back in the output,
-    `expected` the answer that the row itself names, if any.
+    `expected` the answer that the row itself names, if any. `call` is set if the row is one of an
+    OpenAI batch file, and is answered as such.
     """
 
     index: int
@@ -41,6 +43,8 @@ class JobRow:
     request: Request | None
     error: RowError | None
     num_prompt_tokens: int = 0
+    unit: str = LINE  # what `line` counts
+    call: BatchCall | None = None
     clamped: bool = False  # max_tokens was cut to the room that the prompt leaves
 
 
@@ -66,7 +70,8 @@ class RequestBuilder:
         if row.error is not None:
             return row.error
         try:
-            prompt = self._prompts.build(row.columns)
+            call = BatchCall.of(row.columns)
+            prompt = self._prompts.build(row.columns if call is None else call.columns())
             self._check_num_chars(prompt)
         except RowError as error:
             return error
@@ -125,6 +130,8 @@ class RequestBuilder:
             request=outcome if isinstance(outcome, Request) else None,
             error=at_line(outcome, row.line) if isinstance(outcome, RowError) else None,
             num_prompt_tokens=0 if isinstance(ids, RowError) else len(ids),
+            unit=row.unit,
+            call=BatchCall.of(row.columns),
             clamped=clamped,
         )
 

@@ -1,31 +1,44 @@
-"""Row: one non-blank line of the input, and the name by which its answer is found again."""
+"""Row: one line or record of the input, and the name by which its answer is found again."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pagedrun.paged.errors import RowError
 
 ID_COLUMNS = ("id", "custom_id")
 MAX_ID_CHARS = 1024
+LINE, RECORD = "line", "record"  # what a row is in its input
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One input row, or the reason why it cannot be one.
 
-    `index` counts non-blank lines from 0, `line` physical lines from 1, `byte_offset` the bytes
-    before the line. `digest` is the SHA-256 of the line without its end, so that an edited input
-    can be noticed. A row with an `error` has whatever columns could still be read.
+    `index` counts rows from 0. `line` is the physical line that the row begins on, from 1; where
+    rows are no lines, the number of the record, and `unit` says which. `byte_offset` counts the
+    bytes before the row, those of the unpacked text if the input is compressed; None if it has
+    none. `digest` is the SHA-256 of the row's bytes (without the end of its line), so that an
+    edited input can be noticed. A row with an `error` has whatever columns could still be read.
     """
 
     index: int
     line: int
-    byte_offset: int
+    byte_offset: int | None
     digest: bytes
     id: str | int
     columns: Mapping[str, Any] = field(default_factory=dict)
     error: RowError | None = None
+    unit: str = LINE
+
+
+def with_columns(row: Row, read: Callable[[], Mapping[str, Any]]) -> Row:
+    """Return `row` with the columns that `read` returns and their id, or with what is wrong."""
+    try:
+        row = replace(row, columns=read())
+        return replace(row, id=row_id(row.columns, row.index))
+    except RowError as error:
+        return replace(row, error=at_line(error, row.line))
 
 
 def id_column(columns: Mapping[str, Any]) -> str | None:
@@ -50,7 +63,7 @@ def row_id(columns: Mapping[str, Any], index: int) -> str | int:
 
 
 def at_line(error: RowError, line: int) -> RowError:
-    """Return `error` with the physical line it belongs to, if it does not name one already."""
+    """Return `error` with the line (or record) it belongs to, if it does not name one already."""
     if error.line is not None:
         return error
     return RowError(error.code, error.message, param=error.param, line=line)

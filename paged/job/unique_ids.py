@@ -29,7 +29,7 @@ class UniqueIds:
             if line != row.line:
                 num_duplicates += 1
                 if len(found) < MAX_SHOWN_DUPLICATES:
-                    found.append(f"{_shown(row)} on lines {line} and {row.line}")
+                    found.append(f"{_shown(row)} on {row.unit}s {line} and {row.line}")
         if found:
             more = f" and {num_duplicates - len(found)} more" if num_duplicates > len(found) else ""
             raise UsageError(
@@ -44,7 +44,7 @@ class UniqueIds:
             if line == row.line or row.error is not None:
                 yield row
             else:
-                message = f"ids must be unique, but {_shown(row)} is that of line {line} too"
+                message = f"ids must be unique, but {_shown(row)} is that of {row.unit} {line} too"
                 yield replace(
                     row, error=RowError("duplicate_id", message, param="id", line=row.line)
                 )

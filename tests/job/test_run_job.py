@@ -242,6 +242,7 @@ class TestRows:
             "num_bytes": len(source),
             "sha256": hashlib.sha256(source).hexdigest(),
             "whole": True,
+            "fingerprint": None,
         }
 
     def test_completion_order_by_default_and_input_order_when_asked(self, place: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.job import windows
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.inputs.line_source import LineSource
 from pagedrun.paged.job.job import JobResult, run_job
+from pagedrun.paged.job.reader import open_rows
 from pagedrun.paged.job.windows import RowWindows
 
 
@@ -36,8 +38,8 @@ def test_every_row_is_in_one_window(
     data = lines_of([{"prompt": str(i)} for i in range(10)])
     path = tmp_path / "in.jsonl"
     path.write_bytes(data)
-    with path.open("rb") as stream:
-        reader = RowWindows(stream, config_of(path, limit=limit))
+    with open_rows(str(path)) as source:
+        reader = RowWindows(source, config_of(path, limit=limit))
         sizes, indices = [], []
         while not reader.is_last:
             rows = reader.read()
@@ -57,7 +59,8 @@ def test_every_row_is_in_one_window(
 def test_a_window_ends_by_its_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "WINDOW_BYTES", 50)
     data = lines_of([{"prompt": "x" * 20} for _ in range(7)])
-    reader = RowWindows(io.BytesIO(data), config_of(tmp_path / "in.jsonl"))
+    source = LineSource(io.BytesIO(data), "in", 1000)
+    reader = RowWindows(source, config_of(tmp_path / "in.jsonl"))
     sizes = []
     while not reader.is_last:
         sizes.append(len(reader.read()))

@@ -1,0 +1,1 @@
+"""Inputs: one reader for each kind of input, all of them a `RowSource`."""

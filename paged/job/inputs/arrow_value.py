@@ -1,0 +1,50 @@
+"""Values of Arrow tables as values that JSON can hold."""
+
+import base64
+import math
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from pagedrun.paged.errors import RowError
+from pagedrun.paged.job.json_line import MAX_DEPTH, shown_key
+
+
+def json_columns(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record's columns, each as a value that JSON can hold.
+
+    Dates and times become ISO 8601 text, durations seconds, decimals and UUIDs their text, bytes
+    base64, and NaN, which stands for missing values in these files, null. Raises `RowError` for
+    infinities and for values that nest too deep.
+    """
+    return {name: _json_value(value, name, 1) for name, value in record.items()}
+
+
+def _json_value(value: Any, column: str, depth: int) -> Any:
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise _refused(column, "holds an infinite number")
+        return None if math.isnan(value) else value
+    if depth > MAX_DEPTH:
+        raise _refused(column, f"nests deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        return {str(name): _json_value(each, column, depth + 1) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(each, column, depth + 1) for each in value]
+    if isinstance(value, datetime | date | time):  # a Timestamp of pandas is a datetime
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    raise _refused(column, f"holds a {type(value).__name__}, which has no form in JSON")
+
+
+def _refused(column: str, reason: str) -> RowError:
+    shown = shown_key(column)
+    return RowError("invalid_value", f"the column {shown!r} {reason}", param=shown)

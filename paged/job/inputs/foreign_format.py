@@ -1,0 +1,24 @@
+"""Refuses files that are not the text they were taken for, and says what they are."""
+
+from pagedrun.paged.errors import UsageError
+
+FIRST_BYTES = 8
+_FOREIGN = {  # first bytes of files that are often given by mistake
+    b"\x1f\x8b": "compressed with gzip; let its name end in .gz, or unpack it first",
+    b"\x28\xb5\x2f\xfd": "compressed with zstandard; let its name end in .zst, or unpack it first",
+    b"PK\x03\x04": "a zip archive; unpack it first",
+    b"PAR1": "a Parquet file; let its name end in .parquet",
+    b"\xff\xfe": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)",
+    b"\xfe\xff": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)",
+    b"{\x00": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16LE -t UTF-8)",
+    b"\x00{": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16BE -t UTF-8)",
+    b"[\x00": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16LE -t UTF-8)",
+    b"\x00[": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16BE -t UTF-8)",
+}
+
+
+def refuse_foreign(name: str, first_bytes: bytes) -> None:
+    """Raise `UsageError` if the text input `name` begins as something else does."""
+    for magic, what in _FOREIGN.items():
+        if first_bytes.startswith(magic):
+            raise UsageError(f"{name} is {what}")

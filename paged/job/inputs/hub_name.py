@@ -1,0 +1,36 @@
+"""HubName: which rows of which dataset, as `hf:NAME[@CONFIG][:SPLIT]` says it."""
+
+from dataclasses import dataclass
+
+from pagedrun.paged.errors import UsageError
+
+HUB_PREFIX = "hf:"
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """A dataset by `name`, its configuration and its split; None is the only one there is."""
+
+    name: str
+    config: str | None = None
+    split: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "HubName":
+        """Return what `text` names; `UsageError` if it is not of the form."""
+        rest, colon, split = text.removeprefix(HUB_PREFIX).partition(":")
+        name, at, config = rest.partition("@")
+        if not name or (at and not config) or (colon and not split):
+            raise UsageError(f"{text}: write hf:NAME, hf:NAME:SPLIT or hf:NAME@CONFIG:SPLIT")
+        if "[" in split or "+" in split:
+            raise UsageError(
+                f"{text}: only whole splits are read; --limit takes the first rows of one"
+            )
+        return cls(name, config or None, split or None)
+
+    @property
+    def stem(self) -> str:
+        """What the answers are named after: the last part of each name, joined by dashes."""
+        parts = (self.name, self.config, self.split)
+        words = [part.rstrip("/").rpartition("/")[2] for part in parts if part]
+        return "-".join(word for word in words if word) or "dataset"

@@ -1,0 +1,41 @@
+"""RowSource: where rows come from, whatever the kind of input."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from pagedrun.paged.errors import UsageError
+from pagedrun.paged.job.input_digest import InputDigest
+from pagedrun.paged.job.row import Row
+
+
+class RowSource(Protocol):
+    """The rows of an open input, once and in order; memory does not grow with their number.
+
+    A bad row is yielded with its `error`. Iterating raises `UsageError`, which names the input,
+    where the input as a whole cannot be read on.
+    """
+
+    @property
+    def num_bytes_read(self) -> int:
+        """Bytes of the rows so far, unpacked: what windows are cut by."""
+        ...
+
+    def __iter__(self) -> Iterator[Row]:
+        """Yield each row; raises `UsageError` if there is none."""
+        ...
+
+    def digest(self, *, whole: bool) -> InputDigest:
+        """Return what was read so far; `whole` says whether that is all there is."""
+        ...
+
+    def drain(self) -> bool:
+        """Read what is left for the digest, without making rows of it.
+
+        Returns false where that may take forever or a download: pipes, and datasets on the hub.
+        """
+        ...
+
+
+def refuse_empty(name: str) -> UsageError:
+    """Return the refusal of an input without rows."""
+    return UsageError(f"{name}: empty input, there is no row to answer")

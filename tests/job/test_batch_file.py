@@ -1,0 +1,194 @@
+"""OpenAI batch files: asked as their bodies say, answered in the format of their output."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.errors import RowError
+from pagedrun.paged.job.batch_call import BatchCall
+from pagedrun.paged.job.batch_row import BROKEN
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.job import JobResult, run_job
+from pagedrun.paged.job.output_row import answered_row
+from pagedrun.paged.job.requests import JobRow
+from pagedrun.paged.request import Completion, FinishReason, Request, SampleOutput
+from pagedrun.paged.sampling import SamplingParams
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def line(custom_id: Any, url: Any, body: Any, method: Any = "POST") -> dict[str, Any]:
+    return {"custom_id": custom_id, "method": method, "url": url, "body": body}
+
+
+def asked(url: Any, body: Any, method: Any = "POST") -> dict[str, Any]:
+    call = BatchCall.of(line("a", url, body, method))
+    assert call is not None
+    return call.columns()
+
+
+def test_only_rows_with_all_four_columns_are_calls() -> None:
+    row = line("a", CHAT, {})
+    assert BatchCall.of({**row, "more": 1}) is not None
+    for name in row:
+        assert BatchCall.of({key: value for key, value in row.items() if key != name}) is None
+
+
+def test_a_body_becomes_columns() -> None:
+    sampling = {"max_completion_tokens": 5, "temperature": 0.5, "n": 2, "stop": "x", "seed": 3}
+    told = {"model": "m", "user": "u", "metadata": {"a": 1}, "service_tier": "flex"}
+    neutral = {
+        "stream": False,
+        "logprobs": False,
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "response_format": {"type": "text"},
+        "tools": [],
+        "logit_bias": {},
+        "top_p": None,
+    }
+    body = {"messages": MESSAGES, **sampling, **told, **neutral}
+    assert asked(CHAT, body) == {"messages": MESSAGES, **sampling}
+    assert asked(COMPLETIONS, {"prompt": "p", "best_of": 1, "echo": False}) == {"prompt": "p"}
+    assert asked(COMPLETIONS, {"prompt": [1, 2]}) == {"prompt_token_ids": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "code"),
+    [
+        ("/v1/embeddings", {}, "invalid_url"),
+        (["/v1/completions"], {}, "invalid_url"),
+        (None, {}, "invalid_url"),
+        (CHAT, [], "invalid_body"),
+        (CHAT, None, "invalid_body"),
+        (CHAT, {"messages": MESSAGES, "stream": True}, "invalid_param"),
+        (CHAT, {"messages": MESSAGES, "prompt": "x"}, "invalid_param"),
+        (CHAT, {"messages": MESSAGES, "reasoning_effort": "high"}, "invalid_param"),
+        (CHAT, {"messages": MESSAGES, "sampling_params": {}}, "invalid_param"),
+        (COMPLETIONS, {"prompt": ["a", "b"]}, "unsupported_content"),
+        (COMPLETIONS, {"prompt": [[1], [2]]}, "unsupported_content"),
+        (COMPLETIONS, {"prompt": "a", "best_of": 2}, "invalid_param"),
+    ],
+)
+def test_what_cannot_be_asked_is_an_error(url: Any, body: Any, code: str) -> None:
+    with pytest.raises(RowError) as caught:
+        asked(url, body)
+    assert caught.value.code == code
+
+
+def test_the_method_is_post() -> None:
+    with pytest.raises(RowError, match='must be "POST"'):
+        asked(CHAT, {"messages": MESSAGES}, method="GET")
+
+
+Run = Callable[[list[dict[str, Any]]], tuple[JobResult, list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def answer(make_model: Callable[..., Path], tmp_path: Path) -> Run:
+    folder = make_model("qwen3", "batch_file")
+
+    def run(rows: list[dict[str, Any]]) -> tuple[JobResult, list[dict[str, Any]]]:
+        source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        engine = EngineConfig(model=folder)
+        result = run_job(
+            JobConfig(
+                input=str(source), output=str(output), engine=engine, ordered=True, overwrite=True
+            )
+        )
+        return result, [json.loads(text) for text in output.read_text().splitlines()]
+
+    return run
+
+
+def test_answers_are_those_of_plain_rows_in_the_other_format(answer: Run) -> None:
+    body = {"model": "m", "prompt": [5, 6, 7], "max_tokens": 4, "n": 2, "temperature": 1.0}
+    plain = {"prompt_token_ids": [5, 6, 7], "max_tokens": 4, "n": 2, "temperature": 1.0}
+    _, (expected,) = answer([plain])
+    result, (row, other) = answer([line("call-1", COMPLETIONS, body), plain])
+    assert result.num_failed == 0
+    assert list(row) == ["index", "id", "custom_id", "response", "error"]
+    assert (row["custom_id"], row["error"]) == ("call-1", None)
+    response = row["response"]
+    assert response["status_code"] == 200
+    assert (response["body"]["object"], response["body"]["model"]) == ("text_completion", "m")
+    assert response["body"]["choices"] == [
+        {
+            "index": output["index"],
+            "text": output["text"],
+            "logprobs": None,
+            "finish_reason": output["finish_reason"],
+        }
+        for output in expected["outputs"]
+    ]
+    usage = response["body"]["usage"]
+    assert usage["prompt_tokens"] == 3
+    assert usage["completion_tokens"] == expected["usage"]["completion_tokens"]
+    assert usage["total_tokens"] == 3 + usage["completion_tokens"]
+    assert len(other["outputs"]) == 2  # rows of both kinds may stand in one file
+
+
+def test_refused_calls_have_a_status_and_an_error(answer: Run) -> None:
+    body = {"prompt": [5], "max_tokens": 1}
+    bad = [
+        line("a", "/v1/embeddings", body),
+        line("b", COMPLETIONS, {**body, "logprobs": 3}),
+        line("c", COMPLETIONS, {**body, "max_tokens": 0}),
+        line("d", CHAT, {"messages": "hi"}),
+        line("e", COMPLETIONS, {**body, "chat_template": "x"}),
+        line(True, COMPLETIONS, body),
+    ]
+    result, rows = answer([*bad, line("good", COMPLETIONS, body)])
+    assert result.num_failed == len(bad)
+    assert [row["response"]["status_code"] for row in rows] == [400] * len(bad) + [200]
+    errors = [row["response"]["body"]["error"] for row in rows[:-1]]
+    assert [error["code"] for error in errors] == [
+        "invalid_url",
+        "invalid_param",
+        "invalid_param",
+        "unsupported_content",
+        "forbidden_field",
+        "invalid_id",
+    ]
+    assert [error["param"] for error in errors[1:3]] == ["logprobs", "max_tokens"]
+    assert [error["line"] for error in errors] == [1, 2, 3, 4, 5, 6]
+    assert {error["type"] for error in errors} == {"invalid_request_error"}
+
+
+def test_a_chat_is_answered_with_a_message() -> None:
+    call = BatchCall.of(line("a", CHAT, {"messages": MESSAGES, "model": "m"}))
+    request = Request(4, (1,), SamplingParams())
+    row = JobRow(4, 5, "a", {}, None, request, None, 1, call=call)
+    output = SampleOutput(0, "hello", (7, 8), FinishReason.LENGTH, None)
+    answered = answered_row(row, Completion(request, (output,), num_cached_tokens=1))
+    body = answered["response"]["body"]
+    assert (answered["index"], body["object"]) == (4, "chat.completion")
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "hello"},
+            "logprobs": None,
+            "finish_reason": "length",
+        }
+    ]
+    assert body["usage"] == {
+        "prompt_tokens": 1,
+        "completion_tokens": 2,
+        "total_tokens": 3,
+        "prompt_tokens_details": {"cached_tokens": 1},
+    }
+
+
+def test_what_the_engine_cannot_do_is_not_the_callers_fault() -> None:
+    call = BatchCall.of(line("a", CHAT, {"messages": MESSAGES}))
+    request = Request(0, (1,), SamplingParams())
+    row = JobRow(0, 1, "a", {}, None, request, None, 1, call=call)
+    failed = answered_row(row, Completion(request, (), error=RowError("nan_logits", "no number")))
+    assert failed["response"]["status_code"] == BROKEN == 500
+    assert failed["response"]["body"]["error"]["type"] == "server_error"
