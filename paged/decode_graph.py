@@ -15,8 +15,8 @@ from pagedrun.paged.models.decoder import Decoder
 if TYPE_CHECKING:  # Triton is not everywhere
     from pagedrun.kernels.gpu.prefix_work import PrefixWork
 
-# Rows for which steps are captured: a step is padded to the next of them. Small ones are frequent
-# at the end of a run and cheap to pad badly, so they are fine.
+# Rows for which steps are captured: a step is padded to the next of them. The steps at a run's end
+# have ever fewer rows, and there a row too many costs a larger share, so small steps lie close.
 _FINE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 _COARSE = 64  # from there on, multiples of this
 # Shorter rows do not get narrower block tables, which cost little: fewer shapes are more.
