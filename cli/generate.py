@@ -34,6 +34,8 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     input_name: options.InputName,
     output: options.Output = None,
     overwrite: options.Overwrite = None,
+    resume: options.Resume = None,
+    retry_errors: options.RetryErrors = None,
     ordered: options.Ordered = None,
     limit: options.Limit = None,
     report: options.ReportPath = None,

@@ -30,6 +30,10 @@ def job_config(given: Mapping[str, Any]) -> JobConfig:
     output = given.get("output") or default_output(given["input_name"])
     if output == STDOUT and given.get("json_report"):
         raise UsageError("--json and -o - both write to stdout; use --report PATH for one of them")
+    if given.get("resume") and given.get("overwrite"):
+        raise UsageError("--resume and --overwrite exclude each other")
+    if given.get("retry_errors") and not given.get("resume"):
+        raise UsageError("--retry-errors goes with --resume")
     engine = {name: _plain(value) for name, value in given.items() if name in _ENGINE_FIELDS}
     tokenizer = given.get("tokenizer")
     return JobConfig(
@@ -42,6 +46,8 @@ def job_config(given: Mapping[str, Any]) -> JobConfig:
         prompts=_prompts(given),
         limit=given.get("limit"),
         overwrite=given.get("overwrite", False),
+        resume=given.get("resume", False),
+        retry_errors=given.get("retry_errors", False),
         ordered=given.get("ordered", False),
         report=given.get("report"),
         origins=dict.fromkeys(given, "flag"),

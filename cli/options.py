@@ -63,6 +63,13 @@ Output = Annotated[
     ),
 ]
 Overwrite = Annotated[bool | None, _flag("overwrite", "Replace the output if it exists.", _FILES)]
+Resume = Annotated[
+    bool | None,
+    _flag("resume", "Go on with the output of a run that was stopped: the rows it lacks.", _FILES),
+]
+RetryErrors = Annotated[
+    bool | None, _flag("retry-errors", "With --resume, try failed rows again.", _FILES)
+]
 Ordered = Annotated[
     bool | None, _flag("ordered", "Sort the output by input order at the end.", _FILES)
 ]

@@ -1,6 +1,6 @@
 """Duplicates: requests whose answers must be the same, computed once and answered each."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pagedrun.paged.request import Completion, Request
@@ -34,6 +34,21 @@ class Duplicates:
             self.distinct.append(alone)
             if alone is not request:
                 self.asked[request.index] = [request]
+
+    def without(self, done: Container[int]) -> set[int]:
+        """Leave out requests that are answered already, by index; return those of the `distinct`
+        ones of which nobody is left to ask.
+        """
+        finished: set[int] = set()
+        for request in self.distinct:
+            members = self.asked.get(request.index, [request])
+            left = [member for member in members if member.index not in done]
+            if not left:
+                finished.add(request.index)
+                self.asked.pop(request.index, None)
+            elif len(left) < len(members):
+                self.asked[request.index] = left
+        return finished
 
     @property
     def num_duplicates(self) -> int:

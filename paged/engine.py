@@ -3,7 +3,7 @@
 import copy
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from itertools import chain
@@ -100,13 +100,15 @@ class Engine:
         requests: Seq[Request],
         on_step: Callable[[StepRecord], None] | None = None,
         more: Iterable[Seq[Request]] | None = None,
+        done: Container[int] = frozenset(),
     ) -> Run:
         """Plan the requests and return their run: iterate it for one completion per request.
 
         A request that cannot be run (too long, an id outside the vocabulary, larger than the pool)
         gets a completion with an error; the others are not affected. `more` are further windows
         of requests, each asked for and planned when the sequences before it have begun; indices
-        rise through all of them.
+        rise through all of them. `done` are indices of requests that are answered already: they get
+        no completion, but what rows share is told with them.
         """
         config = self.config
         bytes_per_block = self.kv_layout.bytes_per_token * config.block_size
@@ -123,7 +125,7 @@ class Engine:
 
         most = num_blocks(sys.maxsize)
         self._check_fit(most)
-        first = self._window(requests, most, after=None, has_next=more is not None)
+        first = self._window(requests, most, done, after=None, has_next=more is not None)
         # What later windows need is not known yet.
         needed = first.plan.num_blocks_needed(config.max_num_seqs) if more is None else most
         if self.device.is_gpu:
@@ -136,7 +138,7 @@ class Engine:
             graphs=graphs,
             tokenizer=self.tokenizer,
             device=self.device,
-            windows=chain([first], self._windows(more or (), most, first.plan)),
+            windows=chain([first], self._windows(more or (), most, done, first.plan)),
             max_model_len=self._longest(requests),
             budget=budget,
             times=self._times,
@@ -154,16 +156,25 @@ class Engine:
             )
 
     def _windows(
-        self, more: Iterable[Seq[Request]], max_blocks: int, after: Plan
+        self,
+        more: Iterable[Seq[Request]],
+        max_blocks: int,
+        done: Container[int],
+        after: Plan,
     ) -> Iterator[Window]:
         """Plan one window after the other, each when it is asked for."""
         for requests in more:
-            window = self._window(requests, max_blocks, after=after, has_next=True)
+            window = self._window(requests, max_blocks, done, after=after, has_next=True)
             after = window.plan
             yield window
 
     def _window(
-        self, requests: Seq[Request], max_blocks: int, after: Plan | None, has_next: bool
+        self,
+        requests: Seq[Request],
+        max_blocks: int,
+        done: Container[int],
+        after: Plan | None,
+        has_next: bool,
     ) -> Window:
         began = time.perf_counter()
         accepted, refused = self._accept(requests)
@@ -175,7 +186,9 @@ class Engine:
             after=after,
             has_next=has_next,
             read_once_work=self.read_once_work,
+            done=done,
         )
+        refused = [each for each in refused if each.request.index not in done]
         return Window(plan, refused, time.perf_counter() - began)
 
     @property

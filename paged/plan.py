@@ -5,7 +5,7 @@ neighbours, so each prefix is computed once and used while it is there, and what
 known to the block: it is what the next row has in common with this one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from collections.abc import Sequence as Seq
 from itertools import chain
 
@@ -39,12 +39,15 @@ class Plan:
         after: "Plan | None" = None,
         has_next: bool = False,
         read_once_work: int = MIN_READ_ONCE_WORK,
+        done: Container[int] = frozenset(),
     ) -> None:
         """Plan requests in the order of their index.
 
         after: the plan of the window before, whose last prefix may still be there. has_next:
         whether another window follows, for which the last row's prefix is kept. read_once_work:
-        rows times tokens from which a prefix is read for all its rows together.
+        rows times tokens from which a prefix is read for all its rows together. done: indices of
+        requests that are answered already: they do not run, but still count where it matters what
+        the file holds, so that the others get the bytes that they would have got.
         """
         self.duplicates = Duplicates(requests)
         self._requests = self.duplicates.distinct
@@ -56,8 +59,10 @@ class Plan:
         tree = _build_tree(self._requests, block_size, last, read_once_work)
         needed = self._full_blocks(tree, block_size)
         fits = needed <= (needed.max(initial=0) if max_blocks is None else max_blocks)
-        self.too_large = [self._requests[row] for row in tree.order[~fits]]
-        self.tree = tree.keep(fits)
+        finished = self.duplicates.without(done)
+        is_left = np.array([self._requests[row].index not in finished for row in tree.order], bool)
+        self.too_large = [self._requests[row] for row in tree.order[~fits & is_left]]
+        self.tree = tree.keep(fits & is_left)
         copied = self.duplicates.num_copied_tokens(without=self.too_large)
         self.achievable_hit_tokens = self.block_hit_tokens = copied
         self.num_shared_blocks = 0

@@ -20,8 +20,9 @@ class JobConfig:
 
     `tokenizer` is a folder, None for the model's own. `chat_template` is Jinja text. `limit` is
     the number of rows to read. `report` is where the report goes instead of beside the output.
-    `origins` names where a setting came from ("flag", "recipe"); one that is not in it is the
-    default.
+    `resume` goes on with the rows that the output lacks, `retry_errors` also with those that
+    failed. `origins` names where a setting came from ("flag", "recipe"); one that is not in it is
+    the default.
     """
 
     input: str
@@ -34,6 +35,8 @@ class JobConfig:
     limit: int | None = None
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
     overwrite: bool = False
+    resume: bool = False
+    retry_errors: bool = False
     ordered: bool = False
     report: Path | None = None
     origins: Mapping[str, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """What the job asks of tokenizer and engine, so that its tests need neither weights nor torch."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,8 +52,12 @@ class EngineLike(Protocol):
         requests: Sequence[Request],
         on_step: Callable[[StepRecord], None] | None = None,
         more: Iterable[Sequence[Request]] | None = None,
+        done: Container[int] = frozenset(),
     ) -> RunLike:
-        """Plan the requests and return their run; `more` are windows to plan when it has room."""
+        """Plan the requests and return their run; `more` are windows to plan when it has room.
+
+        `done` are indices of requests that are answered already and get no completion.
+        """
 
 
 class OpenModel(Protocol):

@@ -10,6 +10,7 @@ from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, UsageError
 from pagedrun.paged.job.atomic import replace_json
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.finished_rows import FinishedRows
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
 from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
 from pagedrun.paged.job.manifest import JobStatus, Manifest
@@ -51,11 +52,16 @@ def run_job(
     check_side_files(config)
     with SignalGuard() as guard:
         output = OutputFile.claim(
-            config.output, overwrite=config.overwrite, input_name=config.input
+            config.output,
+            overwrite=config.overwrite,
+            resume=config.resume,
+            input_name=config.input,
         )
         try:
             if config.ordered and not output.is_regular:
                 raise UsageError("--ordered sorts the output at the end; name a file with -o")
+            if config.resume and not output.is_regular:
+                raise UsageError("--resume goes on with a file; name it with -o")
             with open_rows(config.input, config.max_line_bytes) as source:
                 prepared = prepare(config, source, listener, open_model or _open_local)
                 return _Job(config, listener, guard, prepared).run(output)
@@ -83,17 +89,19 @@ class _Job:
         self._prepared = prepared
         self._tally = Tally(total=0)
         self._waiting: dict[int, JobRow] = {}  # rows that the engine was asked, by index
+        self._finished = FinishedRows()  # by an earlier run
 
     def run(self, output: OutputFile) -> JobResult:
         prepared = self._prepared
-        self._tally.total = len(prepared.rows)
-        self._listener.on_tally(self._tally)
+        manifest = Manifest.start(self._config, prepared.source(), prepared.max_model_len)
+        if self._config.resume:
+            self._finished = self._go_on(output, manifest)
+        self._count(prepared.rows)
         writer = RowWriter(output, ordered=self._config.ordered, hold=self._guard.hold)
         run = self._start(writer)
-        manifest = Manifest.start(self._config, prepared.source(), prepared.max_model_len)
         try:
             with self._guard.hold():
-                writer.begin()
+                writer.begin(self._finished)
                 self._write_manifest(manifest, JobStatus.RUNNING)
             engine_report = self._answer(writer, run)
             self._tally.check()
@@ -103,8 +111,9 @@ class _Job:
         except BaseException as error:
             interrupted = isinstance(error, JobInterrupted | KeyboardInterrupt)
             status = JobStatus.INTERRUPTED if interrupted else JobStatus.FAILED
-            done = self._tally.ok + self._tally.failed
-            error.add_note(f"{done:,} of {self._tally.total:,} rows are written and whole")
+            done = self._tally.ok + self._tally.failed + self._tally.skipped
+            rest = "; the same command with --resume does the rest" if output.is_regular else ""
+            error.add_note(f"{done:,} of {self._tally.total:,} rows are written and whole{rest}")
             with suppress(OutputError), self._guard.hold():  # the first error is the one to tell
                 writer.sync()
                 self._write_manifest(manifest, status)
@@ -113,29 +122,48 @@ class _Job:
         with self._guard.hold():
             self._write_report(report)
             self._write_manifest(manifest, JobStatus.FINISHED)
-        return JobResult(
-            report, self._tally.failed, self._config.report_path, self._config.manifest_path
-        )
+        num_failed = self._tally.failed + self._finished.num_failed
+        return JobResult(report, num_failed, self._config.report_path, self._config.manifest_path)
+
+    def _go_on(self, output: OutputFile, manifest: Manifest) -> FinishedRows:
+        """Return what an earlier run of the same job has left; with `retry_errors` its failed rows
+        are taken out. Raises `UsageError` if the output is of another job.
+        """
+        finished = FinishedRows.read(output.path)
+        path = self._config.manifest_path
+        if not finished.rows or path is None:
+            return finished
+        manifest.check_same_job(path)
+        if self._config.retry_errors and finished.num_failed:
+            kept = [(row.offset, row.num_bytes) for row in finished.answered()]
+            output.rewrite(output.read(*span) for span in kept)
+            finished = FinishedRows.read(output.path)
+        return finished
+
+    def _count(self, rows: Sequence[JobRow]) -> None:
+        self._tally.total += len(rows)
+        self._tally.skipped += sum(row.index in self._finished.rows for row in rows)
+        self._listener.on_tally(self._tally)
 
     def _start(self, writer: RowWriter) -> RunLike | None:
         """Load the weights and plan the run; None if no row needs them, as they take long."""
         requests = self._ask(self._prepared.rows)
         more = self._prepared.more
-        if not requests and more is None:
+        if not self._waiting and more is None:
             return None
         self._listener.on_phase(Phase.LOAD)
         engine = self._prepared.model.load_engine()
         self._listener.on_phase(Phase.COMPILE)
         engine.warm_up()
         self._listener.on_phase(Phase.PLAN)
-        if more is None:
-            return engine.start(requests, self._listener.on_step)
-        return engine.start(requests, self._listener.on_step, self._ask_more(more, writer))
+        windows = None if more is None else self._ask_more(more, writer)
+        return engine.start(requests, self._listener.on_step, windows, self._finished.rows)
 
     def _ask(self, rows: Iterable[JobRow]) -> list[Request]:
-        """Return the requests of the rows that have one, whose answers are then awaited."""
+        """Return the requests of the rows that have one; answers that are not there are awaited."""
         asked = [row for row in rows if row.request is not None]
-        self._waiting |= {row.index: row for row in asked}
+        done = self._finished.rows
+        self._waiting |= {row.index: row for row in asked if row.index not in done}
         return [row.request for row in asked if row.request is not None]
 
     def _ask_more(
@@ -143,7 +171,7 @@ class _Job:
     ) -> Iterator[list[Request]]:
         """Yield the requests of one window after the other, while the engine runs."""
         for rows in windows:
-            self._tally.total += len(rows)
+            self._count(rows)
             self._write_failed(rows, writer)
             yield self._ask(rows)
 
@@ -169,7 +197,7 @@ class _Job:
     def _write_failed(self, rows: Iterable[JobRow], writer: RowWriter) -> None:
         """Write the rows that cannot be asked."""
         for row in rows:
-            if row.error is not None:
+            if row.error is not None and row.index not in self._finished.rows:
                 writer.write(failed_row(row, row.error))
                 self._tally.note_failed(row, row.error)
                 self._listener.on_tally(self._tally)

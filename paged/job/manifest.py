@@ -1,6 +1,7 @@
 """Manifest: what was run, on what, and how far it came; `OUT.run.json`."""
 
 import hashlib
+import json
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -8,11 +9,34 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun._version import __version__
-from pagedrun.paged.errors import ModelError
+from pagedrun.paged.errors import ModelError, UsageError
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.input_digest import InputDigest
 
 DEFAULT_ORIGIN = "default"
+MAX_HEADER_BYTES = 100_000_000  # of a safetensors file, as the format has it
+# Parameters that no answer depends on.
+_NOT_DECIDING = frozenset(
+    {
+        "model",
+        "tokenizer",
+        "block_size",
+        "num_blocks",
+        "kv_cache_memory_bytes",
+        "gpu_memory_utilization",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "prefix_caching",
+        "prefix_once",
+        "preemption_mode",
+        "swap_space_bytes",
+        "enforce_eager",
+        "overwrite",
+        "resume",
+        "retry_errors",
+        "ordered",
+    }
+)
 
 
 class JobStatus(StrEnum):
@@ -32,6 +56,8 @@ class Manifest:
     input: InputDigest
     max_model_len: int
     config_json_sha256: str
+    files_sha256: str
+    first_window_sha256: str
     started: datetime
 
     @classmethod
@@ -42,7 +68,32 @@ class Manifest:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
         except OSError as error:
             raise ModelError(f"{path} cannot be read ({error.strerror})") from error
-        return cls(config, source, max_model_len, digest, datetime.now(UTC))
+        files = _files_digest(config.engine.model, config.tokenizer or config.engine.model)
+        return cls(config, source, max_model_len, digest, files, source.sha256, datetime.now(UTC))
+
+    def check_same_job(self, path: Path) -> None:
+        """Raise `UsageError` unless the manifest at `path` is that of a run of the same job.
+
+        Another batch size, pool or order of the output is the same job: no answer depends on them.
+        """
+        try:
+            old = json.loads(path.read_text(encoding="utf-8"))
+            differing = _differing(_identity(old), _identity(self.to_json(JobStatus.RUNNING, {})))
+        except OSError as error:
+            raise UsageError(
+                f"--resume: {path} cannot be read ({error.strerror}), so nobody can tell whether "
+                "the output is of the same job; pass --overwrite in place of --resume"
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"--resume: {path} is not a manifest of this version; pass --overwrite in place "
+                "of --resume"
+            ) from error
+        if differing:
+            raise UsageError(
+                f"--resume: the output was begun with another {', another '.join(differing)}; run "
+                "it with the same, or pass --overwrite in place of --resume"
+            )
 
     def to_json(self, status: JobStatus, rows: dict[str, int]) -> dict[str, Any]:
         """Return the object to write, with the counts of `rows`."""
@@ -55,8 +106,13 @@ class Manifest:
             "model": {
                 "path": str(self.config.engine.model),
                 "config_json_sha256": self.config_json_sha256,
+                "files_sha256": self.files_sha256,
             },
-            "input": {"path": self.config.input, **asdict(self.input)},
+            "input": {
+                "path": self.config.input,
+                **asdict(self.input),
+                "first_window_sha256": self.first_window_sha256,
+            },
             "output": self.config.output,
             "parameters": self._parameters(),
             "rows": rows,
@@ -77,6 +133,8 @@ class Manifest:
             "prompt_field": config.prompts.field,
             "limit": config.limit,
             "overwrite": config.overwrite,
+            "resume": config.resume,
+            "retry_errors": config.retry_errors,
             "ordered": config.ordered,
         }
         return {
@@ -86,6 +144,45 @@ class Manifest:
             }
             for name, value in values.items()
         }
+
+
+def _identity(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return what decides the answers, by the name that a user knows it by."""
+    parameters = {
+        f"--{name.replace('_', '-')}": setting["value"]
+        for name, setting in manifest["parameters"].items()
+        if name not in _NOT_DECIDING
+    }
+    return {
+        "input": manifest["input"]["first_window_sha256"],
+        "model": manifest["model"]["config_json_sha256"],
+        "set of weights or tokenizer": manifest["model"]["files_sha256"],
+        **parameters,
+    }
+
+
+def _differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    new = json.loads(json.dumps(new))  # tuples as lists, as they are in the other
+    names = [name for name in new if old.get(name) != new[name]]
+    return [
+        f"{name} ({old.get(name)}, now {new[name]})" if name.startswith("--") else name
+        for name in names
+    ]
+
+
+def _files_digest(model: Path, tokenizer: Path) -> str:
+    """Return a digest of tokenizer files and of weights, of which headers and sizes must do."""
+    digest = hashlib.sha256()
+    for path in sorted(model.glob("*.safetensors")):
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+            digest.update(file.read(min(size, MAX_HEADER_BYTES)))
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        path = tokenizer / name
+        if path.is_file():
+            digest.update(f"{name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _text_digest(text: str | None) -> dict[str, Any] | None:

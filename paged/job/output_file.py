@@ -4,14 +4,16 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from pagedrun.paged.errors import PagedrunError, UsageError
-from pagedrun.paged.job.atomic import PRIVATE_MODE, sync_folder
+from pagedrun.paged.job.atomic import PRIVATE_MODE, replace_file, sync_folder
 from pagedrun.paged.job.reader import STDIN
 
 STDOUT = "-"
 STDOUT_DESCRIPTOR = 1
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
 _UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -37,20 +39,20 @@ class OutputFile:
         self._num_bytes = 0
 
     @classmethod
-    def claim(cls, path: str, *, overwrite: bool, input_name: str) -> "OutputFile":
+    def claim(
+        cls, path: str, *, overwrite: bool, input_name: str, resume: bool = False
+    ) -> "OutputFile":
         """Open and lock `path`, `-` being standard output.
 
-        Raises `UsageError` if it exists and `overwrite` is not given, is the input, is a folder or
-        a pipe, is written to by another run, or cannot be created.
+        Raises `UsageError` if it exists and neither `overwrite` nor `resume` is given, is the
+        input, is a folder or a pipe, is written to by another run, or cannot be created.
         """
         if path == STDOUT:
             return cls(path, STDOUT_DESCRIPTOR, created=False)
         mode = _mode(path)
         if mode is not None:
-            _refuse_kind(path, mode, input_name, overwrite)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
-        if mode is None:
-            flags |= os.O_CREAT | os.O_EXCL
+            _refuse_kind(path, mode, input_name, overwrite or resume)
+        flags = _FLAGS if mode is not None else _FLAGS | os.O_CREAT | os.O_EXCL
         try:
             descriptor = os.open(path, flags, PRIVATE_MODE)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -67,15 +69,31 @@ class OutputFile:
         """Whether this is a file on disk, not a device or standard output."""
         return self._is_regular
 
-    def begin(self) -> None:
-        """Drop what an earlier run left; from here on the file belongs to this job."""
+    def begin(self, keep: int = 0) -> None:
+        """Drop what an earlier run left but the first `keep` bytes; now the file is this job's."""
         self._created = False
+        self._num_bytes = keep
         if self._is_regular:
             try:
-                os.ftruncate(self._descriptor, 0)
+                os.ftruncate(self._descriptor, keep)
                 sync_folder(Path(os.path.realpath(self.path)).parent)
             except OSError as error:
                 raise self._error(error) from error
+
+    def rewrite(self, chunks: Iterable[bytes]) -> None:
+        """Replace the file by `chunks`, whole or not at all, and stay its owner.
+
+        Raises `OutputError` if the file system refuses; the file is as it was then.
+        """
+        path = os.path.realpath(self.path)
+        try:
+            replace_file(Path(path), chunks)
+            descriptor = os.open(path, _FLAGS)
+        except OSError as error:
+            raise self._error(error) from error
+        _lock(path, descriptor)
+        os.close(self._descriptor)
+        self._descriptor = descriptor
 
     def append(self, data: bytes) -> int:
         """Append `data` whole or not at all; return the offset where it begins.
@@ -154,7 +172,8 @@ def _refuse_kind(path: str, mode: int, input_name: str, overwrite: bool) -> None
         raise UsageError(f"{path} is a pipe or socket; use -o - and a shell pipe instead")
     if not overwrite:
         raise UsageError(
-            f"{path} exists; pass --overwrite to replace it, or name another file with -o"
+            f"{path} exists; pass --resume to go on with it, --overwrite to replace it, or name "
+            "another file with -o"
         )
 
 

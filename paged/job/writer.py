@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.job.atomic import replace_file
+from pagedrun.paged.job.finished_rows import FinishedRows
 from pagedrun.paged.job.output_file import OutputError, OutputFile
 
 SYNC_SECONDS = 1.0
@@ -44,9 +45,15 @@ class RowWriter:
         self._clock = clock
         self._synced = clock()
 
-    def begin(self) -> None:
-        """Drop what an earlier run left in the output; call once, before the first row."""
-        self._output.begin()
+    def begin(self, finished: FinishedRows | None = None) -> None:
+        """Drop what an earlier run left in the output, but whole rows if it is `finished` that they
+        are; call once, before the first row.
+        """
+        finished = finished or FinishedRows()
+        self._output.begin(finished.num_bytes)
+        if self._spans is not None:
+            rows = finished.rows.values()
+            self._spans += [_Span(row.index, row.offset, row.num_bytes) for row in rows]
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row with a single write. Raises `OutputError`."""

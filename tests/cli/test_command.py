@@ -34,7 +34,8 @@ FLAGS = """
 --system --prompt-template --prompt-field --chat-template --limit --block-size --num-blocks
 --kv-cache-memory-bytes --max-num-seqs --max-num-batched-tokens --prefix-caching
 --no-prefix-caching --prefix-once --no-prefix-once --preemption-mode --swap-space-bytes
---overwrite --ordered --progress --report
+--overwrite --resume --retry-errors --ordered --progress --report --kv-cache-dtype
+--gpu-memory-utilization --enforce-eager --reproducible
 --json --quiet
 """
 

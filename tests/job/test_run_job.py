@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,11 @@ class ScriptedModel:
         requests: Sequence[Request],
         on_step: Callable[[StepRecord], None] | None = None,
         more: Iterable[Sequence[Request]] | None = None,
+        done: Container[int] = frozenset(),
     ) -> ScriptedRun:
-        return ScriptedRun(requests, self.answer, on_step, more)
+        return ScriptedRun(
+            [each for each in requests if each.index not in done], self.answer, on_step, more
+        )
 
     def open(self) -> ModelOpener:
         return lambda engine_config, tokenizer_folder, chat_template: self
@@ -243,6 +246,7 @@ class TestRows:
             "sha256": hashlib.sha256(source).hexdigest(),
             "whole": True,
             "fingerprint": None,
+            "first_window_sha256": hashlib.sha256(source).hexdigest(),
         }
 
     def test_completion_order_by_default_and_input_order_when_asked(self, place: Path) -> None:
@@ -389,6 +393,7 @@ class TestSideFiles:
         assert manifest["model"] == {
             "path": str(place / "model"),
             "config_json_sha256": hashlib.sha256(b"{}").hexdigest(),
+            "files_sha256": hashlib.sha256().hexdigest(),  # the folder has no others
         }
         parameters = manifest["parameters"]
         assert parameters["stop"] == {"value": ["x"], "origin": "flag"}
@@ -450,10 +455,8 @@ class TestFailures:
 
     def test_an_engine_that_forgets_a_row_is_found_out(self, place: Path) -> None:
         class Forgetful(ScriptedModel):
-            def start(
-                self, requests: Sequence[Request], on_step: Any = None, more: Any = None
-            ) -> ScriptedRun:
-                return super().start(requests[1:], on_step)
+            def start(self, requests: Sequence[Request], *given: Any, **more: Any) -> ScriptedRun:
+                return super().start(requests[1:], *given, **more)
 
         config = config_for(place, [{"prompt": "a"}, {"prompt": "b"}])
         with pytest.raises(EngineError, match="2 rows were read but 1 are accounted for"):
@@ -497,7 +500,9 @@ class TestFailures:
         finally:
             signal.signal(signum, inherited)
         assert caught.value.signum == signum
-        assert caught.value.__notes__ == ["1 of 3 rows are written and whole"]
+        assert caught.value.__notes__ == [
+            "1 of 3 rows are written and whole; the same command with --resume does the rest"
+        ]
         assert [row["index"] for row in output_rows(place)] == [2]
         assert side_file(place, ".run.json")["status"] == "interrupted"
 

@@ -1,0 +1,231 @@
+"""Resume: a job that died anywhere goes on to the same rows, each of them once."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.errors import UsageError
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.job import JobResult, run_job
+from pagedrun.paged.sampling import SamplingParams
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class MakeModel(Protocol):
+    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_prefixes_are_read_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pagedrun.paged.engine.MIN_READ_ONCE_WORK", 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def config(make_model: MakeModel, tmp_path_factory: pytest.TempPathFactory) -> JobConfig:
+    """Rows that share a partition, rows that ask the same, samples, and rows that fail."""
+    folder = tmp_path_factory.mktemp("resume")
+    rng = random.Random(3)
+    shared = [rng.randrange(256) for _ in range(140)]
+    lines: list[str] = []
+    for index in range(30):
+        row: dict[str, Any] = {
+            "prompt_token_ids": [*(shared if index % 5 else []), rng.randrange(256), index],
+            "max_tokens": 2 + index % 7,
+        }
+        if index % 3 == 0:
+            row |= {"temperature": 0.8, "n": 1 + index % 2}
+        lines.append(json.dumps(row))
+    lines += [json.dumps({"prompt_token_ids": [9, 8, 7], "max_tokens": 5})] * 3
+    lines += ["not JSON", json.dumps({"prompt_token_ids": [99999]}), json.dumps({"prompt": 5})]
+    rng.shuffle(lines)
+    path = folder / "rows.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    model = make_model("qwen3", "resume", max_position_embeddings=200)
+    return JobConfig(
+        input=str(path),
+        output=str(folder / "whole.jsonl"),
+        engine=EngineConfig(model=model, dtype="float32", max_num_seqs=12),
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(config: JobConfig) -> JobConfig:
+    run_job(config)
+    return config
+
+
+def rows(path: str | Path) -> list[str]:
+    """Return the output's rows in input order, without what a resumed run may do differently."""
+    found = []
+    for line in Path(path).read_text().splitlines():
+        row = json.loads(line)
+        row["usage"]["cached_tokens"] = 0
+        found.append(row)
+    found.sort(key=lambda row: row["index"])
+    return [json.dumps(row) for row in found]
+
+
+def died_at(whole: JobConfig, num_bytes: int, folder: Path) -> JobConfig:
+    """Return the job as a run leaves it that dies when so many bytes of output are written."""
+    output = folder / "out.jsonl"
+    output.write_bytes(Path(whole.output).read_bytes()[:num_bytes])
+    Path(f"{output}.run.json").write_bytes(Path(f"{whole.output}.run.json").read_bytes())
+    return replace(whole, output=str(output), resume=True)
+
+
+def assert_same_in_the_end(whole: JobConfig, job: JobConfig) -> JobResult:
+    before = Path(job.output).read_bytes()
+    num_whole = before.count(b"\n")
+    result = run_job(job)
+    assert rows(job.output) == rows(whole.output)
+    assert Path(job.output).read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+    counts = result.report["rows"]
+    assert counts["total"] == counts["ok"] + counts["failed"] + counts["skipped"] == 36
+    assert counts["skipped"] == num_whole
+    assert result.num_failed == 3
+    return result
+
+
+@pytest.mark.parametrize("tenths", [0, 3, 5, 8, 10])
+def test_it_goes_on_wherever_it_died(tenths: int, whole: JobConfig, tmp_path: Path) -> None:
+    size = Path(whole.output).stat().st_size
+    assert_same_in_the_end(whole, died_at(whole, size * tenths // 10, tmp_path))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(60))
+def test_it_goes_on_wherever_it_died_with_other_settings(
+    seed: int, whole: JobConfig, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    size = Path(whole.output).stat().st_size
+    job = died_at(whole, rng.randrange(size + 1), tmp_path)
+    engine = replace(
+        job.engine,
+        max_num_seqs=rng.choice([1, 5, 64]),
+        num_blocks=rng.choice([None, 14, 40]),
+        block_size=16,
+        prefix_caching=rng.random() < 0.7,
+    )
+    assert_same_in_the_end(whole, replace(job, engine=engine, ordered=rng.random() < 0.3))
+
+
+def test_the_order_of_the_input_if_that_is_asked(whole: JobConfig, tmp_path: Path) -> None:
+    job = replace(died_at(whole, 4000, tmp_path), ordered=True)
+    run_job(job)
+    indices = [json.loads(line)["index"] for line in Path(job.output).read_text().splitlines()]
+    assert indices == list(range(36))
+    assert rows(job.output) == rows(whole.output)
+
+
+def test_nothing_is_left_to_do(whole: JobConfig, tmp_path: Path) -> None:
+    job = died_at(whole, 10**9, tmp_path)
+    assert assert_same_in_the_end(whole, job).report["rows"]["skipped"] == 36
+
+
+def test_an_output_that_is_not_there_yet_is_begun(whole: JobConfig, tmp_path: Path) -> None:
+    job = replace(whole, output=str(tmp_path / "new.jsonl"), resume=True)
+    assert run_job(job).report["rows"]["skipped"] == 0
+    assert rows(job.output) == rows(whole.output)
+
+
+def test_failed_rows_are_tried_again_if_that_is_asked(whole: JobConfig, tmp_path: Path) -> None:
+    job = replace(died_at(whole, 10**9, tmp_path), retry_errors=True)
+    result = run_job(job)
+    assert rows(job.output) == rows(whole.output)
+    assert result.report["rows"] == {"total": 36, "ok": 0, "failed": 3, "skipped": 33}
+    assert result.num_failed == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"sampling": SamplingParams(temperature=0.5)}, r"--temperature \(0\.0, now 0\.5\)"),
+        ({"limit": 30}, r"--limit \(None, now 30\)"),
+    ],
+)
+def test_another_job_is_refused_and_nothing_is_lost(
+    changes: dict[str, Any], named: str, whole: JobConfig, tmp_path: Path
+) -> None:
+    job = died_at(whole, 4000, tmp_path)
+    before = Path(job.output).read_bytes()
+    with pytest.raises(UsageError, match=f"^--resume: the output was begun with another .*{named}"):
+        run_job(replace(job, **changes))
+    assert Path(job.output).read_bytes() == before
+
+
+def test_another_input_and_another_model_are_told_apart(
+    whole: JobConfig, tmp_path: Path, make_model: MakeModel
+) -> None:
+    job = died_at(whole, 4000, tmp_path)
+    other = tmp_path / "other.jsonl"
+    other.write_text(Path(whole.input).read_text() + '{"prompt_token_ids": [1]}\n')
+    with pytest.raises(UsageError, match="begun with another input; run it with the same"):
+        run_job(replace(job, input=str(other)))
+    model = make_model("qwen3", "resume2", max_position_embeddings=200, num_hidden_layers=1)
+    with pytest.raises(UsageError, match="another model, another set of weights or tokenizer;"):
+        run_job(replace(job, engine=replace(job.engine, model=model)))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ('{"some": "file"}\n', "line 1 is not an output row"),
+        ("[]\n", "line 1 is not an output row"),
+        ("\x00\x00\n", "line 1 is not an output row"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(
+    content: str, sentence: str, whole: JobConfig, tmp_path: Path
+) -> None:
+    job = died_at(whole, 0, tmp_path)
+    Path(job.output).write_text(content)
+    with pytest.raises(UsageError, match=sentence):
+        run_job(job)
+    assert Path(job.output).read_text() == content
+
+
+def test_a_row_that_stands_twice_is_refused(whole: JobConfig, tmp_path: Path) -> None:
+    job = died_at(whole, 4000, tmp_path)
+    first = Path(job.output).read_text().splitlines(keepends=True)[0]
+    Path(job.output).write_text(first * 2)
+    with pytest.raises(UsageError, match=r"line 2 answers row \d+ a second time"):
+        run_job(job)
+
+
+def test_without_a_manifest_nobody_can_tell(whole: JobConfig, tmp_path: Path) -> None:
+    job = died_at(whole, 4000, tmp_path)
+    Path(f"{job.output}.run.json").unlink()
+    with pytest.raises(UsageError, match="nobody can tell whether the output is of the same job"):
+        run_job(job)
+
+
+def test_a_killed_process(tmp_path: Path) -> None:
+    """SIGKILL while answers are being written, then one command for the rest."""
+    command = [sys.executable, "-m", "pagedrun", "generate"]
+    command += [str(ROOT / "recipes/demo/prompts.jsonl"), "--quiet", "--max-num-seqs", "2"]
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    subprocess.run([*command, "-o", str(whole)], check=True, timeout=200)
+    process = subprocess.Popen([*command, "-o", str(cut)])
+    until = time.monotonic() + 120
+    while time.monotonic() < until and (not cut.exists() or cut.stat().st_size < 20_000):
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert 0 < cut.read_bytes().count(b"\n") < 336
+    subprocess.run([*command, "-o", str(cut), "--resume"], check=True, timeout=200)
+    assert rows(cut) == rows(whole)
