@@ -45,7 +45,7 @@ def decode_tile(
     """Return the tile for queries and caches of a dtype: some are on their way all the time."""
     width = triton.next_power_of_2(head_dim)
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
-        return DecodeTile(16, 8, 2)  # spills 0.6 KB at head size 256, which is for testing only
+        return DecodeTile(16, 8, 2)  # spills 0.6 KB at head size 256, rare in float32
     if on.backend == "hip":
         return DecodeTile(32, 4, 1)
     # Block ids are loaded a stage ahead of keys: 3 stages hold one tile of keys ahead, 5 hold two.
