@@ -201,6 +201,18 @@ def test_a_file_of_another_kind_is_refused(
     assert Path(job.output).read_text() == content
 
 
+@pytest.mark.parametrize("content", ["precious, and no newline", '{"index": 0, "error": nul'])
+def test_what_has_no_whole_line_is_not_thrown_away_unless_it_is_ours(
+    content: str, whole: JobConfig, tmp_path: Path
+) -> None:
+    job = died_at(whole, 0, tmp_path)
+    Path(job.output).write_text(content)
+    Path(f"{job.output}.run.json").unlink()
+    with pytest.raises(UsageError, match="nobody can tell whether the output is of the same job"):
+        run_job(job)
+    assert Path(job.output).read_text() == content
+
+
 def test_a_row_that_stands_twice_is_refused(whole: JobConfig, tmp_path: Path) -> None:
     job = died_at(whole, 4000, tmp_path)
     first = Path(job.output).read_text().splitlines(keepends=True)[0]

@@ -131,7 +131,8 @@ class _Job:
         """
         finished = FinishedRows.read(output.path)
         path = self._config.manifest_path
-        if not finished.rows or path is None:
+        # A file without a whole line may still be somebody's: only an empty one can be begun.
+        if path is None or not Path(output.path).stat().st_size:
             return finished
         manifest.check_same_job(path)
         if self._config.retry_errors and finished.num_failed:

@@ -62,13 +62,14 @@ class Manifest:
 
     @classmethod
     def start(cls, config: JobConfig, source: InputDigest, max_model_len: int) -> "Manifest":
-        """Return the manifest of a job that begins now; `ModelError` if config.json is gone."""
+        """Return the manifest of a job that begins now; `ModelError` if a model file is gone."""
         path = config.engine.model / "config.json"
         try:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            files = _files_digest(config.engine.model, config.tokenizer or config.engine.model)
         except OSError as error:
-            raise ModelError(f"{path} cannot be read ({error.strerror})") from error
-        files = _files_digest(config.engine.model, config.tokenizer or config.engine.model)
+            name = error.filename or path
+            raise ModelError(f"{name} cannot be read ({error.strerror})") from error
         return cls(config, source, max_model_len, digest, files, source.sha256, datetime.now(UTC))
 
     def check_same_job(self, path: Path) -> None:
