@@ -91,6 +91,22 @@ def tile_rows(num_rows: int, group: int, heights: tuple[int, ...]) -> int:
     return max(1, height // group)
 
 
+def prefix_work(
+    groups: PrefixGroups,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    device: torch.device,
+) -> PrefixWork:
+    """Return the work of groups (tensors on the host), in memory that just holds it."""
+    heights = matrix_heights(head_dim, dtype, cache_dtype, chip.chip_of(device))
+    largest = int(groups.row_starts.diff().max()) if len(groups.rows) else 0
+    return PrefixWork.of(groups, tile_rows(largest, num_heads // num_kv_heads, heights), device)
+
+
 def prefix_attention(
     q: Tensor,
     key_cache: Tensor,
@@ -117,8 +133,15 @@ def prefix_attention(
     if isinstance(groups, PrefixWork):
         work = groups
     else:
-        largest = int(groups.row_starts.diff().max()) if len(groups.rows) else 0
-        work = PrefixWork.of(groups, tile_rows(largest, group, heights), q.device)
+        work = prefix_work(
+            groups,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            dtype=q.dtype,
+            cache_dtype=key_cache.dtype,
+            device=q.device,
+        )
     height = next(each for each in heights if work.tile_rows * group <= each)
     tile = prefix_tile(height, head_dim, block_size, q.dtype, key_cache.dtype, on)
     peaks, masses, totals = (

@@ -5,7 +5,6 @@ import torch
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.prefix_attention import matrix_heights, tile_rows
 from pagedrun.kernels.gpu.prefix_work import UNIT_PARTITIONS, PrefixWork
-from pagedrun.kernels.prefix_groups import PrefixGroups
 
 
 def prefix_room(
@@ -34,19 +33,3 @@ def prefix_room(
         tile_rows=tile_rows(num_rows, num_heads // num_kv_heads, heights),
         device=device,
     )
-
-
-def prefix_work(
-    groups: PrefixGroups,
-    *,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    dtype: torch.dtype,
-    cache_dtype: torch.dtype,
-    device: torch.device,
-) -> PrefixWork:
-    """Return the work of groups (tensors on the host), in memory that just holds it."""
-    heights = matrix_heights(head_dim, dtype, cache_dtype, chip.chip_of(device))
-    largest = int(groups.row_starts.diff().max())
-    return PrefixWork.of(groups, tile_rows(largest, num_heads // num_kv_heads, heights), device)
