@@ -50,6 +50,7 @@ def graphs() -> DecodeGraphs:
     engine = BenchModel.from_shape("tiny").engine(dtype="float32", device="cpu")
     device = replace(Device.choose("cpu"), lag=1, graphs=True)
     cache = KVCache(engine.kv_layout, 16, 8, 0, device)
+    cache.blocks.zero_()  # a prompt that nobody computed: whatever the memory held may be NaN
     return DecodeGraphs(engine.model, cache, device, prefix_once=True, capture=False)
 
 
