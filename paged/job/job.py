@@ -8,7 +8,7 @@ from typing import Any
 
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, UsageError
-from pagedrun.paged.job.atomic import replace_json
+from pagedrun.paged.atomic import replace_json
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.finished_rows import FinishedRows
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
