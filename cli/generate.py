@@ -68,6 +68,8 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,
     prefix_caching: options.PrefixCaching = None,
     prefix_once: options.PrefixOnce = None,
+    prefix_store: options.PrefixStore = None,
+    prefix_store_bytes: options.PrefixStoreBytes = None,
     preemption_mode: options.PreemptionFlag = None,
     swap_space_bytes: options.SwapSpaceBytes = None,
     kv_cache_dtype: options.KvCacheDtypeFlag = None,

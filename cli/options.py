@@ -257,6 +257,27 @@ PrefixOnce = Annotated[
         declared=("--prefix-once/--no-prefix-once",),
     ),
 ]
+PrefixStore = Annotated[
+    Path | None,
+    _flag(
+        "prefix-store",
+        "Folder that keeps the keys and values of shared prefixes for the next run.",
+        "Shared prefixes",
+        default="none, nothing is kept",
+        metavar="DIR",
+    ),
+]
+PrefixStoreBytes = Annotated[
+    int | None,
+    _engine(
+        "prefix-store-bytes",
+        "Most bytes in the prefix store; what was not used for longest goes.",
+        "Shared prefixes",
+        default=show_size(int(default_of(EngineConfig, "prefix_store_bytes") or 0)),
+        parser=parse_size,
+        metavar="SIZE",
+    ),
+]
 PreemptionFlag = Annotated[
     Preemption | None,
     _engine(

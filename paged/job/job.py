@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pagedrun.paged.atomic import replace_file, replace_json
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, UsageError
-from pagedrun.paged.atomic import replace_file, replace_json
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.finished_rows import FinishedRows
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
@@ -160,7 +160,10 @@ class _Job:
         engine.warm_up()
         self._listener.on_phase(Phase.PLAN)
         windows = None if more is None else self._ask_more(more, writer)
-        return engine.start(requests, self._listener.on_step, windows, self._finished.rows)
+        listener = self._listener
+        return engine.start(
+            requests, listener.on_step, windows, self._finished.rows, listener.on_warning
+        )
 
     def _ask(self, rows: Iterable[JobRow]) -> list[Request]:
         """Return the requests of the rows that have one; answers that are not there are awaited."""

@@ -31,6 +31,8 @@ _NOT_DECIDING = frozenset(
         "preemption_mode",
         "swap_space_bytes",
         "enforce_eager",
+        "prefix_store",
+        "prefix_store_bytes",
         "overwrite",
         "resume",
         "retry_errors",

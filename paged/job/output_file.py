@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from pagedrun.paged.errors import PagedrunError, UsageError
 from pagedrun.paged.atomic import PRIVATE_MODE, replace_file, sync_folder
+from pagedrun.paged.errors import PagedrunError, UsageError
 from pagedrun.paged.job.reader import STDIN
 
 STDOUT = "-"

@@ -1,4 +1,4 @@
-"""What of a plan is worth keeping: the prefixes that most rows share, as much as the store holds."""
+"""What of a plan is worth keeping: prefixes that rows share, as much as the store holds."""
 
 import numpy as np
 from numpy.typing import NDArray

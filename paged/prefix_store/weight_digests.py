@@ -37,7 +37,7 @@ def weights_digest(folder: Path, files: Sequence[Path]) -> str:
     remembered = _remembered(folder / MEMORY)
     found: dict[str, str] = {}
     stamped = dict(zip(files, stamps(files), strict=True))
-    for path, stamp in stamped.items():
+    for stamp in stamped.values():
         known = remembered.get(stamp[0])
         if known is not None and known[:4] == list(stamp[1:]):
             found[stamp[0]] = str(known[4])

@@ -22,6 +22,7 @@ def memory_report(
     memory: Mapping[str, int],
     config: Mapping[str, Any],
     device: str,
+    found_in_store: int = 0,
 ) -> dict[str, Any]:
     """Return the report without `rows`, which only the job knows.
 
@@ -32,9 +33,11 @@ def memory_report(
     Rows that ask the same as another are answered with its tokens: their prompts count as cached,
     the answers as generated and, of these, copied. `hit_tokens` counts what whole cached blocks
     gave, the parts of blocks that were copied (`partial_hit_tokens`), and the duplicates' prompts;
-    `achievable_hit_rate` is that of a cache which keeps every common prefix to its last token.
+    `achievable_hit_rate` is that of a cache which keeps every common prefix to its last token, and
+    which had `found_in_store` more tokens from earlier runs.
     """
     prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
+    achievable = statistics.achievable_hit_tokens + found_in_store
     run_s = max(statistics.run_s, 1e-9)
     return {
         "tokens": {
@@ -58,7 +61,7 @@ def memory_report(
         "prefix": {
             "hit_tokens": cached,
             "hit_rate": cached / prompt if prompt else 0.0,
-            "achievable_hit_rate": statistics.achievable_hit_tokens / prompt if prompt else 0.0,
+            "achievable_hit_rate": achievable / prompt if prompt else 0.0,
             "partial_hit_tokens": scheduler.partial_hit_tokens,
             "duplicate_rows": statistics.duplicate_rows,
             "hits": pool.hits,

@@ -35,7 +35,7 @@ FLAGS = """
 --kv-cache-memory-bytes --max-num-seqs --max-num-batched-tokens --prefix-caching
 --no-prefix-caching --prefix-once --no-prefix-once --preemption-mode --swap-space-bytes
 --overwrite --resume --retry-errors --ordered --progress --report --kv-cache-dtype
---gpu-memory-utilization --enforce-eager --reproducible
+--gpu-memory-utilization --enforce-eager --reproducible --prefix-store --prefix-store-bytes
 --json --quiet
 """
 
