@@ -2,8 +2,8 @@
 
 A safetensors file with the tensors `kv` [num_layers, 2, num_blocks, num_kv_heads, block_size,
 head_dim] and, for a quantised cache, `scales` [..., 1]; under `__metadata__` stands a header in
-JSON, with its SHA-256. The file is named after the SHA-256 of all its bytes, so whatever happens to
-it is noticed, and two runs that write the same write the same file.
+JSON behind its SHA-256. The file is named after the SHA-256 of all its bytes, so whatever happens
+to it is noticed, and two runs that write the same write the same file.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from pagedrun.paged.prefix_store.identity import StoreIdentity
 FILE_NAME = re.compile(r"(?P<fingerprint>[0-9a-f]{16})-(?P<sha256>[0-9a-f]{64})\.safetensors")
 _LENGTH_BYTES = 8  # of a safetensors header, little-endian, at the file's beginning
 _MAX_HEADER_BYTES = 100_000_000  # as the format has it
-_HEADER, _HEADER_SHA256 = "pagedrun_prefix", "pagedrun_prefix_sha256"
+_HEADER = "pagedrun_prefix"  # one key alone: safetensors writes several in any order
 
 
 class DamagedEntryError(Exception):
@@ -51,7 +51,7 @@ class StoredPrefix:
             "token_ids": self.token_ids,
         }
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
-        return {_HEADER: text, _HEADER_SHA256: hashlib.sha256(text.encode()).hexdigest()}
+        return {_HEADER: f"{_sha256(text)} {text}"}
 
     @classmethod
     def read(cls, path: Path) -> "StoredPrefix":
@@ -84,9 +84,8 @@ class StoredPrefix:
     def _from_start(cls, start: bytes, num_bytes: int) -> "StoredPrefix":
         try:
             tensors = json.loads(start)
-            metadata = tensors.pop("__metadata__")
-            text = metadata[_HEADER]
-            if hashlib.sha256(text.encode()).hexdigest() != metadata[_HEADER_SHA256]:
+            sha256, _, text = tensors.pop("__metadata__")[_HEADER].partition(" ")
+            if sha256 != _sha256(text):
                 raise DamagedEntryError("its header is not the one that was stored")
             end = max(each["data_offsets"][1] for each in tensors.values())
             if num_bytes != _LENGTH_BYTES + len(start) + end:
@@ -103,6 +102,10 @@ class StoredPrefix:
             raise DamagedEntryError("its header cannot be read")
         identity = StoreIdentity(str(header["model"]), dict(header["identity"]))
         return cls(identity, bytes.fromhex(header["parent"]), start, tuple(token_ids))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def find_entries(folder: Path) -> Sequence[Path]:

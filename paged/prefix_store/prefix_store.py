@@ -10,7 +10,7 @@ from pagedrun.paged.device import Device
 from pagedrun.paged.kv_cache import KVCache
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.prefix_store.folder import StoreFolder
-from pagedrun.paged.prefix_store.identity import StoreIdentity
+from pagedrun.paged.prefix_store.run_identity import run_identity
 from pagedrun.paged.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.prefix_store.weight_digests import stamps, weights_digest
 
@@ -53,7 +53,7 @@ class PrefixStore:
                 "have changed since they were loaded"
             )
             return None
-        identity = StoreIdentity.of_run(
+        identity = run_identity(
             model_folder=model_folder,
             weights_sha256=self._weights_sha256,
             model_config=model_config,
