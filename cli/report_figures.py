@@ -107,7 +107,7 @@ def _memory(memory: Mapping[str, int]) -> list[Figure]:
 def _pool(report: Mapping[str, Any], sparkline_chars: int) -> list[Figure]:
     kv = report["kv"]
     block_bytes = show_size(kv["block_size"] * kv["bytes_per_token"])
-    expected = f"half a block for each row would be {kv['tail_waste_expected']:.1%}"
+    expected = f"at half a block for each row: {kv['tail_waste_expected']:.1%}"
     figures = [
         Figure(
             "blocks", _count(kv["num_blocks"]), f"of {kv['block_size']} tokens, {block_bytes} each"

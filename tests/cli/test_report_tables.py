@@ -113,7 +113,7 @@ FACTS = [
     "blocks 2,000 of 16 tokens, 1.0 MiB each",
     "in use at peak 1,500 75.0% of the pool",
     "utilisation at peak 98.5% of slots in use; the rest is tail waste",
-    "tail waste 1.5% half a block for each row would be 1.3%",
+    "tail waste 1.5% at half a block for each row: 1.3%",
     "Advice the pool was [red]too small",
     "in use, step by step ▁▅█▂",
     "while short of blocks 97.2% mean use while a row had to wait",
