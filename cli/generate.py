@@ -20,6 +20,7 @@ Examples:
   pagedrun generate prompts.jsonl
   pagedrun generate prompts.jsonl -o answers.jsonl --model ./model --max-tokens 64
   pagedrun generate rows.jsonl --prompt-template "Translate: {{ text }}"
+  pagedrun generate rows.jsonl --recipe judge --model ./model
   pagedrun generate rows.csv.gz --prompt-field question
   pagedrun generate hf:openai/gsm8k@main:test --prompt-field question --limit 100
   pagedrun generate - -o - < rows.jsonl > answers.jsonl
@@ -33,6 +34,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     context: typer.Context,
     input_name: options.InputName,
     output: options.Output = None,
+    recipe: options.RecipeFlag = None,
     overwrite: options.Overwrite = None,
     resume: options.Resume = None,
     retry_errors: options.RetryErrors = None,
@@ -61,6 +63,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     stop: options.Stop = None,
     stop_token_ids: options.StopTokenIds = None,
     ignore_eos: options.IgnoreEos = None,
+    generation_config: options.GenerationConfigFlag = None,
     block_size: options.BlockSize = None,
     num_blocks: options.NumBlocks = None,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
@@ -86,20 +89,25 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
 def _run(given: dict[str, object]) -> int:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.cli.console import note, stderr_console
-    from pagedrun.cli.job_flags import job_config
+    from pagedrun.cli.job_flags import job_config, warn_of_model
     from pagedrun.cli.progress import show_progress
     from pagedrun.cli.report import draw_report, summary
+    from pagedrun.cli.settings import Settings
     from pagedrun.kernels.threads import prepare_environment
     from pagedrun.paged.job.job import run_job
 
     prepare_environment()  # before anything imports torch
     console = stderr_console()
     quiet = bool(given.get("quiet"))
-    config = job_config(given)
-    if "model" not in given and not quiet:
-        note(console, f"No --model: using the bundled demo model ({config.engine.model})")
-    with show_progress(str(given.get("progress", "auto")), console, quiet=quiet) as listener:
-        result = run_job(config, listener)
+    settings = Settings.of(given)
+    with settings.named():
+        config = job_config(settings)
+        if "model" not in settings.values and not quiet:
+            note(console, f"No --model: using the bundled demo model ({config.engine.model})")
+        progress = str(settings.values.get("progress", "auto"))
+        with show_progress(progress, console, quiet=quiet) as listener:
+            warn_of_model(settings, config, listener)
+            result = run_job(config, listener)
     if not quiet:
         draw_report(result.report, console)
         for line in summary(result, config.output):

@@ -18,6 +18,7 @@ Examples:
 
   pagedrun plan prompts.jsonl --model ./model --max-tokens 64
   pagedrun plan rows.jsonl --prompt-template @prompt.jinja --kv-cache-memory-bytes 4GiB
+  pagedrun plan rows.jsonl --recipe judge.yaml
   pagedrun plan prompts.jsonl --json --quiet | jq .tokens
 
 Exit status: 0 planned, 1 failure, 2 refused.
@@ -48,6 +49,7 @@ ShowText = Annotated[
 def plan(  # one parameter for each flag: this is where Typer reads them from
     context: typer.Context,
     input_name: options.InputName,
+    recipe: options.RecipeFlag = None,
     limit: options.Limit = None,
     model: options.Model = None,
     revision: options.Revision = None,
@@ -87,24 +89,28 @@ def _run(given: dict[str, object]) -> None:
     from pagedrun.cli.job_flags import job_config
     from pagedrun.cli.plan_report import draw_forecast
     from pagedrun.cli.progress import show_progress
+    from pagedrun.cli.settings import Settings
     from pagedrun.kernels.threads import prepare_environment
     from pagedrun.paged.job.plan_file import DEFAULT_SIMULATED_ROWS, plan_file
 
     prepare_environment()
     console = stderr_console()
     quiet = bool(given.get("quiet"))
-    config = job_config(given)
-    if "model" not in given and not quiet:
-        note(console, f"No --model: using the bundled demo model ({config.engine.model})")
     simulated = given.get("simulate_rows", DEFAULT_SIMULATED_ROWS)
     assert isinstance(simulated, int)
-    with show_progress(str(given.get("progress", "auto")), console, quiet=quiet) as listener:
-        forecast = plan_file(
-            config,
-            listener,
-            max_simulated_rows=simulated,
-            show_text=bool(given.get("show_text")),
-        )
+    settings = Settings.of(given)
+    with settings.named():
+        config = job_config(settings)
+        if "model" not in settings.values and not quiet:
+            note(console, f"No --model: using the bundled demo model ({config.engine.model})")
+        progress = str(settings.values.get("progress", "auto"))
+        with show_progress(progress, console, quiet=quiet) as listener:
+            forecast = plan_file(
+                config,
+                listener,
+                max_simulated_rows=simulated,
+                show_text=bool(given.get("show_text")),
+            )
     if not quiet:
         draw_forecast(forecast, console)
     if given.get("json_report"):
