@@ -31,7 +31,11 @@ def draw_recipes(recipes: Mapping[str, Recipe]) -> None:
     table.add_column("what it does")
     table.add_column("columns it needs")
     for name, recipe in recipes.items():
-        table.add_row(name, Text(recipe.description), Text(", ".join(recipe.columns)))
+        columns = [
+            f"{column} (optional)" if what.startswith("optional") else column
+            for column, what in recipe.columns.items()
+        ]
+        table.add_row(name, Text(recipe.description), Text(", ".join(columns)))
     _stdout_console().print(table)
 
 

@@ -66,7 +66,7 @@ class Recipe:
 
     def place(self, name: str) -> str:
         """Return how messages name a setting of this recipe."""
-        return f"{name} in {self.shown} line {self.lines[name]}"
+        return f"{name} ({self.shown} line {self.lines[name]})"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
