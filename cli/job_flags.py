@@ -39,14 +39,16 @@ def job_config(settings: Settings) -> JobConfig:
     if given.get("retry_errors") and not given.get("resume"):
         raise UsageError("--retry-errors goes with --resume")
     engine = {name: _plain(value) for name, value in given.items() if name in _ENGINE_FIELDS}
-    model = _model_folder(given)
+    with settings.blamed("model"):
+        model = _model_folder(given)
+    with settings.blamed("tokenizer"):
+        tokenizer = resolve_model(given["tokenizer"]) if "tokenizer" in given else None
     by_model = model_sampling(given, model).values
-    tokenizer = given.get("tokenizer")
     return JobConfig(
         input=given["input_name"],
         output=output,
         engine=EngineConfig(model=model, **engine),
-        tokenizer=resolve_model(tokenizer) if tokenizer is not None else None,
+        tokenizer=tokenizer,
         chat_template=text_or_file(given.get("chat_template"), "--chat-template"),
         sampling=_sampling({**by_model, **given}),
         prompts=_prompts(given),

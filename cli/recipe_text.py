@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -45,9 +46,12 @@ def draw_text(recipe: Recipe) -> None:
     if not console.is_terminal or console.no_color:
         sys.stdout.write(recipe.text)
         return
-    from rich.syntax import Syntax
+    from pygments.token import Comment, Name
+    from rich.syntax import ANSISyntaxTheme, Syntax
 
-    syntax = Syntax(recipe.text, "yaml", theme="ansi_dark", background_color="default")
+    # Most of a recipe is prose, which stays in the terminal's own colour.
+    theme = ANSISyntaxTheme({Comment: Style(dim=True), Name.Tag: Style(color="cyan", bold=True)})
+    syntax = Syntax(recipe.text, "yaml", theme=theme)
     console.print(syntax.highlight(recipe.text), soft_wrap=True, end="")
 
 

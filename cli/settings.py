@@ -97,6 +97,16 @@ class Settings:
             error.args = (message,)
             raise
 
+    @contextmanager
+    def blamed(self, name: str) -> Iterator[None]:
+        """Let an error that names a value begin with the recipe's line, if it was set there."""
+        try:
+            yield
+        except UsageError as error:
+            if self.recipe is not None and self.origins.get(name) == "recipe":
+                error.args = (f"{self.recipe.place(name)}: {error}",)
+            raise
+
     def _place(self, flag: re.Match[str]) -> str:
         name = flag[0].removeprefix("--").replace("-", "_")
         name = name if name in self.origins else name.removeprefix("no_")

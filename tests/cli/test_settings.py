@@ -143,6 +143,8 @@ def test_a_flag_takes_the_place_of_what_goes_with_it(
         ("block_size: 0", "block_size ({} line 1) is 0; it must be an integer of at least 1"),
         ("stop_token_ids: x", "stop_token_ids ({} line 1) takes token ids"),
         ("revision: v1", "revision ({} line 1) needs --model with a name on the hub"),
+        ("model: ./gone", "model ({} line 1): "),
+        ("n: 1\ntokenizer: no folder", "tokenizer ({} line 2): no folder: no such folder"),
         ("n: 1\nprompt_template: '{{ a'", "prompt_template ({} line 2), line 1: "),
         (
             "prompt_field: a\nprompt_template: b",
