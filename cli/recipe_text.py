@@ -46,11 +46,12 @@ def draw_text(recipe: Recipe) -> None:
     if not console.is_terminal or console.no_color:
         sys.stdout.write(recipe.text)
         return
-    from pygments.token import Comment, Name
     from rich.syntax import ANSISyntaxTheme, Syntax
 
     # Most of a recipe is prose, which stays in the terminal's own colour.
-    theme = ANSISyntaxTheme({Comment: Style(dim=True), Name.Tag: Style(color="cyan", bold=True)})
+    theme = ANSISyntaxTheme(
+        {("Comment",): Style(dim=True), ("Name", "Tag"): Style(color="cyan", bold=True)}
+    )
     syntax = Syntax(recipe.text, "yaml", theme=theme)
     console.print(syntax.highlight(recipe.text), soft_wrap=True, end="")
 

@@ -1,9 +1,10 @@
 """Settings: what decides a run, from flags and recipe, and where each came from."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -120,15 +121,15 @@ def _setting(name: str, annotation: Any, *metadata: Any) -> Setting:
     options = [each for each in get_args(annotation) if each is not NoneType]
     kind_of: Any = options[0] if NoneType in get_args(annotation) else annotation
     words: tuple[str, ...] = ()
+    parse: Callable[[str], Any] | None = info.parser and partial(_parsed, info.parser)
     if isinstance(kind_of, type) and issubclass(kind_of, StrEnum):
-        kind_of, words = str, tuple(kind_of)
-    parser = info.parser
+        words, parse, kind_of = tuple(kind_of), kind_of, str
     return Setting(
         name=name,
-        kind=Kind.TEXT if parser is not None else _KINDS.get(name) or _KIND_OF_TYPE[kind_of],
+        kind=Kind.TEXT if parse is not None else _KINDS.get(name) or _KIND_OF_TYPE[kind_of],
         words=words,
         low=info.min,
-        parse=None if parser is None else lambda text: _parsed(parser, text),
+        parse=parse,
         refusal=REFUSED.get(name),
     )
 

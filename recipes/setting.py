@@ -28,7 +28,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`words` are the values allowed, if only some are; `low` is the least integer.
+    """`words` are the values allowed, if only some are; `low` is the least number.
 
     `parse` makes the value out of the text, and raises `ValueError` saying what it wants.
     `refusal` says why no recipe may set it, where that is so.
@@ -37,7 +37,7 @@ class Setting:
     name: str
     kind: Kind
     words: tuple[str, ...] = ()
-    low: int | None = None
+    low: float | None = None
     parse: Callable[[str], Any] | None = None
     refusal: str | None = None
 
@@ -47,7 +47,7 @@ class Setting:
         if self.words and value not in self.words:
             raise field.error(f"is {value!r}; choose one of {', '.join(self.words)}")
         if self.low is not None and value < self.low:
-            raise field.error(f"is {value}; it must be an integer of at least {self.low}")
+            raise field.error(f"is {value:g}; it must be at least {self.low:g}")
         if self.parse is not None:
             try:
                 return self.parse(value)

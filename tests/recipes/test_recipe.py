@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pagedrun.cli.choices import Preemption
 from pagedrun.cli.settings import recipe_settings
 from pagedrun.paged.errors import UsageError
 from pagedrun.recipes.library import bundled_names, find_recipe
@@ -43,7 +44,7 @@ def read(tmp_path: Path) -> ReadRecipe:
         ("stop_token_ids: [1, 2]", ["1", "2"]),
         ("kv_cache_memory_bytes: 4GiB", 4 * 2**30),
         ("kv_cache_memory_bytes: 4096", 4096),
-        ("preemption_mode: recompute", "recompute"),
+        ("preemption_mode: recompute", Preemption.RECOMPUTE),
         ("prompt_field: 2024", "2024"),
         ("system: |\n  Be kind.\n\n  Be brief.\n", "Be kind.\n\nBe brief."),
         ("model: org/name", "org/name"),
@@ -75,7 +76,7 @@ def test_a_value_is_read_as_its_setting_wants_it(read: ReadRecipe, line: str, wa
         ("top_p: .inf", "is '.inf'; it must be a number"),
         ("ignore_eos: 1", "is '1'; it must be true or false"),
         ("ignore_eos: 'yes'", "true or false, without quotes"),
-        ("limit: 0", "limit in judge.yaml line 1 is 0; it must be an integer of at least 1"),
+        ("limit: 0", "limit in judge.yaml line 1 is 0; it must be at least 1"),
         ("device: gpu", "device in judge.yaml line 1 is 'gpu'; choose one of auto, cpu, cuda"),
         ("swap_space_bytes: lots", "is 'lots'; expected bytes, such as 4294967296"),
         ("prompt_template: {{ text }}", "is a mapping; .*; put text with { or \\[ into quotes"),
