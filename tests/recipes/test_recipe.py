@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pagedrun.cli.choices import Preemption
 from pagedrun.cli.settings import recipe_settings
 from pagedrun.paged.errors import UsageError
-from pagedrun.recipes.library import bundled_names, find_recipe
+from pagedrun.recipes.library import bundled_names, bundled_path, find_recipe
 from pagedrun.recipes.recipe import Recipe
 from pagedrun.recipes.yaml_file import MAX_BYTES
 
@@ -164,3 +166,31 @@ def test_a_name_is_a_bundled_recipe_and_a_path_a_file(
         find_recipe("xyz.yaml")
     with pytest.raises(UsageError, match="is a folder"):
         find_recipe(str(tmp_path))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_whatever_is_in_the_file_it_is_read_or_refused(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Noise, and bundled recipes with a piece of noise in them."""
+    noise = data.draw(
+        st.one_of(
+            st.binary(max_size=60),
+            st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass")),
+            st.text("[]{}&*!|>'\"%@`:,-?# \n\tn~", max_size=60).map(str.encode),
+        )
+    )
+    path = tmp_path_factory.getbasetemp() / "noise.yaml"
+    name = data.draw(st.sampled_from([None, *bundled_names()]))
+    content = b"" if name is None else bundled_path(name).read_bytes()
+    content = content.replace(f"sample: {name}.jsonl\n".encode(), b"")  # it is not beside it
+    at = data.draw(st.integers(0, len(content)))
+    path.write_bytes(content[:at] + noise + content[at:])
+    read, told = {}, ""
+    try:
+        read = dict(Recipe.read(path, recipe_settings()).values)
+    except UsageError as error:
+        told = str(error)
+    assert set(read) <= set(recipe_settings())
+    assert len(told) < 1000
