@@ -1,15 +1,14 @@
 """PromptTemplate: a Jinja template over a row's columns, in a sandbox, with limits on its work."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, UndefinedError
+from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import missing
 
 from pagedrun.paged.errors import RowError, UsageError
 from pagedrun.paged.job.json_line import shown_key
+from pagedrun.paged.job.missing_column import MissingColumn, NamedUndefined
 
 MAX_OUTPUT_CHARS = 64 * 2**20
 MAX_RANGE_ITEMS = 1_000_000  # of all range() calls of one rendering
@@ -27,7 +26,7 @@ class PromptTemplate:
     def __init__(self, source: str, flag: str = "--prompt-template") -> None:
         self.source = source
         try:
-            self._template = _Sandbox(undefined=_Undefined).from_string(source)
+            self._template = _Sandbox(undefined=NamedUndefined).from_string(source)
         except TemplateSyntaxError as error:
             raise UsageError(f"{flag}, line {error.lineno}: {error.message}") from error
         except (TemplateError, RecursionError) as error:
@@ -46,7 +45,7 @@ class PromptTemplate:
                 parts.append(part)
             text = "".join(parts)
             text.encode("utf-8")
-        except _MissingColumn as error:
+        except MissingColumn as error:
             name = shown_key(error.name)
             raise RowError(
                 "template_error",
@@ -60,31 +59,6 @@ class PromptTemplate:
                 f"the prompt template fails: {reason or type(error).__name__}",
             ) from error
         return text
-
-
-class _MissingColumn(UndefinedError):
-    """A template asked for a name that is no column of the row."""
-
-    def __init__(self, name: str, message: str | None = None) -> None:
-        super().__init__(message)
-        self.name = name
-
-
-class _Undefined(StrictUndefined):
-    """What is not there; of a column, its error knows the name."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        hint: str | None = None,
-        obj: Any = missing,
-        name: str | None = None,
-        exc: Any = UndefinedError,
-    ) -> None:
-        if obj is missing and name is not None:
-            exc = partial(_MissingColumn, name)
-        super().__init__(hint, obj, name, exc)
 
 
 class _RangeBudget:
