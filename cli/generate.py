@@ -2,10 +2,14 @@
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import typer
 
 from pagedrun.cli import exits, options
+
+if TYPE_CHECKING:
+    from pagedrun.cli.settings import Settings
 
 HELP = """Answer every row of INPUT: one output row each, and a memory report at the end.
 
@@ -81,33 +85,34 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     quiet: options.Quiet = None,
 ) -> None:
     """Answer every row of INPUT, and report where the memory went."""
+    from pagedrun.cli.settings import Settings  # here, because `--help` must not wait for it
+
     with exits.boundary():
         given = {key: value for key, value in context.params.items() if value not in (None, [], ())}
-        raise typer.Exit(_run(given))
+        settings = Settings.of(given)
+        with settings.named():
+            raise typer.Exit(_run(settings))
 
 
-def _run(given: dict[str, object]) -> int:
+def _run(settings: "Settings") -> int:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.cli.console import note, stderr_console
     from pagedrun.cli.job_flags import job_config, warn_of_model
     from pagedrun.cli.progress import show_progress
     from pagedrun.cli.report import draw_report, summary
-    from pagedrun.cli.settings import Settings
     from pagedrun.kernels.threads import prepare_environment
     from pagedrun.paged.job.job import run_job
 
     prepare_environment()  # before anything imports torch
     console = stderr_console()
+    given = settings.values
     quiet = bool(given.get("quiet"))
-    settings = Settings.of(given)
-    with settings.named():
-        config = job_config(settings)
-        if "model" not in settings.values and not quiet:
-            note(console, f"No --model: using the bundled demo model ({config.engine.model})")
-        progress = str(settings.values.get("progress", "auto"))
-        with show_progress(progress, console, quiet=quiet) as listener:
-            warn_of_model(settings, config, listener)
-            result = run_job(config, listener)
+    config = job_config(settings)
+    if "model" not in given and not quiet:
+        note(console, f"No --model: using the bundled demo model ({config.engine.model})")
+    with show_progress(str(given.get("progress", "auto")), console, quiet=quiet) as listener:
+        warn_of_model(settings, config, listener)
+        result = run_job(config, listener)
     if not quiet:
         draw_report(result.report, console)
         for line in summary(result, config.output):

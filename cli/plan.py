@@ -2,11 +2,14 @@
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pagedrun.cli import exits, options
+
+if TYPE_CHECKING:
+    from pagedrun.cli.settings import Settings
 
 HELP = """Say what a run of INPUT would compute, hold and share; the model's weights are not loaded.
 
@@ -78,39 +81,40 @@ def plan(  # one parameter for each flag: this is where Typer reads them from
     quiet: options.Quiet = None,
 ) -> None:
     """Say what a run of INPUT would compute, hold and share."""
+    from pagedrun.cli.settings import Settings  # here, because `--help` must not wait for it
+
     with exits.boundary():
         given = {key: value for key, value in context.params.items() if value not in (None, [], ())}
-        _run(given)
+        settings = Settings.of(given)
+        with settings.named():
+            _run(settings)
 
 
-def _run(given: dict[str, object]) -> None:
+def _run(settings: "Settings") -> None:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.cli.console import note, stderr_console
     from pagedrun.cli.job_flags import job_config
     from pagedrun.cli.plan_report import draw_forecast
     from pagedrun.cli.progress import show_progress
-    from pagedrun.cli.settings import Settings
     from pagedrun.kernels.threads import prepare_environment
     from pagedrun.paged.job.plan_file import DEFAULT_SIMULATED_ROWS, plan_file
 
     prepare_environment()
     console = stderr_console()
+    given = settings.values
     quiet = bool(given.get("quiet"))
+    config = job_config(settings)
+    if "model" not in given and not quiet:
+        note(console, f"No --model: using the bundled demo model ({config.engine.model})")
     simulated = given.get("simulate_rows", DEFAULT_SIMULATED_ROWS)
     assert isinstance(simulated, int)
-    settings = Settings.of(given)
-    with settings.named():
-        config = job_config(settings)
-        if "model" not in settings.values and not quiet:
-            note(console, f"No --model: using the bundled demo model ({config.engine.model})")
-        progress = str(settings.values.get("progress", "auto"))
-        with show_progress(progress, console, quiet=quiet) as listener:
-            forecast = plan_file(
-                config,
-                listener,
-                max_simulated_rows=simulated,
-                show_text=bool(given.get("show_text")),
-            )
+    with show_progress(str(given.get("progress", "auto")), console, quiet=quiet) as listener:
+        forecast = plan_file(
+            config,
+            listener,
+            max_simulated_rows=simulated,
+            show_text=bool(given.get("show_text")),
+        )
     if not quiet:
         draw_forecast(forecast, console)
     if given.get("json_report"):

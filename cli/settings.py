@@ -45,13 +45,14 @@ _KIND_OF_TYPE: dict[Any, Kind] = {
     Path: Kind.PATH,
     list[str]: Kind.TEXTS,
 }
-# Given as a flag, the first makes what a recipe says of the others meaningless.
-_SUPERSEDES = {
-    "model": ("revision",),
+# Given as a flag, the first takes the place of what a recipe says of the others.
+_TAKES_THE_PLACE_OF = {
     "prompt_field": ("prompt_template",),
     "prompt_template": ("prompt_field",),
     "kv_cache_memory_bytes": ("num_blocks",),
 }
+# What belongs to a recipe's own value of the first goes with it.
+_BELONGS_TO = {"model": ("revision", "tokenizer")}
 
 
 def recipe_settings() -> dict[str, Setting]:
@@ -74,8 +75,12 @@ class Settings:
 
     def __init__(self, flags: Mapping[str, Any], recipe: Recipe | None = None) -> None:
         ours = dict(recipe.values) if recipe is not None else {}
-        for name in {*flags, *(other for flag in flags for other in _SUPERSEDES.get(flag, ()))}:
-            ours.pop(name, None)
+        for flag in flags:
+            others = _TAKES_THE_PLACE_OF.get(flag, ())
+            if flag in ours:
+                others += (flag, *_BELONGS_TO.get(flag, ()))
+            for name in others:
+                ours.pop(name, None)
         self.recipe = recipe
         self.values: dict[str, Any] = {**ours, **flags}
         self.origins = {**dict.fromkeys(ours, "recipe"), **dict.fromkeys(flags, "flag")}
