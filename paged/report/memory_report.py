@@ -35,12 +35,15 @@ def memory_report(
     gave, the parts of blocks that were copied (`partial_hit_tokens`), and the duplicates' prompts;
     `achievable_hit_rate` is that of a cache which keeps every common prefix to its last token,
     `block_hit_rate` that of one which keeps whole blocks, `possible_hit_rate` what it would be if
-    caching were on. `seconds_saved` is estimated by what a computed prompt token took.
+    caching were on; each had the `found_in_store` tokens of earlier runs besides. `seconds_saved` is estimated by what a computed prompt token took.
     `short_of_blocks` is the share of steps in which a row was kept out, or sent away.
     """
     prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
-    achievable = statistics.achievable_hit_tokens + found_in_store
     run_s = max(statistics.run_s, 1e-9)
+
+    def rate(planned: int) -> float:
+        return (planned + found_in_store) / prompt if prompt else 0.0
+
     return {
         "tokens": {
             "prompt": prompt,
@@ -64,9 +67,9 @@ def memory_report(
         "prefix": {
             "hit_tokens": cached,
             "hit_rate": cached / prompt if prompt else 0.0,
-            "achievable_hit_rate": achievable / prompt if prompt else 0.0,
-            "block_hit_rate": statistics.block_hit_tokens / prompt if prompt else 0.0,
-            "possible_hit_rate": statistics.common_tokens / prompt if prompt else 0.0,
+            "achievable_hit_rate": rate(statistics.achievable_hit_tokens),
+            "block_hit_rate": rate(statistics.block_hit_tokens),
+            "possible_hit_rate": rate(statistics.common_tokens),
             "partial_hit_tokens": scheduler.partial_hit_tokens,
             "duplicate_rows": statistics.duplicate_rows,
             "hits": pool.hits,
