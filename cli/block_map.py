@@ -25,12 +25,15 @@ def map_lines(blocks: str, width: int) -> tuple[list[Text], int]:
     cells = MIN_CELLS
     while cells * 2 + label <= width and cells < MAX_CELLS:
         cells *= 2
+    array = np.frombuffer(blocks.encode(), np.uint8)
     per_cell = 1
-    while -(-len(blocks) // (cells * per_cell)) > MAX_LINES:
+    while True:
+        picture = _picture(array, per_cell)
+        rows = [picture[start : start + cells] for start in range(0, len(picture), cells)]
+        lines = list(_lines(rows, cells * per_cell, len(blocks), label))
+        if len(lines) <= MAX_LINES:
+            return lines, per_cell
         per_cell *= 2
-    picture = _picture(np.frombuffer(blocks.encode(), np.uint8), per_cell)
-    rows = [picture[start : start + cells] for start in range(0, len(picture), cells)]
-    return list(_lines(rows, cells * per_cell, len(blocks), label)), per_cell
 
 
 def _picture(blocks: NDArray[np.uint8], per_cell: int) -> str:

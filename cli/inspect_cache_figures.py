@@ -49,8 +49,8 @@ def _moment(title: str, counts: Mapping[str, Any], num_blocks: int) -> list[Figu
 def cache_figures(counted: Mapping[str, Any]) -> list[Figure]:
     """Return hits, misses and what came of them; what nobody counted is left out."""
     lines = (
-        ("hits", counted["hits"], "blocks found in the cache"),
-        ("misses", counted["misses"], "blocks that had to be filled"),
+        ("hits", counted["hits"], "whole blocks of prompts found in the cache"),
+        ("misses", counted["misses"], "whole blocks of prompts that were not"),
     )
     figures = [Figure(label, _count(n), note) for label, n, note in lines if n is not None]
     if counted["hit_rate"] is not None:
@@ -90,9 +90,9 @@ def lifetime_figures(lifetimes: Mapping[str, Any], note_width: int, bar: str) ->
     classes = zip(lifetimes["least"], lifetimes["most"], lifetimes["counts"], strict=True)
     for least, last, count in classes:
         if count:
-            label = f"  {least:,}" if last == least else f"  {least:,} to {last:,}"
+            label = _steps(least) if last == least else f"{least:,} to {_steps(last)}"
             length = max(round(count / most * min(note_width, 40)), 1)
-            figures.append(Figure(f"{label} steps", _count(count), bar * length))
+            figures.append(Figure(f"  {label}", _count(count), bar * length))
     return figures
 
 

@@ -24,6 +24,7 @@ from pagedrun.paged.sampling import FIELD_NAMES, SamplingParams
 from pagedrun.paged.tokenizer import Tokenizer
 
 MAX_TOKENS_SHOWN = 400
+MAX_CHARS_SHOWN = 400
 
 
 class TextsUnavailable(UsageError):
@@ -70,7 +71,10 @@ class PromptTexts:
 
     def beginning(self, row: int) -> str | None:
         """Return how the row's prompt begins, None if it could not be asked."""
-        return self.between(row, 0, MAX_TOKENS_SHOWN)
+        text = self.between(row, 0, MAX_TOKENS_SHOWN)
+        if text is None or len(text) <= MAX_CHARS_SHOWN:
+            return text
+        return text[: MAX_CHARS_SHOWN - 1] + "…"
 
 
 class _Reading:

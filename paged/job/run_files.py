@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.errors import UsageError
-from pagedrun.paged.job.config import MANIFEST_SUFFIX, REPORT_SUFFIX
+from pagedrun.paged.job.config import MANIFEST_SUFFIX, REPORT_SUFFIX, SNAPSHOT_SUFFIX
 
-SNAPSHOT_SUFFIX = ".snapshot.npz"
 MAX_MANIFEST_BYTES = 2**24
 
 
