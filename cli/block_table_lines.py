@@ -22,7 +22,7 @@ def row_lines(
         named += f" ({safe(str(row['id']), 60)})"
     if not row["is_kept"]:
         yield (
-            f"{named}: of this run the holdings of every {row_stride}th row were kept; "
+            f"{named}: of this run the holdings of one row in {row_stride} were kept; "
             f"row {number - number % row_stride} is the nearest of them"
         )
         return
@@ -36,8 +36,9 @@ def row_lines(
     more = row["num_stays"] - len(row["stays"])
     spans += f" and {more:,} times more" if more else ""
     if not row["tables"] and moment is not None:
-        begin = row["stays"][0][0]
-        yield f"{named} holds nothing here; it did in {spans} (--at {begin})"
+        step = row["sampled_at"]
+        where = "where no sample was taken" if step is None else f"--at {step}"
+        yield f"{named} holds nothing here; it did in {spans} ({where})"
     else:
         yield f"{named} held blocks in {spans}"
     for table in row["tables"]:

@@ -161,7 +161,7 @@ def notes(files: "RunFiles", found: Mapping[str, Any], *, has_rows: bool) -> lis
         )
     if found.get("row_stride", 1) > 1:
         said.append(
-            f"Of this run the holdings of every {found['row_stride']}th row were kept, to bound "
+            f"Of this run the holdings of one row in {found['row_stride']} were kept, to bound "
             "the snapshot: block tables, lifetimes and rows of shared blocks are of these; the "
             "map and the counts of holders are of all"
         )

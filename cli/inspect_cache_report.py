@@ -57,6 +57,9 @@ def _draw_map(console: Console, found: Mapping[str, Any]) -> None:
     width = _width(console, MAX_WIDTH)
     title = f"Block map, step {moment['step']:,} of {found['pool']['num_steps']:,}"
     console.print(heading(title, console, _width(console, TEXT_WIDTH)))
+    asked = moment["asked"]
+    if asked.isdecimal() and int(asked) != moment["step"]:
+        _wrapped(console, f"step {asked} was not sampled; this is the nearest that was")
     lines, per_cell = map_lines(found["block_map"]["blocks"], width)
     for line in lines:
         console.print(line, soft_wrap=True)
@@ -125,15 +128,17 @@ def _draw_preemptions(console: Console, preemptions: Mapping[str, Any]) -> None:
         return
     console.print(heading("Preemptions", console, _width(console, TEXT_WIDTH)))
     for event in preemptions["events"]:
-        _wrapped(console, event["cause"])
+        _wrapped(console, event["cause"], hang="  ")
     more = preemptions["count"] - len(preemptions["events"])
     if more:
         _wrapped(console, f"… and {more:,} more (--top {preemptions['count']} lists all)")
 
 
-def _wrapped(console: Console, sentence: str, style: str = "", indent: str = "  ") -> None:
-    width = _width(console, TEXT_WIDTH) - len(indent)
-    for line in textwrap.wrap(safe(sentence), max(width, MIN_NOTE_WIDTH)):
+def _wrapped(
+    console: Console, sentence: str, style: str = "", indent: str = "  ", hang: str = ""
+) -> None:
+    width = max(_width(console, TEXT_WIDTH) - len(indent), MIN_NOTE_WIDTH)
+    for line in textwrap.wrap(safe(sentence), width, subsequent_indent=hang):
         console.print(Text(f"{indent}{line}", style=style), soft_wrap=True)
 
 

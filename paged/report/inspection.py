@@ -151,11 +151,15 @@ def _row(snapshot: Snapshot, row: int, moment: Moment | None, top: int) -> dict[
     (mine,) = np.nonzero(gone.row == row)
     tables = [] if moment is None else block_tables(snapshot, row, moment)
     periods = stays(snapshot, row)
+    steps = snapshot.samples.steps
+    seen = [np.searchsorted(steps, each) for each in periods]
+    sampled = [int(steps[first]) for first, after in seen if first < after]
     return {
         "row": row,
         "is_kept": row % snapshot.row_stride == 0,
         "num_stays": len(periods),
         "stays": periods[:top],
+        "sampled_at": sampled[0] if sampled else None,
         "tables": [_table(table) for table in tables],
         "preemptions": preemption_events(gone.where(mine[:top])),
     }

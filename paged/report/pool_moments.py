@@ -28,7 +28,7 @@ def snapshot_moment(snapshot: Snapshot, moment: Moment) -> Counts:
     states = block_states(snapshot.samples, moment.number)
     free, cached, private, shared = np.bincount(states, minlength=len(BlockState)).tolist()
     tokens = num_tokens_held(snapshot.samples, moment.number)
-    place = {"step": moment.step, "time_s": moment.time_s}
+    place = {"asked": moment.asked, "step": moment.step, "time_s": moment.time_s}
     return place | _counts(free, cached, private, shared, tokens, snapshot.block_size)
 
 
@@ -47,7 +47,7 @@ def timeline_moment(report: SavedReport, asked: str) -> Counts | None:
     point = points[number]
     used, shared, cached = (int(point[f"blocks_{name}"]) for name in ("used", "shared", "cached"))
     free = int(report.get("num_blocks") or 0) - used - cached
-    place = {"step": int(point["step"]), "time_s": float(point["t"])}
+    place = {"asked": asked, "step": int(point["step"]), "time_s": float(point["t"])}
     size = int(report.get("block_size") or 0)
     return place | _counts(free, cached, used - shared, shared, int(point["tokens"]), size)
 
