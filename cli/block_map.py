@@ -1,6 +1,7 @@
 """The block map: a picture of the pool at one moment, told by letters as well as by colour."""
 
 from collections.abc import Iterator
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +31,22 @@ def map_lines(blocks: str, width: int) -> tuple[list[Text], int]:
     while True:
         picture = _picture(array, per_cell)
         rows = [picture[start : start + cells] for start in range(0, len(picture), cells)]
-        lines = list(_lines(rows, cells * per_cell, len(blocks), label))
-        if len(lines) <= MAX_LINES:
-            return lines, per_cell
+        groups = _groups(rows)
+        if len(groups) <= MAX_LINES:
+            break
         per_cell *= 2
+    lines = []
+    for place, count in groups:
+        start = place * cells * per_cell
+        line = Text.assemble((f"{start:,}".rjust(label - 2) + "  ", "dim"))
+        if count > 1:
+            last = min(start + count * cells * per_cell, len(blocks)) - 1
+            line.append(f"free as far as block {last:,}", STYLES[FREE])
+        else:
+            for run in _runs(rows[place]):
+                line.append(run, STYLES[run[0].upper()])
+        lines.append(line)
+    return lines, per_cell
 
 
 def _picture(blocks: NDArray[np.uint8], per_cell: int) -> str:
@@ -52,22 +65,13 @@ def _picture(blocks: NDArray[np.uint8], per_cell: int) -> str:
     return characters.astype(np.uint8).tobytes().decode()
 
 
-def _lines(rows: list[str], num_blocks_a_row: int, num_blocks: int, label: int) -> Iterator[Text]:
-    place = 0
-    while place < len(rows):
-        same = place
-        while same < len(rows) and not rows[same].strip(FREE):
-            same += 1
-        begin = Text(f"{place * num_blocks_a_row:,}".rjust(label - 2) + "  ", style="dim")
-        if same - place > 1:  # nothing to see in several lines
-            last = min(same * num_blocks_a_row, num_blocks) - 1
-            begin.append(f"free as far as block {last:,}")
-            place = same
-        else:
-            for character in _runs(rows[place]):
-                begin.append(character, STYLES[character[0].upper()])
-            place += 1
-        yield begin
+def _groups(rows: list[str]) -> list[tuple[int, int]]:
+    """Return which rows share a line: place and number. Several do if there is nothing in them."""
+    groups: list[tuple[int, int]] = []
+    for is_free, members in groupby(range(len(rows)), lambda place: not rows[place].strip(FREE)):
+        places = list(members)
+        groups += [(places[0], len(places))] if is_free else [(place, 1) for place in places]
+    return groups
 
 
 def _runs(row: str) -> Iterator[str]:

@@ -114,8 +114,9 @@ def _run(given: Mapping[str, Any]) -> None:
 
 def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     from pagedrun.cli.console import stderr_console
+    from pagedrun.cli.inspect_cache_notes import run_notes
     from pagedrun.cli.inspect_cache_report import draw_inspection
-    from pagedrun.paged.job.row_lookup import find_rows, row_index
+    from pagedrun.paged.job.row_lookup import ID_PREFIX, find_rows, row_index
     from pagedrun.paged.job.run_files import RunFiles
     from pagedrun.paged.report.inspection import DEFAULT_TOP, Question, inspect_run
     from pagedrun.paged.report.moment import PEAK
@@ -130,8 +131,8 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     indices = tuple(dict.fromkeys(rows[name] for name in names))
     question = Question(given.get("at", PEAK), indices, given.get("top", DEFAULT_TOP))
     found = {"files": files.to_dict(), **inspect_run(snapshot, report, question)}
-    found["notes"] = notes(files, found, has_rows=bool(indices))
-    ids = {index: name for name, index in rows.items() if row_index(name) is None}
+    found["notes"] = run_notes(files, snapshot, report, has_rows=bool(indices))
+    ids = {i: name.removeprefix(ID_PREFIX) for name, i in rows.items() if row_index(name) is None}
     for row in found["rows"]:
         row["id"] = ids.get(row["row"])
     if given.get("show_text"):
@@ -141,31 +142,6 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     if given.get("json_report"):
         json.dump(found, sys.stdout, ensure_ascii=False, allow_nan=False)
         sys.stdout.write("\n")
-
-
-def notes(files: "RunFiles", found: Mapping[str, Any], *, has_rows: bool) -> list[str]:
-    """Return one sentence for each thing that cannot be shown, and why."""
-    said = []
-    if files.snapshot is None:
-        said.append(
-            "No snapshot stands beside the report, so there is no block map, no block table, no "
-            "lifetime and no cause of a preemption: runs of earlier versions left none, nor do "
-            "those that write to standard output"
-        )
-        if has_rows:
-            said.append("--row needs the snapshot")
-    if files.report is None:
-        said.append(
-            "No report stands beside the snapshot, so hits and misses are not known: a run that "
-            "was interrupted leaves none"
-        )
-    if found.get("row_stride", 1) > 1:
-        said.append(
-            f"Of this run the holdings of one row in {found['row_stride']} were kept, to bound "
-            "the snapshot: block tables, lifetimes and rows of shared blocks are of these; the "
-            "map and the counts of holders are of all"
-        )
-    return said
 
 
 def _add_texts(found: dict[str, Any], files: "RunFiles", given: Mapping[str, Any]) -> None:

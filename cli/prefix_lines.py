@@ -32,7 +32,7 @@ def draw_prefixes(console: Console, prefixes: Sequence[Mapping[str, Any]]) -> No
 
 def _line(prefix: Mapping[str, Any]) -> Text:
     shown = Text(no_wrap=True, overflow="ellipsis")
-    shown.append(f"{prefix['tokens']:,} tokens", "bold")
+    shown.append(f"{prefix['tokens']:,} {'token' if prefix['tokens'] == 1 else 'tokens'}", "bold")
     shown.append(f" × {prefix['rows']:,} rows, saves {prefix['tokens_saved']:,}")
     if "bytes_saved" in prefix:
         shown.append(f" ({show_size(prefix['bytes_saved'])})")

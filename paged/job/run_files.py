@@ -8,6 +8,7 @@ from typing import Any
 
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.job.config import MANIFEST_SUFFIX, REPORT_SUFFIX, SNAPSHOT_SUFFIX
+from pagedrun.paged.job.manifest import JobStatus
 
 MAX_MANIFEST_BYTES = 2**24
 
@@ -58,6 +59,16 @@ class RunFiles:
             there(SNAPSHOT_SUFFIX),
             there(MANIFEST_SUFFIX),
         )
+
+    def status(self) -> str | None:
+        """Return how far the last run came by its manifest, None if that does not tell."""
+        if self.manifest is None:
+            return None
+        try:
+            status = read_manifest(self.manifest).get("status")
+        except UsageError:
+            return None
+        return status if status in list(JobStatus) else None
 
     def to_dict(self) -> dict[str, str | None]:
         """Return the paths, null for those that are not there."""

@@ -34,6 +34,7 @@ _PATHS = {
     "swap": ("preemptions", "swap"),
     "recompute": ("preemptions", "recompute"),
 }
+_NEEDED = ("block_size", "num_blocks", "bytes_per_token")
 _POINT = ("t", "step", "blocks_used", "blocks_shared", "blocks_cached", "tokens")
 
 
@@ -80,8 +81,8 @@ class SavedReport:
             part = report.get(section, {})
             if not isinstance(part, dict):
                 raise ValueError(f'"{section}" is no object')
-            if part.get(key) is not None:
-                figures[name] = _number(f"{section}.{key}", part[key])
+            if part.get(key) is not None or name in _NEEDED:
+                figures[name] = _number(f"{section}.{key}", part.get(key))
         timeline = report.get("timeline") or []
         if not isinstance(timeline, list):
             raise ValueError('"timeline" is no list')

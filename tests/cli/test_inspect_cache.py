@@ -6,104 +6,28 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pagedrun.cli.main import main
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.manifest import JobStatus, Manifest
-from pagedrun.paged.job.prompts import PromptConfig
-from pagedrun.paged.job.reader import open_rows
 from pagedrun.paged.report.snapshot import Snapshot
-from pagedrun.paged.report.snapshot_tables import Preemptions, PrefixNodes
-from pagedrun.recipes.demo import demo_model_folder
+from tests.cli.finished_run import HOSTILE, REPORT, Run, beside, inspect_cache, leave_run
 from tests.paged.small_runs import play
 
 HEAVY = {"torch", "transformers", "numba", "numpy", "tokenizers", "huggingface_hub", "jinja2"}
-HOSTILE = "\x1b[2J[/red]\u202e:smile:"
-SYSTEM = "Answer in one word."
-Run = Callable[..., tuple[int, str, str]]
 TITLES = ["KV pool", "Prefix cache", "Block map", "Shared prefixes", "Block lifetimes"]
 TITLES += ["Most shared blocks", "Preemptions"]
-REPORT: dict[str, Any] = {
-    "rows": {"total": 9, "ok": 9, "failed": 0, "skipped": 0},
-    "tokens": {"prompt": 960},
-    "kv": {"block_size": 4, "num_blocks": 6, "bytes_per_token": 64, "peak_blocks": 6},
-    "prefix": {"hits": 30, "misses": 10, "hit_tokens": 480, "bytes_saved": 30720},
-    "copy_on_write": {"forks": 2, "block_copies": 1},
-    "preemptions": {"swap": 1, "recompute": 0},
-    "timeline": [
-        {"t": 1, "step": 9, "blocks_used": 5, "blocks_shared": 2, "blocks_cached": 1, "tokens": 15}
-    ],
-}
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_command(*args: str | Path, width: int = 100) -> tuple[int, str, str]:
-        monkeypatch.setenv("COLUMNS", str(width))
-        monkeypatch.setattr("sys.argv", ["pagedrun", "inspect-cache", *map(str, args)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        captured = capsys.readouterr()
-        return int(caught.value.code or 0), captured.out, captured.err
-
-    return run_command
-
-
-def snapshot() -> Snapshot:
-    gone = Preemptions.of(
-        **{name: [1] for name in ("step", "row", "tokens", "blocks", "for_row", "needed")},
-        sample=[0],
-        swapped=[True],
-        free=[0],
-    )
-    nodes = PrefixNodes.of(
-        parent=[-1, 0], start=[0, 8], end=[8, 12], rows=[3, 2], row=[0, 1], saved=[16, 4]
-    )
-    return replace(play(4).snapshot(), preemptions=gone, prefixes=nodes)
+    return inspect_cache(monkeypatch, capsys)
 
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    """The files of a run of nine rows, whose manifest is that of a real job."""
-    rows = tmp_path / "rows.jsonl"
-    prompts = [f"Who works with Ann in room {number}? {HOSTILE}" for number in range(9)]
-    ids = [HOSTILE, *(f"id-{number}" for number in range(1, 8)), 1234]
-    lines = zip(ids, prompts, strict=True)
-    rows.write_text("".join(json.dumps({"id": i, "prompt": p}) + "\n" for i, p in lines))
-    output = tmp_path / "rows.out.jsonl"
-    output.write_text(
-        "".join(
-            json.dumps({"index": index, "id": ids[index], "text": "id-9"}, ensure_ascii=False)
-            + "\n"
-            for index in reversed(range(9))
-        )
-    )
-    config = JobConfig(
-        input=str(rows),
-        output=str(output),
-        engine=EngineConfig(model=demo_model_folder()),
-        prompts=PromptConfig(system=SYSTEM),
-    )
-    with open_rows(config.input) as source:
-        for _ in source:
-            pass
-        manifest = Manifest.start(config, source.digest(whole=True), 1024)
-    names = {".report.json": REPORT, ".run.json": manifest.to_json(JobStatus.FINISHED, {})}
-    for suffix, value in names.items():
-        (tmp_path / f"rows.out.jsonl{suffix}").write_text(json.dumps(value))
-    (tmp_path / "rows.out.jsonl.snapshot.npz").write_bytes(snapshot().to_bytes())
-    return output
-
-
-def beside(output: Path, suffix: str) -> Path:
-    return output.with_name(output.name + suffix)
+    return leave_run(tmp_path)
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -158,6 +82,28 @@ class TestTarget:
         assert "Block map" in err
         assert "hit rate" not in err
         assert "No report stands beside the snapshot" in err
+
+    def test_files_of_different_runs_are_said_to_be(self, run: Run, output: Path) -> None:
+        kv = {**REPORT["kv"], "num_blocks": 7}
+        beside(output, ".report.json").write_text(json.dumps({**REPORT, "kv": kv}))
+        assert "are of pools of different shapes" in " ".join(run(output)[2].split())
+        manifest = beside(output, ".run.json")
+        for status in ("running", "interrupted", "failed"):
+            manifest.write_text(json.dumps({"status": status}))
+            told = " ".join(run(output)[2].split())
+            assert f"the last run of this output is {status}" in told
+        for text in ('{"status": ["x"]}', '{"status": "\\u001b"}', "[]", "{", "[" * 10**5):
+            manifest.write_text(text)
+            assert "the last run of this output" not in run(output)[2]
+
+    def test_a_run_that_reached_no_engine_has_an_empty_pool(self, run: Run, output: Path) -> None:
+        kv = dict.fromkeys(REPORT["kv"], 0)
+        empty = {**REPORT, "kv": kv, "timeline": []}
+        beside(output, ".report.json").write_text(json.dumps(empty))
+        beside(output, ".snapshot.npz").unlink()
+        status, _, err = run(output)
+        assert status == 0
+        assert "no row reached the engine" in err
 
     def test_files_by_other_names_stand_alone(self, run: Run, output: Path) -> None:
         for suffix, name in ((".report.json", "mine.json"), (".snapshot.npz", "mine.npz")):
@@ -325,89 +271,6 @@ class TestRow:
         status, out, _ = run(output, "--row", "id-3", "--json")
         assert status == 0
         assert json.loads(out)["rows"][0]["row"] == 3
-
-
-class TestText:
-    def test_is_shown_on_demand_only_and_made_safe(self, run: Run, output: Path) -> None:
-        _, out, err = run(output, "--row", "2", "--json")
-        assert "Ann" not in err + out
-        status, out, err = run(
-            output, "--row", "2", "--json", "--show-text", "--system", SYSTEM, "--top", "5"
-        )
-        assert status == 0
-        found = json.loads(out)
-        assert SYSTEM in found["rows"][0]["text"]
-        assert f"room 2? {HOSTILE}" in found["rows"][0]["text"]
-        assert found["prefixes"]["top"][0]["text"]
-        assert found["notes"] == []
-        assert "Ann" in err
-        assert "\x1b" not in err
-        assert "\u202e" not in err
-
-    def test_of_a_prefix_is_what_its_tokens_say(self, run: Run, output: Path) -> None:
-        from pagedrun.paged.tokenizer import Tokenizer
-
-        tokenizer = Tokenizer.from_folder(demo_model_folder())
-        chat = [
-            {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": f"Who works with Ann in room 1? {HOSTILE}"},
-        ]
-        (ids,) = tokenizer.encode_batch([tokenizer.render_chat(chat)], add_special_tokens=False)
-        _, out, _ = run(output, "--json", "--quiet", "--show-text", "--system", SYSTEM)
-        nodes = json.loads(out)["prefixes"]["top"]
-        assert [node["text"] for node in nodes] == [
-            tokenizer.decode(ids[:8], skip_special_tokens=False),
-            tokenizer.decode(ids[8:12], skip_special_tokens=False),
-        ]
-
-    def spoil(self, output: Path, what: str) -> list[str]:
-        """Make the texts unobtainable; return the flags to ask for them all the same."""
-        rows, manifest = output.with_name("rows.jsonl"), beside(output, ".run.json")
-        saved = json.loads(manifest.read_text())
-        if what == "the input of the run":
-            rows.unlink()
-        elif what == "it has changed since":
-            rows.write_text(rows.read_text() + '{"prompt": "one more"}\n')
-        elif what == "no manifest":
-            manifest.unlink()
-        elif what == "is not a manifest of":
-            manifest.write_text(json.dumps({**saved, "parameters": {}}))
-        elif what == "the model of the run":
-            manifest.write_text(json.dumps({**saved, "model": {"path": "/nowhere"}}))
-        elif what == "are not those of the run":
-            model = {**saved["model"], "files_sha256": "0"}
-            manifest.write_text(json.dumps({**saved, "model": model}))
-        elif what == "standard input":
-            manifest.write_text(json.dumps({**saved, "input": {**saved["input"], "path": "-"}}))
-        elif what == "pass it again":
-            return []
-        elif what == "--system is not what":
-            return ["--system", "another"]
-        return ["--system", SYSTEM]
-
-    @pytest.mark.parametrize(
-        "what",
-        [
-            "the input of the run",
-            "it has changed since",
-            "no manifest",
-            "is not a manifest of",
-            "the model of the run",
-            "are not those of the run",
-            "standard input",
-            "pass it again",
-            "--system is not what",
-        ],
-    )
-    def test_that_cannot_be_had_is_one_warning(self, run: Run, output: Path, what: str) -> None:
-        flags = self.spoil(output, what)
-        status, out, err = run(output, "--row", "1", "--show-text", "--json", *flags)
-        assert status == 0
-        found = json.loads(out)
-        assert what in " ".join(found["notes"])
-        assert err.count("Warning: no texts are shown") == 1
-        assert "Ann" not in out + err
-        assert "text" not in found["rows"][0]
 
 
 @pytest.mark.parametrize("flags", [["--at", "soon"], ["--top", "0"], ["--top", "x"]])

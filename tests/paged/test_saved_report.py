@@ -60,6 +60,7 @@ def test_figures_are_read_and_what_is_not_there_is_none(tmp_path: Path) -> None:
         "null",
         "{}",
         '{"kv": []}',
+        '{"kv": {}}',
         "[" * 100_000,
         '{"kv": {"num_blocks": -1}}',
         '{"kv": {"num_blocks": "many"}}',
@@ -69,19 +70,20 @@ def test_figures_are_read_and_what_is_not_there_is_none(tmp_path: Path) -> None:
         '{"kv": {"num_blocks": 1e400}}',
         '{"kv": {"num_blocks": 1' + "0" * 400 + "}}",
         '{"kv": {"num_blocks": 1' + "0" * 5000 + "}}",
-        '{"kv": {}, "prefix": 3}',
-        '{"kv": {}, "timeline": {"a": 1}}',
-        '{"kv": {}, "timeline": [1]}',
-        '{"kv": {}, "timeline": [{}]}',
+        '{"kv": KV, "prefix": 3}',
+        '{"kv": KV, "timeline": {"a": 1}}',
+        '{"kv": KV, "timeline": [1]}',
+        '{"kv": KV, "timeline": [{}]}',
         json.dumps(GOOD | {"timeline": GOOD["timeline"][::-1]}),
-        json.dumps(GOOD | {"kv": {"num_blocks": 8}}),
+        json.dumps(GOOD | {"kv": GOOD["kv"] | {"num_blocks": 8}}),
         json.dumps(GOOD | {"timeline": [GOOD["timeline"][0] | {"blocks_shared": 5}]}),
         '{"kv": {"num_blocks": "\ud800"}}',
     ],
-    ids=range(23),
+    ids=range(24),
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "r.json"
+    text = text.replace("KV", json.dumps(GOOD["kv"]))
     path.write_text(text, errors="surrogatepass")
     with pytest.raises(UsageError, match=r"r\.json is not a report"):
         SavedReport.read(path)
