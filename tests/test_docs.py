@@ -33,7 +33,9 @@ def fenced(text: str, language: str) -> list[str]:
 def known_flags() -> set[str]:
     """All flags of the commands that the documents show, and that these commands are there."""
     text = "\n".join(DOCS.values())
-    shown = set(re.findall(r"(?:^|`)pagedrun ([a-z]+(?: [a-z]+\b(?![./]))?)", text, flags=re.M))
+    shown = set(
+        re.findall(r"(?:^|`)pagedrun ([a-z]+(?:-[a-z]+)*(?: [a-z]+\b(?![./]))?)", text, flags=re.M)
+    )
     assert "generate" in {words.split()[0] for words in shown}
     known: set[str] = set()
     for words in shown:
