@@ -13,6 +13,7 @@ from pagedrun.cli.inspect_cache import HELP as INSPECT_CACHE_HELP
 from pagedrun.cli.inspect_cache import inspect_cache
 from pagedrun.cli.plan import HELP as PLAN_HELP
 from pagedrun.cli.plan import plan
+from pagedrun.cli.recipes import app as recipes_app
 from pagedrun.cli.safe_text import safe
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app.command(help=HELP)(generate)
 app.command(help=PLAN_HELP)(plan)
 app.command(name="inspect-cache", help=INSPECT_CACHE_HELP)(inspect_cache)
 app.add_typer(bench_app, name="bench")
+app.add_typer(recipes_app, name="recipes")
 
 
 def _show_version(wanted: bool) -> None:
