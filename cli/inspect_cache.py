@@ -4,14 +4,11 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pagedrun.cli import exits, options
-
-if TYPE_CHECKING:
-    from pagedrun.paged.job.run_files import RunFiles
 
 HELP = """Show what became of every block of KV memory in a run.
 
@@ -73,7 +70,7 @@ ShowText = Annotated[
     typer.Option(
         "--show-text",
         help="Show how shared prefixes and chosen rows begin, read again from the run's input; "
-        "pass what the run was given of the three flags below. Off, no text is shown.",
+        "what the run was given of the three flags below is given again. Off, no text is shown.",
         rich_help_panel=_TEXT,
         show_default=False,
     ),
@@ -116,6 +113,7 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     from pagedrun.cli.console import stderr_console
     from pagedrun.cli.inspect_cache_notes import run_notes
     from pagedrun.cli.inspect_cache_report import draw_inspection
+    from pagedrun.cli.inspect_cache_texts import add_texts
     from pagedrun.paged.job.row_lookup import ID_PREFIX, find_rows, row_index
     from pagedrun.paged.job.run_files import RunFiles
     from pagedrun.paged.report.inspection import DEFAULT_TOP, Question, inspect_run
@@ -136,35 +134,9 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     for row in found["rows"]:
         row["id"] = ids.get(row["row"])
     if given.get("show_text"):
-        _add_texts(found, files, given)
+        add_texts(found, files, given)
     if not given.get("quiet"):
         draw_inspection(found, stderr_console())
     if given.get("json_report"):
         json.dump(found, sys.stdout, ensure_ascii=False, allow_nan=False)
         sys.stdout.write("\n")
-
-
-def _add_texts(found: dict[str, Any], files: "RunFiles", given: Mapping[str, Any]) -> None:
-    """Put a `text` to the shown prefixes and rows; a note if the input cannot give it."""
-    from pagedrun.cli.job_flags import text_or_file
-    from pagedrun.paged.job.prompt_texts import GivenTexts, PromptTexts, TextsUnavailable
-
-    texts = GivenTexts(
-        **{
-            name: text_or_file(given.get(name), f"--{name.replace('_', '-')}")
-            for name in ("system", "prompt_template", "chat_template")
-        }
-    )
-    prefixes = [] if found["prefixes"] is None else found["prefixes"]["top"]
-    rows = {each["row"] for each in (*prefixes, *found["rows"])}
-    try:
-        if files.manifest is None:
-            raise TextsUnavailable("no manifest (OUT.run.json) says which input the run read")
-        prompts = PromptTexts.read(files.manifest, rows, texts)
-    except TextsUnavailable as error:
-        found["notes"].append(f"Warning: no texts are shown: {error}")
-        return
-    for prefix in prefixes:
-        prefix["text"] = prompts.between(prefix["row"], prefix["start"], prefix["tokens"])
-    for row in found["rows"]:
-        row["text"] = prompts.beginning(row["row"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.errors import PagedrunError, UsageError
+from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.manifest import files_digest, text_digest
 from pagedrun.paged.job.prompts import PromptBuilder, PromptConfig
@@ -139,6 +140,8 @@ class _Reading:
         name = self._saved["input"]["path"]
         if name == STDIN:
             raise TextsUnavailable("the run read its rows from standard input")
+        if name.startswith(HUB_PREFIX):
+            raise TextsUnavailable(f"the run read its rows from the hub ({name})")
         beside = str(self._manifest.parent / name)
         for path in (name, beside):  # a relative path began where the run was started
             if is_repeatable(path):

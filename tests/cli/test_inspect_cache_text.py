@@ -1,5 +1,6 @@
 """`inspect-cache --show-text`: prompts read again from the input, or one warning why not."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -71,6 +72,9 @@ def spoil(output: Path, what: str) -> list[str]:
         manifest.write_text(json.dumps({**saved, "model": model}))
     elif what == "standard input":
         manifest.write_text(json.dumps({**saved, "input": {**saved["input"], "path": "-"}}))
+    elif what == "from the hub":
+        path = {**saved["input"], "path": "hf:some/rows:train"}
+        manifest.write_text(json.dumps({**saved, "input": path}))
     elif what == "pass it again":
         return []
     elif what == "--system is not what":
@@ -88,6 +92,7 @@ def spoil(output: Path, what: str) -> list[str]:
         "the model of the run",
         "are not those of the run",
         "standard input",
+        "from the hub",
         "pass it again",
         "--system is not what",
     ],
@@ -101,3 +106,21 @@ def test_text_that_cannot_be_had_is_one_warning(run: Run, output: Path, what: st
     assert err.count("Warning: no texts are shown") == 1
     assert "Ann" not in out + err
     assert "text" not in found["rows"][0]
+
+
+def test_what_a_recipe_gave_the_run_is_read_again(run: Run, output: Path) -> None:
+    recipe, manifest = output.with_name("mine.yaml"), beside(output, ".run.json")
+    recipe.write_text(f"system: {SYSTEM}\n")
+    saved = json.loads(manifest.read_text())
+    saved["recipe"] = {
+        "path": str(recipe),
+        "sha256": hashlib.sha256(recipe.read_bytes()).hexdigest(),
+    }
+    saved["parameters"]["system"]["origin"] = "recipe"
+    manifest.write_text(json.dumps(saved))
+    asked = (output, "--row", "2", "--show-text", "--json", "--quiet")
+    assert SYSTEM in json.loads(run(*asked)[1])["rows"][0]["text"]
+    recipe.write_text("system: another\n")
+    assert "pass it again" in json.loads(run(*asked)[1])["notes"][0]
+    manifest.write_text(json.dumps({**saved, "recipe": ["x"]}))
+    assert "pass it again" in json.loads(run(*asked)[1])["notes"][0]
