@@ -7,8 +7,11 @@ from pagedrun.cli.report_figures import Figure, sparkline
 from pagedrun.cli.sizes import show_size
 
 
-def pool_figures(found: Mapping[str, Any], note_width: int) -> list[Figure]:
-    """Return what the pool is, and what of it was taken at the moment shown and at the peak."""
+def pool_figures(found: Mapping[str, Any], num_bars: int) -> list[Figure]:
+    """Return what the pool is, and what of it was taken at the moment shown and at the peak.
+
+    Its use over time takes `num_bars` characters, which may be none.
+    """
     pool, shown, peak = found["pool"], found["moment"], found["peak"]
     if not pool["num_blocks"]:
         return [Figure("blocks", "0", "no row reached the engine")]
@@ -25,8 +28,8 @@ def pool_figures(found: Mapping[str, Any], note_width: int) -> list[Figure]:
         figures.append(Figure("most allocated at once", _count(most), "as the run counted it"))
     if statistics["shared_blocks_peak"] is not None:
         figures.append(Figure("most shared at once", _count(statistics["shared_blocks_peak"])))
-    if len(found["use_over_time"]) > 1:
-        line = sparkline(found["use_over_time"], note_width)
+    if num_bars and len(found["use_over_time"]) > 1:
+        line = sparkline(found["use_over_time"], num_bars)
         figures.append(Figure("allocated over time", "", line))
     return figures
 

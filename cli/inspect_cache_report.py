@@ -25,7 +25,8 @@ def draw_inspection(found: Mapping[str, Any], console: Console) -> None:
     """Print what `inspect_run` found, with the command's `notes`, on `console`."""
     note_width = max(_width(console, TEXT_WIDTH) - NOTE_BEGINS, MIN_NOTE_WIDTH)
     bar = "#" if console.options.ascii_only else "█"
-    _draw(console, "KV pool", pool_figures(found, note_width))
+    bars = 0 if console.options.ascii_only else note_width
+    _draw(console, "KV pool", pool_figures(found, bars))
     _draw(console, "Prefix cache", cache_figures(found["statistics"]))
     if found["block_map"] is not None:
         _draw_map(console, found)

@@ -8,7 +8,7 @@ from pagedrun.paged.errors import UsageError
 ID_PREFIX = "id:"
 ID_KEYS = ("id", "custom_id")  # the latter in answers to OpenAI batch rows
 MAX_LINE_BYTES = 2**28
-MAX_DIGITS = 9
+MAX_DIGITS = 10
 
 
 def row_index(named: str) -> int | None:

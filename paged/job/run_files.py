@@ -1,6 +1,7 @@
 """RunFiles: the files that a run left, found from any one of them."""
 
 import json
+import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ class RunFiles:
         """Return the paths, null for those that are not there."""
         names = ("output", "report", "snapshot", "manifest")
         paths = {name: getattr(self, name) for name in names}
-        return {name: None if path is None else str(path) for name, path in paths.items()}
+        return {name: None if path is None else _text(path) for name, path in paths.items()}
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -91,6 +92,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         raise UsageError(f"{path} is not a manifest of pagedrun")
     return manifest
+
+
+def _text(path: Path) -> str:
+    """Return a path as UTF-8 can hold it: a name on a disk may be any bytes."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def _check_exists(target: Path) -> None:

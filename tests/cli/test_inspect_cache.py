@@ -111,6 +111,19 @@ class TestTarget:
             shutil.move(beside(output, suffix), path)
             assert run(path)[0] == 0
 
+    def test_a_name_that_is_no_text_is_none_in_json(self, output: Path) -> None:
+        copy = os.fsencode(output.parent) + b"/\xff.out.jsonl.snapshot.npz"
+        shutil.copy(os.fsencode(beside(output, ".snapshot.npz")), copy)
+        done = subprocess.run(
+            [sys.executable, "-m", "pagedrun", "inspect-cache", copy, "--json", "--quiet"],
+            env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+            capture_output=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["files"]["snapshot"].endswith(
+            "\ufffd.out.jsonl.snapshot.npz"
+        )
+
     def test_what_is_no_target_is_refused(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "alone.out.jsonl").write_text("{}\n")
         os.mkfifo(tmp_path / "pipe.json")
@@ -221,6 +234,18 @@ class TestScreen:
         assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", plain)
         strip = re.compile(r"\x1b\[[0-9;]*m")
         assert strip.sub("", plain) == strip.sub("", coloured)
+
+    def test_an_ascii_terminal_gets_no_bars_that_it_cannot_show(self, output: Path) -> None:
+        settings = {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"}
+        done = subprocess.run(
+            [sys.executable, "-m", "pagedrun", "inspect-cache", str(output)],
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "#" in done.stderr
+        assert "\\u25" not in done.stderr
 
     def test_top_bounds_the_lists(self, run: Run, output: Path) -> None:
         _, out, _ = run(output, "--json", "--quiet", "--top", "1")
