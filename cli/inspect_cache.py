@@ -9,13 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from pagedrun.cli import exits, options
+from pagedrun.cli.sizes import parse_size
 
 HELP = """Show what became of every block of KV memory in a run.
 
 TARGET is the output of `pagedrun generate`, its report (OUT.report.json) or its snapshot \
 (OUT.snapshot.npz): the others are found beside it. Shows hits and misses, free and allocated \
 blocks, a map of the pool at a moment, block tables of rows, the tree of shared prefixes, how long \
-blocks were held, those that most rows shared, and every preemption with its cause.
+blocks were held, those that most rows shared, and every preemption with its cause. A TARGET that \
+is the folder of `generate --prefix-store` is listed: what it holds, of which model, and its use.
 
 Examples:
 
@@ -23,13 +25,17 @@ Examples:
   pagedrun inspect-cache prompts.out.jsonl --at 40 --row 17 --row my-id
   pagedrun inspect-cache prompts.out.jsonl --at 50% --top 30 --show-text
   pagedrun inspect-cache prompts.out.jsonl --json --quiet | jq .statistics
+  pagedrun inspect-cache ~/prefixes --prune-to 4GiB
 
 Exit status: 0 shown, 1 failure, 2 refused.
 """
 
-_WHAT, _TEXT, _DISPLAY = "What to show", "Texts", "Display"
+_WHAT, _TEXT, _STORE = "What to show", "Texts", "Prefix store"
 Target = Annotated[
-    Path, typer.Argument(metavar="TARGET", help="Output, report or snapshot of a run.")
+    Path,
+    typer.Argument(
+        metavar="TARGET", help="Output, report or snapshot of a run, or a prefix store."
+    ),
 ]
 At = Annotated[
     str | None,
@@ -75,6 +81,26 @@ ShowText = Annotated[
         show_default=False,
     ),
 ]
+Prune = Annotated[
+    bool | None,
+    typer.Option(
+        "--prune",
+        help="Remove damaged files from a prefix store, for which every byte of it is read.",
+        rich_help_panel=_STORE,
+        show_default=False,
+    ),
+]
+PruneTo = Annotated[
+    int | None,
+    typer.Option(
+        "--prune-to",
+        help="--prune, and remove what was not used for longest until at most SIZE is left.",
+        rich_help_panel=_STORE,
+        show_default=False,
+        parser=parse_size,
+        metavar="SIZE",
+    ),
+]
 
 
 def inspect_cache(  # one parameter for each flag: this is where Typer reads them from
@@ -84,6 +110,8 @@ def inspect_cache(  # one parameter for each flag: this is where Typer reads the
     row: Rows = None,
     top: Top = None,
     show_text: ShowText = None,
+    prune: Prune = None,
+    prune_to: PruneTo = None,
     system: options.System = None,
     prompt_template: options.PromptTemplateFlag = None,
     chat_template: options.ChatTemplate = None,
@@ -101,12 +129,30 @@ def _run(given: Mapping[str, Any]) -> None:
     from pagedrun.paged.errors import UsageError
 
     target: Path = given["target"]
-    if target.is_dir():  # a prefix store is shown from here
-        raise UsageError(
-            f"{target} is a folder; name the output of a run of pagedrun generate, its report or "
-            "its snapshot"
-        )
+    if target.is_dir():
+        _show_store(target, given)
+        return
+    if "prune" in given or "prune_to" in given:
+        raise UsageError(f"{target} is no folder: --prune and --prune-to are for prefix stores")
     _show_run(target, given)
+
+
+def _show_store(target: Path, given: Mapping[str, Any]) -> None:
+    from pagedrun.cli.store_listing import DEFAULT_TOP, show_store
+    from pagedrun.paged.errors import UsageError
+
+    for name in ("at", "row", "show_text", "system", "prompt_template", "chat_template"):
+        if name in given:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{target} is a folder: {flag} is for the files of a run")
+    show_store(
+        target,
+        prune=bool(given.get("prune")),
+        prune_to=given.get("prune_to"),
+        top=given.get("top", DEFAULT_TOP),
+        quiet=bool(given.get("quiet")),
+        as_json=bool(given.get("json_report")),
+    )
 
 
 def _show_run(target: Path, given: Mapping[str, Any]) -> None:

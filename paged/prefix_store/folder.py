@@ -19,6 +19,7 @@ MARKER = "prefix-store.json"
 _LOCK = ".lock"
 _USES = ".uses"
 _FOLDER_MODE = 0o700
+_NOT_A_STORE = "name the folder of a --prefix-store, or a run's output, report or snapshot"
 _STALE_SECONDS = 3600.0  # a file half written for so long has lost its writer
 # What a store leaves of a disk: rows of the same run are to be written there too.
 _KEPT_FREE = 2**30
@@ -51,17 +52,18 @@ class StoreFolder:
     ) -> "StoreFolder":
         """Open the store at `path`; with `create`, make the folder, or take an empty one.
 
-        Raises `UsageError` if it is something else than a store, if everybody may write to it, or
-        if it cannot be read or made; `flag` begins the sentence.
+        Raises `UsageError` if it is something else than a store, if it cannot be read or made, or,
+        with `create`, if everybody may write to it; `flag` begins the sentence.
         """
         name = f"{flag}{path}"
+        way_out = "name another one, or a place for a new one" if create else _NOT_A_STORE
         try:
             if create and not path.exists():
                 path.mkdir(_FOLDER_MODE, exist_ok=True)  # another run may just have made it
             state = path.stat()
             if not stat.S_ISDIR(state.st_mode):
-                raise UsageError(f"{name} is not a folder; name one, or a place for a new one")
-            if state.st_mode & stat.S_IWOTH:
+                raise UsageError(f"{name} is not a folder; {way_out}")
+            if create and state.st_mode & stat.S_IWOTH:
                 raise UsageError(
                     f"{name} can be written by everybody, so what it holds may be anybody's; "
                     f"chmod o-w it, or name another folder"
@@ -69,14 +71,11 @@ class StoreFolder:
             if not (path / MARKER).is_file():
                 if not create or any(map(_is_other_thing, path.iterdir())):
                     raise UsageError(
-                        f"{name} is a folder of other things and no prefix store; name one, or a "
-                        "place for a new one"
+                        f"{name} is a folder of other things and no prefix store; {way_out}"
                     )
                 replace_json(path / MARKER, {"format": 1})
         except OSError as error:
-            raise UsageError(
-                f"{name} cannot be used ({error.strerror}); name another folder"
-            ) from error
+            raise UsageError(f"{name} cannot be used ({error.strerror}); {way_out}") from error
         return cls(path)
 
     def entries(self) -> Sequence[Path]:

@@ -35,8 +35,9 @@ def memory_report(
     gave, the parts of blocks that were copied (`partial_hit_tokens`), and the duplicates' prompts;
     `achievable_hit_rate` is that of a cache which keeps every common prefix to its last token,
     `block_hit_rate` that of one which keeps whole blocks, `possible_hit_rate` what it would be if
-    caching were on; each had the `found_in_store` tokens of earlier runs besides. `seconds_saved` is estimated by what a computed prompt token took.
-    `short_of_blocks` is the share of steps in which a row was kept out, or sent away.
+    caching were on; all of them had the `found_in_store` tokens of earlier runs besides.
+    `seconds_saved` is estimated by what a computed prompt token took. `short_of_blocks` is the
+    share of steps in which a row was kept out, or sent away.
     """
     prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
     run_s = max(statistics.run_s, 1e-9)
