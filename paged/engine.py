@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ class Engine:
             with Checkpoint.open(config.model) as checkpoint:
                 if config.prefix_store is not None:
                     self._prefix_store = PrefixStore(
-                        config.prefix_store, config.prefix_store_bytes, checkpoint.files
+                        Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
                     )
                 checkpoint.check(parameter_shapes(model_config), ignored_names(model_config))
                 self.model = self._decoder(checkpoint.tensor)

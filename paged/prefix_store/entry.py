@@ -8,6 +8,7 @@ to it is noticed, and two runs that write the same write the same file.
 
 import hashlib
 import json
+import os
 import re
 from array import array
 from collections.abc import Sequence
@@ -113,11 +114,12 @@ def find_entries(folder: Path) -> Sequence[Path]:
 
     Raises `OSError` if the folder cannot be read.
     """
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if FILE_NAME.fullmatch(path.name) and path.is_file() and not path.is_symlink()
-    )
+    with os.scandir(folder) as found:
+        return sorted(
+            Path(each.path)
+            for each in found
+            if FILE_NAME.fullmatch(each.name) and each.is_file(follow_symlinks=False)
+        )
 
 
 def _read_start(file: BinaryIO, num_bytes: int) -> bytes:

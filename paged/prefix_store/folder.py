@@ -132,7 +132,11 @@ class StoreFolder:
 
     def num_bytes(self) -> int:
         """Return the bytes of all entries."""
-        return sum(each.num_bytes for each in self.uses())
+        num_bytes = 0
+        for path in self.entries():
+            with suppress(FileNotFoundError):  # another process trims
+                num_bytes += path.stat().st_size
+        return num_bytes
 
     def trim(self, max_bytes: int) -> list[EntryUse]:
         """Remove the least recently used entries until at most `max_bytes` are left; return them.

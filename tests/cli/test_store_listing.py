@@ -52,7 +52,7 @@ def test_the_screen(
     assert (status, out) == (exits.OK, "")
     assert "2 files, 17 tokens" in err
     assert "\x1b" not in err
-    assert "[red]org/model" in err.replace("\n", "")
+    assert "[red]" in err  # not taken for a colour
     table = err.splitlines()[1:]
     assert max(len(line.rstrip()) for line in table) <= columns
     assert any("1–9" in line and line.rstrip().endswith("1") for line in table)
@@ -79,7 +79,7 @@ def test_json_and_pruning(
     assert "1 file is never used" in err
     assert find_entries(store) == [path]
     _, _, err = inspect(store, "--prune", **given)  # type: ignore[arg-type]
-    assert "cut off" in err
+    assert "damaged" in err
     assert find_entries(store) == []
 
 
