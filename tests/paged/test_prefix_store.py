@@ -30,6 +30,7 @@ from pagedrun.paged.prefix_store.folder import StoreFolder
 from pagedrun.paged.prefix_store.identity import StoreIdentity
 from pagedrun.paged.prefix_store.index import PrefixIndex
 from pagedrun.paged.prefix_store.listing import StoreListing
+from pagedrun.paged.prefix_store.stored_prefixes import _is_finite as is_finite
 from pagedrun.paged.prefix_store.weight_digests import MEMORY, stamps, weights_digest
 from pagedrun.paged.request import Request
 from pagedrun.paged.sampling import SamplingParams
@@ -319,3 +320,22 @@ class TestListing:
         assert list(tmp_path.iterdir()) == []
         with pytest.raises(UsageError, match="cannot be used"):
             StoreListing.read(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_is_noticed_anywhere(dtype: torch.dtype, bad: float) -> None:
+    tensor = torch.randn(2, 2, 3, 2, 4, 8).to(dtype)
+    assert is_finite(tensor)
+    for place in (0, 401, tensor.numel() - 1):
+        other = tensor.clone()
+        other.view(-1)[place] = bad
+        assert not is_finite(other)
+
+
+def test_every_number_of_a_quantised_cache_but_nan_is_finite() -> None:
+    for each in range(256):
+        tensor = torch.tensor([0, each, 0], dtype=torch.uint8)
+        assert is_finite(tensor.view(torch.int8))
+        fp8 = tensor.view(torch.float8_e4m3fn)
+        assert is_finite(fp8) == bool(fp8.float().isfinite().all())
