@@ -83,7 +83,7 @@ def _draw_table(entries: Sequence[ListedEntry], console: Console) -> None:
     for name in ("tokens", "size", "last use", "uses"):
         table.add_column(name, justify="right", no_wrap=True)
     for each in entries:
-        used = datetime.fromtimestamp(each.use.last_use).strftime("%Y-%m-%d %H:%M")
+        used = datetime.fromtimestamp(each.use.last_use_ns / 1e9).strftime("%Y-%m-%d %H:%M")
         size, uses = show_size(each.use.num_bytes), f"{each.use.num_uses:,}"
         table.add_row(_what(each), _tokens(each), size, used, uses)
     console.print(table)

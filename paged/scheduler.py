@@ -313,9 +313,10 @@ class Scheduler:
             self.counts.cached_tokens += num_cached
             if num_copied <= size:  # more than a block comes from the store
                 self.counts.partial_hit_tokens += max(num_cached - num_hits * size, 0)
-            self.pool.counts.hits += num_hits
+            num_given = num_hits + num_copied // size
+            self.pool.counts.hits += num_given
             if self._prefix_caching:
-                self.pool.counts.misses += sequence.num_prompt_tokens // size - num_hits
+                self.pool.counts.misses += sequence.num_prompt_tokens // size - num_given
         stored = max(found, sequence.num_stored_tokens if sequence.host_blocks else 0)
         sequence.num_stored_tokens = stored
         # At least one token is computed, since only a computed token has logits.

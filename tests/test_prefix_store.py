@@ -146,6 +146,7 @@ def test_the_second_run_computes_no_token_of_the_prefix(
     assert second.report["tokens"]["computed"] == own
     prefix = second.report["prefix"]
     assert prefix["hit_rate"] == pytest.approx(prefix["achievable_hit_rate"])
+    assert prefix["misses"] == 0
     assert prefix["partial_hit_tokens"] == 3 * (PREFIX_TOKENS % 16)  # copied by the other rows
     assert first.warnings == second.warnings == []
 

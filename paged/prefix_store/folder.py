@@ -19,6 +19,7 @@ MARKER = "prefix-store.json"
 _LOCK = ".lock"
 _USES = ".uses"
 _FOLDER_MODE = 0o700
+_DATE_STEP_NS = 1000  # as fine as the dates of most file systems
 _NOT_A_STORE = "name the folder of a --prefix-store, or a run's output, report or snapshot"
 _STALE_SECONDS = 3600.0  # a file half written for so long has lost its writer
 # What a store leaves of a disk: rows of the same run are to be written there too.
@@ -28,11 +29,11 @@ _KEPT_FREE_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class EntryUse:
-    """A file's size in bytes, the time of its last use (seconds since 1970), and its uses."""
+    """A file's size in bytes, the time of its last use (nanoseconds since 1970), and its uses."""
 
     path: Path
     num_bytes: int
-    last_use: float
+    last_use_ns: int
     num_uses: int
 
 
@@ -117,7 +118,8 @@ class StoreFolder:
         now = time.time_ns()
         for age, name in enumerate(names):
             with suppress(OSError):  # gone, or not ours to date
-                os.utime(self.path / name, ns=(now - age, now - age))
+                dated = now - age * _DATE_STEP_NS
+                os.utime(self.path / name, ns=(dated, dated))
 
     def uses(self) -> list[EntryUse]:
         """Return size and use of every entry, the least recently used first."""
@@ -127,8 +129,8 @@ class StoreFolder:
                 state = path.stat()
                 uses = path.with_name(path.name + _USES)
                 num_uses = uses.stat().st_size if uses.is_file() else 0
-                found.append(EntryUse(path, state.st_size, state.st_mtime, num_uses))
-        return sorted(found, key=lambda each: each.last_use)
+                found.append(EntryUse(path, state.st_size, state.st_mtime_ns, num_uses))
+        return sorted(found, key=lambda each: each.last_use_ns)
 
     def num_bytes(self) -> int:
         """Return the bytes of all entries."""

@@ -24,7 +24,7 @@ class ListedEntry:
         """Return the entry as JSON holds it; what a damaged file says of itself is None."""
         entry = self.entry
         fields = {} if entry is None else entry.identity.fields
-        last_use = datetime.fromtimestamp(self.use.last_use, UTC)
+        last_use = datetime.fromtimestamp(self.use.last_use_ns / 1e9, UTC)
         return {
             "file": self.use.path.name,
             "model": None if entry is None else entry.identity.model,

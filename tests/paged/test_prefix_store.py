@@ -202,6 +202,14 @@ def folder(tmp_path: Path) -> StoreFolder:
     return StoreFolder.open(tmp_path / "store")
 
 
+def test_the_parts_of_a_prefix_keep_their_order(folder: StoreFolder) -> None:
+    prompt = list(range(40))
+    parts = [put(folder, prompt[: start + 4], start) for start in range(0, 40, 4)]
+    for noting in (folder.date, folder.note_use):
+        noting([path.name for path in parts])
+        assert [use.path for use in folder.uses()] == parts[::-1]
+
+
 def test_trimming_takes_the_end_of_a_prefix_before_its_beginning(folder: StoreFolder) -> None:
     prompt = list(range(12))
     head, tail = put(folder, prompt[:8]), put(folder, prompt, 8)
