@@ -1,5 +1,6 @@
 """PrefixIndex: which stored block may follow which, so that a prompt finds what is stored of it."""
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ class PrefixIndex:
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._after: dict[bytes, list[StoredBlock]] = {}
+        self._after: dict[bytes, list[StoredBlock]] = {}  # sorted by their tokens
         self._blocks_of: dict[str, list[StoredBlock]] = {}
 
     def __len__(self) -> int:
@@ -54,7 +55,7 @@ class PrefixIndex:
             blocks.append(StoredBlock(file_name, len(blocks), parent, tokens, digest))
             parent = digest or b""
         for block in blocks:
-            self._after.setdefault(block.parent, []).append(block)
+            insort(self._after.setdefault(block.parent, []), block, key=_tokens)
         self._blocks_of[file_name] = blocks
 
     def drop(self, file_name: str) -> None:
@@ -84,12 +85,21 @@ class PrefixIndex:
         return found
 
     def _best(self, blocks: Sequence[StoredBlock], tokens: tuple[int, ...]) -> Match | None:
+        """Return the block that has most first tokens in common with `tokens`, if any has one.
+
+        Where blocks are sorted by their tokens it is next to where these would stand.
+        """
         best: Match | None = None
-        for block in blocks:
+        place = bisect_left(blocks, tokens, key=_tokens)
+        for block in blocks[max(place - 1, 0) : place + 1]:
             num_tokens = _num_common(block.token_ids, tokens)
             if num_tokens > (best.num_tokens if best else 0):
                 best = Match(block, num_tokens)
         return best
+
+
+def _tokens(block: StoredBlock) -> tuple[int, ...]:
+    return block.token_ids
 
 
 def _num_common(one: tuple[int, ...], two: tuple[int, ...]) -> int:
