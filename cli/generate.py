@@ -39,6 +39,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     ordered: options.Ordered = None,
     limit: options.Limit = None,
     report: options.ReportPath = None,
+    html: options.HtmlPath = None,
     model: options.Model = None,
     revision: options.Revision = None,
     tokenizer: options.Tokenizer = None,

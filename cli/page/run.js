@@ -86,7 +86,7 @@ function waysChart(colours) {
   const { kv } = DATA;
   const bars = (values, show, xaxis, yaxis) => ({
     type: "bar", orientation: "h", y: ways, x: values, xaxis, yaxis, text: values.map(show),
-    textposition: "auto", cliponaxis: false, marker: { color: [colours.plain, colours.private] }, hoverinfo: "skip",
+    textposition: "outside", cliponaxis: false, marker: { color: [colours.plain, colours.private] }, hoverinfo: "skip",
   });
   const most = Math.max(kv.paged_max_requests, kv.contiguous_max_requests, 1);
   return {
@@ -96,7 +96,7 @@ function waysChart(colours) {
     ],
     layout: {
       showlegend: false,
-      xaxis: axis(colours, "slots that store a token", { range: [0, 1], tickformat: ".0%", anchor: "y" }),
+      xaxis: axis(colours, "slots that store a token", { range: [0, 1.12], tickvals: [0, 0.25, 0.5, 0.75, 1], tickformat: ".0%", anchor: "y" }),
       yaxis: axis(colours, "", { domain: [0.66, 1] }),
       xaxis2: axis(colours, "requests at once", { range: [0, most * 1.12], anchor: "y2" }),
       yaxis2: axis(colours, "", { domain: [0.02, 0.36] }),

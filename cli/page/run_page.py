@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from pagedrun.cli.page.document import Document
+from pagedrun.cli.page.headline import Headline
 from pagedrun.cli.page.report_reading import ReportReading
 from pagedrun.cli.page.run_data import MAX_PREFIXES, kept_moments, run_data
 from pagedrun.cli.sizes import show_size
@@ -21,14 +22,6 @@ _LEDGER_LABELS = {
     "other": "everything else",
     "free": "free",
 }
-
-
-class Headline(NamedTuple):
-    """One large figure at the top of a page."""
-
-    label: str
-    value: str
-    note: str = ""
 
 
 def write_run_page(
