@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import typer
 
@@ -22,6 +23,7 @@ Examples:
   pagedrun generate rows.jsonl --prompt-template "Translate: {{ text }}"
   pagedrun generate rows.csv.gz --prompt-field question
   pagedrun generate hf:openai/gsm8k@main:test --prompt-field question --limit 100
+  pagedrun generate prompts.jsonl --html memory.html
   pagedrun generate - -o - < rows.jsonl > answers.jsonl
 
 Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, 4 stopped early, \
@@ -88,6 +90,7 @@ def _run(given: dict[str, object]) -> int:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.cli.console import note, stderr_console
     from pagedrun.cli.job_flags import job_config
+    from pagedrun.cli.page.job_page import check_job_page, write_job_page
     from pagedrun.cli.progress import show_progress
     from pagedrun.cli.report import draw_report, summary
     from pagedrun.kernels.threads import prepare_environment
@@ -97,6 +100,9 @@ def _run(given: dict[str, object]) -> int:
     console = stderr_console()
     quiet = bool(given.get("quiet"))
     config = job_config(given)
+    page = given.get("html")
+    if isinstance(page, Path):
+        check_job_page(config, page)
     if "model" not in given and not quiet:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
     with show_progress(str(given.get("progress", "auto")), console, quiet=quiet) as listener:
@@ -109,4 +115,8 @@ def _run(given: dict[str, object]) -> int:
         json.dump(result.report, sys.stdout, ensure_ascii=False, allow_nan=False)
         sys.stdout.write("\n")
         sys.stdout.flush()
+    if isinstance(page, Path):
+        write_job_page(result, config, page)
+        if not quiet:
+            note(console, f"page → {page}", "bold")
     return exits.ROWS_FAILED if result.num_failed else exits.OK

@@ -196,9 +196,13 @@ function drawCell(context, colours, state, x, y, cell, fill) {
   } else if (state === PRIVATE) {
     const full = marks ? Math.max(Math.round(side * Math.min(fill, 1)), 1) : side;
     context.fillStyle = colours.shade;
-    context.fillRect(x, y, side, side - full);
+    context.fillRect(x, y, side, side);
     context.fillStyle = colours.private;
     context.fillRect(x, y + side - full, side, full);
+    if (!marks) return;
+    context.strokeStyle = colours.private;
+    context.lineWidth = 1;
+    context.strokeRect(x + 0.5, y + 0.5, side - 1, side - 1);
   } else {
     context.fillStyle = colours.shared;
     context.fillRect(x, y, side, side);

@@ -47,14 +47,18 @@ class Document:
         """Return the page."""
         scripts = [_plotly(), *(_script(name) for name in ("charts.js", *self.scripts))]
         digests = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-        return _environment().get_template(self.template).render(
-            **self.values,
-            policy=f"default-src 'none'; script-src {digests}; style-src 'unsafe-inline'; "
-            "img-src data: blob:; base-uri 'none'; form-action 'none'",
-            style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
-            scripts=[Markup(script) for script in scripts],
-            data=Markup(embed(self.data)),
-            version=__version__,
+        return (
+            _environment()
+            .get_template(self.template)
+            .render(
+                **self.values,
+                policy=f"default-src 'none'; script-src {digests}; style-src 'unsafe-inline'; "
+                "img-src data: blob:; base-uri 'none'; form-action 'none'",
+                style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+                scripts=[Markup(script) for script in scripts],
+                data=Markup(embed(self.data)),
+                version=__version__,
+            )
         )
 
     def write(self, path: Path) -> None:

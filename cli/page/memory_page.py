@@ -14,9 +14,7 @@ _SHOWN = ("at_once", "sharing", "over_time", "block_sizes")
 _HEIGHTS = {"at_once": 280, "sharing": 260, "over_time": 520, "block_sizes": 320}
 
 
-def write_memory_page(
-    result: Mapping[str, Any], lines: Seq[tuple[str, str]], path: Path
-) -> None:
+def write_memory_page(result: Mapping[str, Any], lines: Seq[tuple[str, str]], path: Path) -> None:
     """Write the result of `bench memory` to `path` as a page; raises `OutputError`.
 
     `lines` are what was run, on what and when, each with its label.

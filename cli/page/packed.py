@@ -8,7 +8,6 @@ import base64
 import zlib
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 _STORED = {"u": ("uint16", "<u2"), "i": ("int32", "<i4"), "b": ("uint16", "<u2")}

@@ -18,13 +18,22 @@ function mixed(first, second, part) {
   return `#${channels.join("")}`;
 }
 
+/** Return the colour of text that is read best on a colour: black or white, or nearly so. */
+function textOn(colour) {
+  const [red, green, blue] = [1, 3, 5].map((at) => (parseInt(colour.slice(at, at + 2), 16) / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.2 ? "#10161d" : "#ffffff";
+}
+
 /** Return a chart of the nodes; what several of them have above them is all the rows. */
 function icicle(nodes, numRows) {
   const tops = nodes.filter((node) => node[PARENT] < 0);
   const whole = Math.max(numRows, tops.reduce((sum, node) => sum + node[ROWS], 0));
   const most = Math.max(...nodes.map((node) => node[SAVED]), 1);
-  return (colours) => ({
-    traces: [{
+  return (colours) => {
+    // The top one says how much there is, not how much it saves.
+    const fills = [colours.free, ...nodes.map((node) =>
+      mixed(colours.shade, colours.accent, Math.sqrt(node[SAVED] / most)))];
+    const trace = {
       type: "icicle",
       ids: ["all", ...nodes.map((_, index) => `${index}`)],
       parents: ["", ...nodes.map((node) => (node[PARENT] < 0 ? "all" : `${node[PARENT]}`))],
@@ -34,22 +43,19 @@ function icicle(nodes, numRows) {
       customdata: ["the whole file", ...nodes.map((node) =>
         `tokens ${count(node[START])} to ${count(node[END])}, of row ${count(node[ROW])} and others<br>saves ${plural(node[SAVED], "prompt token")}`)],
       branchvalues: "total",
-      sort: true,
+      sort: false, // most rows come first as it is
       maxdepth: 7,
       tiling: { orientation: "v", pad: 2 },
       textinfo: "label+text",
       hovertemplate: "%{label} %{text}<br>%{customdata}<extra></extra>",
-      marker: {
-        // The root says how much, not how much it saves.
-        colors: [colours.free, ...nodes.map((node) =>
-          mixed(colours.shade, colours.accent, Math.sqrt(node[SAVED] / most)))],
-        line: { width: 1, color: colours.panel },
-      },
-      pathbar: { visible: true, textfont: { size: 11 } },
-      insidetextfont: { size: 12 },
-    }],
-    layout: { margin: { l: 0, r: 0, t: 24, b: 0 }, dragmode: false },
-  });
+      marker: { colors: fills, line: { width: 1, color: colours.panel } },
+      leaf: { opacity: 1 },
+      textfont: { size: 12, color: fills.map(textOn) },
+      pathbar: { visible: true, thickness: 20, textfont: { size: 11 } },
+    };
+    const layout = { margin: { l: 0, r: 0, t: 20, b: 0 }, dragmode: false, uniformtext: { minsize: 10, mode: "hide" } };
+    return { traces: [trace], layout };
+  };
 }
 
 /** Fill a list with the nodes; what is below a node is made when it is opened. */

@@ -63,9 +63,7 @@ def headlines(reading: ReportReading) -> list[Headline]:
     """Return the large figures."""
     number = reading.number
     peak, blocks = number("kv", "peak_blocks"), number("kv", "num_blocks")
-    paged, contiguous = (
-        number("kv", f"{way}_max_requests") for way in ("paged", "contiguous")
-    )
+    paged, contiguous = (number("kv", f"{way}_max_requests") for way in ("paged", "contiguous"))
     failed = number("rows", "failed")
     rows = Headline(
         "rows", f"{number('rows', 'total'):,.0f}", f"{failed:,.0f} failed" if failed else "all ok"
@@ -116,9 +114,7 @@ def _ledger(reading: ReportReading) -> list[tuple[str, str, float]]:
     total = sum(ledger.values())
     if not total:
         return []
-    lines = [
-        (_LEDGER_LABELS[name], show_size(size), size / total) for name, size in ledger.items()
-    ]
+    lines = [(_LEDGER_LABELS[name], show_size(size), size / total) for name, size in ledger.items()]
     return [*lines, ("memory of the device", show_size(total), 1.0)]
 
 
