@@ -42,8 +42,10 @@ function timelineChart(colours) {
       band("private", colours.private, t, own),
       band("cached", colours.cached, t, cached, colours["cached-tint"]),
       line("blocks in the pool", colours.muted, t, t.map(() => DATA.kv.num_blocks), "y", "dot"),
-      line("running", colours.accent, t, running, "y2"),
-      line("waiting", colours.plain, t, waiting, "y2", "dash"),
+      ...(running.length ? [
+        line("running", colours.accent, t, running, "y2"),
+        line("waiting", colours.plain, t, waiting, "y2", "dash"),
+      ] : []),
       line("tokens held", colours.accent, t, tokens, "y3"),
       line("slots of held blocks", colours.plain, t, held, "y3", "dash"),
     ],
@@ -60,7 +62,8 @@ function timelineChart(colours) {
       annotations: [
         key([["■", "shared", colours.shared], ["■", "private", colours.private], ["▨", "cached", colours.cached],
           ["┈", "the whole pool", colours.muted]], 1.01),
-        key([["━", "running", colours.accent], ["╍", "waiting", colours.plain]], 0.51),
+        key(running.length ? [["━", "running", colours.accent], ["╍", "waiting", colours.plain]]
+          : [["", "who ran and who waited is not known", colours.muted]], 0.51),
         key([["━", "tokens held", colours.accent], ["╍", "slots of held blocks", colours.plain]], 0.225),
       ],
       margin: { l: innerWidth < 600 ? 44 : 56, r: 14, t: 24, b: 40 },

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from pagedrun.cli.page.packed import pack
 from pagedrun.cli.page.report_reading import ReportReading
+from pagedrun.paged.report.block_states import num_tokens_held, state_counts
 from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.paged.report.snapshot_tables import Holdings, PrefixNodes
 
@@ -15,28 +16,51 @@ MAX_HOLDINGS = 400_000
 MAX_PREFIXES = 2_000
 MAX_BARS = 40
 _STEPS_OF_TEN = (1, 2, 5)
+_KV = (
+    "block_size",
+    "num_blocks",
+    "utilization_at_peak",
+    "contiguous_utilization",
+    "paged_max_requests",
+    "contiguous_max_requests",
+)
 
 
 def run_data(reading: ReportReading, snapshot: Snapshot | None) -> dict[str, Any]:
     """Return what the scripts draw, as JSON can hold it."""
+    timeline = reading.timeline()
+    if not timeline["t"] and snapshot is not None:
+        timeline = sampled_timeline(snapshot)
     return {
-        "kv": {
-            name: reading.number("kv", name)
-            for name in (
-                "block_size",
-                "num_blocks",
-                "utilization_at_peak",
-                "contiguous_utilization",
-                "paged_max_requests",
-                "contiguous_max_requests",
-            )
-        },
+        "kv": {name: reading.number("kv", name) for name in _KV} | _pool(snapshot),
         "rows": reading.number("rows", "total"),
-        "timeline": reading.timeline(),
+        "timeline": timeline,
         "memory": reading.ledger(),
         "map": None if snapshot is None else _map(snapshot),
         "prefixes": [] if snapshot is None else _prefixes(snapshot.prefixes),
         "lengths": None if snapshot is None else _lengths(snapshot),
+    }
+
+
+def _pool(snapshot: Snapshot | None) -> dict[str, float]:
+    if snapshot is None:
+        return {}
+    return {"block_size": snapshot.block_size, "num_blocks": snapshot.num_blocks}
+
+
+def sampled_timeline(snapshot: Snapshot) -> dict[str, list[float]]:
+    """Return the timeline as far as the samples tell it: who ran and who waited they do not."""
+    samples = snapshot.samples
+    _, cached, private, shared = state_counts(samples).T
+    return {
+        "t": samples.times.tolist(),
+        "step": samples.steps.tolist(),
+        "running": [],
+        "waiting": [],
+        "blocks_used": (private + shared).tolist(),
+        "blocks_shared": shared.tolist(),
+        "blocks_cached": cached.tolist(),
+        "tokens": [num_tokens_held(samples, each) for each in range(len(samples))],
     }
 
 

@@ -25,26 +25,30 @@ _LEDGER_LABELS = {
 
 
 def write_run_page(
-    report: Mapping[str, Any], snapshot: Snapshot | None, path: Path, name: str = ""
+    report: Mapping[str, Any] | None, snapshot: Snapshot | None, path: Path, name: str = ""
 ) -> None:
     """Write the page of a run to `path`.
 
-    `report` is the object in `OUT.report.json`. Without a snapshot the page tells what the report
-    knows, and that the blocks are not known. `name` is what the run is called, its output. Raises
-    `OutputError` if the page cannot be written.
+    `report` is the object in `OUT.report.json`, None where a run was interrupted and left none:
+    the page then has what the snapshot knows. Without a snapshot it says that the blocks are not
+    known. `name` is what the run is called, its output. Raises `OutputError` if the page cannot be
+    written.
     """
     run_document(report, snapshot, name).write(path)
 
 
-def run_document(report: Mapping[str, Any], snapshot: Snapshot | None, name: str) -> Document:
+def run_document(
+    report: Mapping[str, Any] | None, snapshot: Snapshot | None, name: str
+) -> Document:
     """Return the page of a run."""
-    reading = ReportReading(report)
+    reading = ReportReading(report or {})
     return Document(
         template="run.html",
         scripts=SCRIPTS,
         values={
             "name": name,
-            "headlines": headlines(reading),
+            "headlines": [] if report is None else headlines(reading),
+            "has_report": report is not None,
             "ledger": _ledger(reading),
             "endings": _endings(reading),
             "tables": _tables(reading),

@@ -36,7 +36,7 @@ FLAGS = """
 --no-prefix-caching --prefix-once --no-prefix-once --preemption-mode --swap-space-bytes
 --overwrite --resume --retry-errors --ordered --progress --report --kv-cache-dtype
 --gpu-memory-utilization --enforce-eager --reproducible
---json --quiet
+--json --quiet --html
 """
 
 RunJob = Callable[[JobConfig, JobListener], JobResult]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.cli.page.run_page import write_run_page
+from pagedrun.cli.page.run_page import run_document, write_run_page
 from pagedrun.cli.safe_text import safe
 from pagedrun.paged.report.block_states import BlockState, block_states, state_counts
 from pagedrun.paged.report.snapshot import Snapshot
@@ -130,7 +130,7 @@ def test_blocks_tell_who_holds_them(page: Any) -> None:
     page.focus("#map")
     for moment in (4, 14):
         go_to(page, moment)
-        for block in range(0, 48, 5):
+        for block in range(0, 48, 7):
             x, y = page.evaluate(f"blockMap.place({block})")
             page.hover("#map", position={"x": x + 3, "y": y + 3})
             told = page.locator("#tip").inner_text().splitlines()
@@ -226,7 +226,7 @@ def test_nothing_is_wider_than_a_phone(page: Any, width: int) -> None:
     assert page.locator("#map").bounding_box()["width"] <= width
 
 
-def test_hostile_text_stays_text_and_no_snapshot_is_told(
+def test_hostile_text_stays_text_without_a_snapshot(
     open_page: OpenPage, snapshot: Snapshot, tmp_path: Path
 ) -> None:
     hostile: dict[str, Any] = {
@@ -279,8 +279,23 @@ def test_scripts_that_are_not_the_pages_own_do_not_run(page: Any, watched: Watch
     watched.complaints.clear()  # that was meant
 
 
-def test_a_report_with_nothing_in_it_makes_a_page(open_page: OpenPage, tmp_path: Path) -> None:
+def test_without_a_report_the_snapshot_is_shown(
+    open_page: OpenPage, snapshot: Snapshot, tmp_path: Path
+) -> None:
     path = tmp_path / "page.html"
+    write_run_page(None, snapshot, path)
+    page = open_page(path)
+    assert "left no report" in page.locator("main").inner_text()
+    assert page.locator(".cards, #ways, #memory").count() == 0
+    assert page.locator("#timeline .scatterlayer .trace").count() == 6
+    drawn = page.evaluate("[DATA.timeline.blocks_used, DATA.timeline.tokens]")
+    told = small_report(snapshot)["timeline"]
+    assert drawn == [[each[name] for each in told] for name in ("blocks_used", "tokens")]
+    assert legend(page)
+
+
+def test_a_report_of_nonsense_makes_a_page() -> None:
     report = {"kv": None, "timeline": [1, {"t": "x"}], "rows": [], "memory": {"free": 1e400}}
-    write_run_page(report, None, path)
-    assert open_page(path).locator(".cards .value").inner_text() == "0"
+    document = run_document(report, None, "")
+    assert document.data["timeline"]["t"] == [0]
+    assert '<dd class="value">0</dd>' in document.html()
