@@ -23,7 +23,7 @@ Run = Callable[..., tuple[int, str, str]]
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Run `pagedrun ARGS` in an empty folder with two rows; return status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
-    rows = [{"id": f"secret-{each}", "prompt": f"Marigold {each}?"} for each in range(2)]
+    rows = [{"id": f"Wistaria-{each}", "prompt": f"Marigold {each}?"} for each in range(2)]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def call(*args: str) -> tuple[int, str, str]:
@@ -59,7 +59,7 @@ def test_generate_writes_the_page_of_its_run(run: Run) -> None:
     assert (counts == snapshot.samples.ref_counts).all()
     text = page.read_text()
     assert "rows.out.jsonl" in text
-    assert "secret" not in text
+    assert "Wistaria" not in text
     assert "Marigold" not in text
 
     again = ("generate", "rows.jsonl", "--max-tokens", "4", "--html", "page.html")
