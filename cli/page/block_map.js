@@ -92,7 +92,7 @@ class PoolHistory {
     if (known.length) {
       const { row, sample, position, begin, found } = this.holdings;
       const named = known.slice(0, MAX_ROWS_TOLD)
-        .map((each) => (sample[each] ? `${row[each]} (answer ${sample[each] + 1})` : `${row[each]}`));
+        .map((each) => (sample[each] ? `${row[each]} (answer ${sample[each]})` : `${row[each]}`));
       const rest = holders - named.length;
       lines.push(`row${holders > 1 ? "s" : ""} ${named.join(", ")}${rest > 0 ? ` and ${count(rest)} more` : ""}`);
       const places = new Set(known.map((each) => position[each]));

@@ -14,7 +14,7 @@ from pagedrun.cli.sizes import show_size
 from pagedrun.paged.report.snapshot import Snapshot
 
 MAX_PREEMPTIONS = 200
-SCRIPTS = ("block_map.js", "prefix_tree.js", "run.js")
+SCRIPTS = ("block_map.js", "map_controls.js", "prefix_tree.js", "run.js")
 _LEDGER_LABELS = {
     "weights": "weights",
     "kv_pool": "KV pool",

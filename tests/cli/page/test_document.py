@@ -59,7 +59,7 @@ def html() -> str:
 
 def test_nothing_is_loaded_from_anywhere(html: str) -> None:
     tags = Tags(html).tags
-    assert len([tag for tag, _ in tags if tag == "script"]) == 6
+    assert len([tag for tag, _ in tags if tag == "script"]) == 7
     for tag, attributes in tags:
         assert not {"src", "srcset", "action", "onclick", "onload"} & set(attributes), tag
         assert attributes.get("href", "data:,") == "data:,", tag
