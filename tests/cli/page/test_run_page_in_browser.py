@@ -143,9 +143,7 @@ def test_blocks_tell_who_holds_them(page: Any) -> None:
                 continue
             noun = "sequence" if len(holders) == 1 else "sequences"
             assert told[2] == f"held by {len(holders)} {noun}"
-            names = {
-                f"{row} (answer {sample})" if sample else f"{row}" for row, sample in holders
-            }
+            names = {f"{row} (answer {sample})" if sample else f"{row}" for row, sample in holders}
             rows = told[3].removeprefix("rows ").removeprefix("row ").split(" and ")[0]
             assert set(rows.split(", ")) <= names
             assert len(rows.split(", ")) == min(len(names), 8)
