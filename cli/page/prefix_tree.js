@@ -2,6 +2,7 @@
 /* The tree of shared prefixes: boxes below each other, and a list that opens. */
 
 const PARENT = 0, START = 1, END = 2, ROWS = 3, ROW = 4, SAVED = 5;
+const MAX_LEVELS = 7; // of boxes drawn at once
 const LISTED_OPEN = 2; // levels of the list that are open to begin with
 const MAX_LISTED = 100; // children shown under one node
 
@@ -24,6 +25,13 @@ function textOn(colour) {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.2 ? "#10161d" : "#ffffff";
 }
 
+/** Return how many levels of boxes are drawn, the top one included. */
+function numLevels(nodes) {
+  const levels = [];
+  for (const node of nodes) levels.push(node[PARENT] < 0 ? 2 : levels[node[PARENT]] + 1);
+  return Math.min(Math.max(...levels), MAX_LEVELS);
+}
+
 /** Return a chart of the nodes; what several of them have above them is all the rows. */
 function icicle(nodes, numRows) {
   const tops = nodes.filter((node) => node[PARENT] < 0);
@@ -44,7 +52,7 @@ function icicle(nodes, numRows) {
         `tokens ${count(node[START])} to ${count(node[END])}, of row ${count(node[ROW])} and others<br>saves ${plural(node[SAVED], "prompt token")}`)],
       branchvalues: "total",
       sort: false, // most rows come first as it is
-      maxdepth: 7,
+      maxdepth: MAX_LEVELS,
       tiling: { orientation: "v", pad: 2 },
       textinfo: "label+text",
       hovertemplate: "%{label} %{text}<br>%{customdata}<extra></extra>",

@@ -45,6 +45,12 @@ class ReportReading:
             lines |= {f"{name} {each}".rstrip(): str(told) for each, told in inside.items()}
         return lines
 
+    def advice(self) -> list[str]:
+        """Return what the report advises, a sentence or two each."""
+        found = self.report.get("advice")
+        each = found if isinstance(found, list) else []
+        return [str(one["sentence"]) for one in each if isinstance(one, dict) and "sentence" in one]
+
     def timeline(self) -> dict[str, list[float]]:
         """Return the timeline as columns."""
         found = self.report.get("timeline")

@@ -145,6 +145,7 @@ if (DATA.lengths) {
   charts.add("answers", histogramChart(DATA.lengths.answers, "generated tokens"));
 }
 if (DATA.prefixes.length) {
+  document.getElementById("prefixes").dataset.height = 50 + 52 * numLevels(DATA.prefixes);
   charts.add("prefixes", icicle(DATA.prefixes, DATA.rows));
   listNodes(document.getElementById("prefix-tree"), DATA.prefixes);
 }

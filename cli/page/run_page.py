@@ -48,6 +48,7 @@ def run_document(
         values={
             "name": name,
             "headlines": [] if report is None else headlines(reading),
+            "advice": reading.advice(),
             "has_report": report is not None,
             "ledger": _ledger(reading),
             "endings": _endings(reading),
@@ -98,7 +99,11 @@ def headlines(reading: ReportReading) -> list[Headline]:
             f"{paged:,.0f}",
             f"{contiguous:,.0f} if contiguous{times}",
         ),
-        Headline("of KV not computed again", show_size(number("prefix", "bytes_saved"))),
+        Headline(
+            "of KV not computed again",
+            show_size(number("prefix", "bytes_saved")),
+            f"about {number('prefix', 'seconds_saved'):,.2f} s of computing",
+        ),
         Headline(
             "generated tokens a second",
             f"{number('time', 'generated_tokens_per_s'):,.0f}",

@@ -73,7 +73,12 @@ def small_report(snapshot: Snapshot) -> dict[str, Any]:
             "contiguous_max_requests": 4,
             "paged_max_requests": 14,
         },
-        "prefix": {"hit_rate": 0.75, "achievable_hit_rate": 0.8, "bytes_saved": 900 * 64},
+        "prefix": {
+            "hit_rate": 0.75,
+            "achievable_hit_rate": 0.8,
+            "bytes_saved": 900 * 64,
+            "seconds_saved": 1.25,
+        },
         "copy_on_write": {"forks": 2, "block_copies": 1},
         "preemptions": {"swap": 1, "recompute": 1},
         "memory": {**memory, "free": 2**23, "device_total": sum(memory.values()) + 2**23},

@@ -74,7 +74,7 @@ def test_everything_is_drawn(page: Any) -> None:
     assert page.locator("#timeline .scatterlayer .trace").count() == 8
     assert page.locator("#preemptions tbody tr").count() == 2
     assert "swapped out" in page.locator("#preemptions tbody tr").nth(0).inner_text()
-    for words in ("75.0%", "3.5 times as many", "finished: length", "prompt_too_long", "torch"):
+    for words in ("75.0%", "3.5 times as many", "about 1.25 s", "finished: length", "torch"):
         assert words in page.content(), words
 
 
@@ -234,6 +234,7 @@ def test_hostile_text_stays_text_without_a_snapshot(
         "config": {HOSTILE: HOSTILE, "model": HOSTILE},
         "hardware": {"versions": {HOSTILE: HOSTILE}},
         "preemptions": {HOSTILE: 2},
+        "advice": [{"code": "x", "sentence": HOSTILE}, {"code": "y"}, HOSTILE],
         "time": {HOSTILE: HOSTILE},
     }
     path = tmp_path / "hostile.html"
@@ -245,6 +246,7 @@ def test_hostile_text_stays_text_without_a_snapshot(
     texts = page.locator("th, td").all_text_contents()
     assert texts.count(safe(HOSTILE)) >= 2
     assert f"finished: {safe(HOSTILE)}" in texts
+    assert page.locator(".advice li").all_text_contents() == [safe(HOSTILE)]
     assert "\u202e" not in page.content()
     assert page.locator("#map").count() == 0
     assert "left no snapshot" in page.locator("main").inner_text()
