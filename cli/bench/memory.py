@@ -65,7 +65,7 @@ def _run(given: Mapping[str, Any]) -> None:
 
     html, save = given["html"], given["save"]
     if html is not None:
-        check_target(html, [(save, "--save file")], replace=True)
+        check_target(html, [(save, "--save file")])
     session = Session.of_flags(given)
     result = session.measure("memory", memory_bench(given))
     if html is not None:

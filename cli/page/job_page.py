@@ -18,7 +18,7 @@ def check_job_page(config: JobConfig, path: Path) -> None:
         (config.manifest_path, "manifest"),
         (config.snapshot_path, "snapshot"),
     ]
-    check_target(path, files, replace=config.overwrite or config.resume)
+    check_target(path, files, overwrite=config.overwrite or config.resume)
 
 
 def write_job_page(result: JobResult, config: JobConfig, path: Path) -> None:

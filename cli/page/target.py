@@ -7,15 +7,21 @@ from pathlib import Path
 from pagedrun.paged.errors import UsageError
 
 FLAG = "--html"
+MARK = b'<meta name="generator" content="pagedrun">'  # stands near the beginning of every page
+_MARK_WITHIN = 200
 
 
 def check_target(
-    path: Path, others: Iterable[tuple[str | Path | None, str]] = (), *, replace: bool
+    path: Path,
+    others: Iterable[tuple[str | Path | None, str]] = (),
+    *,
+    overwrite: bool | None = None,
 ) -> None:
     """Raise `UsageError` if a page cannot be written to `path`.
 
-    `others` are files that it must not be, each with what it is to the user. `replace` says whether
-    a file that is there already may be replaced.
+    `others` are files that it must not be, each with what it is to the user. `overwrite` says
+    whether a file that is there already may be replaced; None for a command without that flag: it
+    replaces pages, and nothing else.
     """
     for other, what in others:
         if other is not None and os.path.realpath(path) == os.path.realpath(other):
@@ -24,7 +30,17 @@ def check_target(
         raise UsageError(f"{FLAG} {path}: name a file in an existing folder")
     if path.exists() and not path.is_file():
         raise UsageError(f"{FLAG} {path} is no regular file; name another one")
-    if path.exists() and not replace:
+    if overwrite is None and path.exists() and not _is_page(path):
+        raise UsageError(f"{FLAG} {path} exists and is no page of pagedrun; name another file")
+    if overwrite is False and path.exists():
         raise UsageError(f"{FLAG} {path} exists; pass --overwrite or name another file")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UsageError(f"{FLAG} {path}: the folder {path.parent} cannot be written to")
+
+
+def _is_page(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return MARK in file.read(_MARK_WITHIN)
+    except OSError:
+        return False

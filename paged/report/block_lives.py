@@ -38,7 +38,8 @@ class BlockLives(Table):
         held = snapshot.holdings
         if not len(held):
             return cls.of()
-        held = held.where(np.lexsort((held.begin, held.block)))  # stable: in order of events
+        # In a step a block is filled first and found afterwards, as by samples that fork.
+        held = held.where(np.lexsort((held.found, held.begin, held.block)))
         starts = _starts(held)
         life = np.cumsum(starts) - 1
         (first,) = np.nonzero(starts)
@@ -116,8 +117,8 @@ class Lifetimes:
 def _starts(held: Holdings) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     """Return where a life begins, given the holdings by block and begin, [num_holdings] bool.
 
-    A block that is taken though it was not found is emptied first, unless somebody still holds
-    it: the samples of one row share their blocks without finding them.
+    A block that is taken though it was not found is empty then, so nobody holds it; that somebody
+    seems to is a matter of who replaced a block in the middle of a table.
     """
     is_new_block = np.append(True, held.block[1:] != held.block[:-1])
     # One running maximum for all blocks: each lies above those before it.

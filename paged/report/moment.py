@@ -8,6 +8,7 @@ import numpy as np
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.report.block_states import BlockState, state_counts
 from pagedrun.paged.report.snapshot import Snapshot
+from pagedrun.paged.report.snapshot_tables import Float64s, Int64s
 
 PEAK, FIRST, LAST = "peak", "first", "last"
 _ASKED = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,6})?)(?P<unit>%|s|)", re.ASCII)
@@ -31,27 +32,10 @@ class Moment:
         first one. Raises `UsageError` for anything else.
         """
         samples = snapshot.samples
-        match = _ASKED.fullmatch(asked)
-        is_step = match is not None and not match["unit"] and "." not in match["number"]
-        if asked not in (PEAK, FIRST, LAST) and not (is_step or (match and match["unit"])):
-            raise UsageError(
-                f"--at {asked}: name a step (41), a share of the run (50%), a time (1.5s), "
-                f"{PEAK}, {FIRST} or {LAST}"
-            )
-        if not len(samples):
-            return None
-        if match is None:
-            number = {FIRST: 0, LAST: len(samples) - 1}.get(asked, -1)
-            return cls.of(snapshot, peak_number(snapshot) if number < 0 else number, asked)
-        value = float(match["number"])
-        if match["unit"] == "%" and value > 100:
-            raise UsageError(f"--at {asked}: a run has 100%")
-        if match["unit"] == "s":
-            place = np.searchsorted(samples.times, value, side="right")
-        else:
-            step = value * snapshot.num_steps / 100 if match["unit"] else value
-            place = np.searchsorted(samples.steps, step, side="right")
-        return cls.of(snapshot, max(int(place) - 1, 0), asked)
+        counts = state_counts(samples)
+        held = counts[:, BlockState.PRIVATE] + counts[:, BlockState.SHARED]
+        number = choose_sample(asked, samples.steps, samples.times, held, snapshot.num_steps)
+        return None if number is None else cls.of(snapshot, number, asked)
 
     @classmethod
     def of(cls, snapshot: Snapshot, number: int, asked: str = "") -> "Moment":
@@ -60,7 +44,31 @@ class Moment:
         return cls(number, int(samples.steps[number]), float(samples.times[number]), asked)
 
 
-def peak_number(snapshot: Snapshot) -> int:
-    """Return the number of the first sample in which most blocks are held."""
-    counts = state_counts(snapshot.samples)
-    return int(np.argmax(counts[:, BlockState.PRIVATE] + counts[:, BlockState.SHARED]))
+def choose_sample(
+    asked: str, steps: Int64s, times: Float64s, num_held: Int64s, num_steps: int
+) -> int | None:
+    """Return which of the samples `asked` names, as `Moment.find` does; None if there are none.
+
+    steps, times and num_held: [num_samples], the first two rising; blocks held in each.
+    """
+    match = _ASKED.fullmatch(asked)
+    if asked not in (PEAK, FIRST, LAST) and (
+        match is None or (not match["unit"] and "." in match["number"])
+    ):
+        raise UsageError(
+            f"--at {asked}: name a step (41), a share of the run (50%), a time (1.5s), "
+            f"{PEAK}, {FIRST} or {LAST}"
+        )
+    if match is not None and match["unit"] == "%" and float(match["number"]) > 100:
+        raise UsageError(f"--at {asked}: a run has 100%")
+    if not len(steps):
+        return None
+    if match is None:
+        return {FIRST: 0, LAST: len(steps) - 1, PEAK: int(np.argmax(num_held))}[asked]
+    value = float(match["number"])
+    if match["unit"] == "s":
+        place = np.searchsorted(times, value, side="right")
+    else:
+        step = value * num_steps / 100 if match["unit"] else value
+        place = np.searchsorted(steps, step, side="right")
+    return max(int(place) - 1, 0)

@@ -12,7 +12,7 @@ class ShownPrefix:
     """A prefix of `end` tokens that `rows` rows begin with; `row` is one of them.
 
     `parent` is the place, in the same list, of the longest listed prefix inside it; None at the
-    top. From token `start` on it is more than what the node above it in the whole tree holds.
+    top. `start` is where that one ends.
     `saved` are prompt tokens.
     """
 
@@ -37,7 +37,7 @@ def top_prefixes(nodes: PrefixNodes, count: int) -> list[ShownPrefix]:
         shown.append(
             ShownPrefix(
                 parent=place_of.get(above),
-                start=int(nodes.start[node]),
+                start=int(nodes.end[above]) if above >= 0 else 0,
                 end=int(nodes.end[node]),
                 rows=int(nodes.rows[node]),
                 row=int(nodes.row[node]),

@@ -38,6 +38,7 @@ class SmallRun:
         """The snapshot of each `every`-th step and of the rows that `row_stride` divides."""
         steps = range(0, self.num_steps, every)
         kept = [stay for stay in self.stays if stay.row % row_stride == 0]
+        random.Random(0).shuffle(kept)  # within a step they come in any order
         kept.sort(key=lambda stay: stay.begin)
         return Snapshot(
             block_size=BLOCK_SIZE,
@@ -96,8 +97,8 @@ def play(seed: int, num_blocks: int = 6, num_steps: int = 20) -> SmallRun:
                 stays.append(Stay(next_row, 0, len(stays), block, step, found))
             held[next_row, 0] = stays
             run.stays += stays
-            if chance.random() < 0.3:  # a second sample of the row shares all of it, unfound
-                twins = [Stay(next_row, 1, s.position, s.block, step, False) for s in stays]
+            if chance.random() < 0.3:  # a second sample of the row shares all of it
+                twins = [Stay(next_row, 1, s.position, s.block, step, True) for s in stays]
                 held[next_row, 1] = twins
                 run.stays += twins
             next_row += 1

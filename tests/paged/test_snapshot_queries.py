@@ -260,9 +260,9 @@ def test_the_prefixes_that_save_most_keep_their_places_in_the_tree() -> None:
     shown = top_prefixes(nodes, 4)
     assert [(each.parent, each.start, each.end, each.saved) for each in shown] == [
         (None, 0, 10, 80),
-        (0, 20, 40, 60),  # the node between is not listed
-        (0, 20, 30, 90),
-        (None, 8, 16, 8),
+        (0, 10, 40, 60),  # the node between is not listed
+        (0, 10, 30, 90),
+        (None, 0, 16, 8),
     ]
     everything = top_prefixes(nodes, 100)
     assert [each.parent for each in everything] == [None, 0, 1, 1, None, 4]

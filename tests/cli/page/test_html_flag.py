@@ -15,6 +15,7 @@ import pytest
 from pagedrun.cli.main import main
 from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.recipes.demo import demo_model_folder
+from tests.cli.finished_run import beside, leave_run, snapshot
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -36,6 +37,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
     return call
 
 
+def left() -> Path:
+    folder = Path("left")
+    folder.mkdir()
+    return leave_run(folder)
+
+
 def data_of(path: Path) -> dict[str, Any]:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text())
     assert found
@@ -49,14 +56,14 @@ def test_generate_writes_the_page_of_its_run(run: Run) -> None:
     assert "page → page.html" in err
     page = Path("page.html")
     data = data_of(page)
-    snapshot = Snapshot.read(Path("rows.out.jsonl.snapshot.npz"))
+    kept = Snapshot.read(Path("rows.out.jsonl.snapshot.npz"))
     report = json.loads(Path("rows.out.jsonl.report.json").read_text())
     assert data["timeline"]["blocks_used"] == [each["blocks_used"] for each in report["timeline"]]
-    assert data["map"]["steps"] == snapshot.samples.steps.tolist()
+    assert data["map"]["steps"] == kept.samples.steps.tolist()
     packed = zlib.decompress(base64.b64decode(data["map"]["refCounts"]["bytes"]))
-    differences = np.frombuffer(packed, np.uint16).reshape(snapshot.samples.ref_counts.shape)
+    differences = np.frombuffer(packed, np.uint16).reshape(kept.samples.ref_counts.shape)
     counts = np.cumsum(differences, axis=0, dtype=np.uint16)
-    assert (counts == snapshot.samples.ref_counts).all()
+    assert (counts == kept.samples.ref_counts).all()
     text = page.read_text()
     assert "rows.out.jsonl" in text
     assert "Wistaria" not in text
@@ -70,7 +77,7 @@ def test_generate_writes_the_page_of_its_run(run: Run) -> None:
     assert status == 0
     assert len(out.splitlines()) == 2
     assert "<h1>rows</h1>" in page.read_text()
-    assert data_of(page)["map"]["steps"] == snapshot.samples.steps.tolist()
+    assert data_of(page)["map"]["steps"] == kept.samples.steps.tolist()
 
 
 @pytest.mark.parametrize(
@@ -109,10 +116,8 @@ def test_a_page_that_cannot_be_is_refused_before_the_run(
 
 def test_bench_memory_writes_a_page(run: Run) -> None:
     sizes = "--requests 4,20 --mean 40 --std 20 --min-len 8 --max-len 128 --shared 20"
-    model = ["--model", str(demo_model_folder())]
-    status, out, _ = run(
-        "bench", "memory", *sizes.split(), *model, "--quiet", "--json", "--html", "m.html"
-    )
+    bench = ["bench", "memory", *sizes.split(), "--model", str(demo_model_folder()), "--quiet"]
+    status, out, _ = run(*bench, "--json", "--html", "m.html")
     assert status == 0
     result = json.loads(out)
     data = data_of(Path("m.html"))
@@ -121,6 +126,50 @@ def test_bench_memory_writes_a_page(run: Run) -> None:
     status, _, err = run("bench", "memory", "--html", "no/m.html")
     assert status == 2
     assert "--html no/m.html: name a file in an existing folder" in err
+    before = Path("m.html").stat().st_ino
+    assert run(*bench, "--html", "m.html")[0] == 0  # a page is replaced
+    assert Path("m.html").stat().st_ino != before
+    status, _, err = run("bench", "memory", "--html", "rows.jsonl")
+    assert status == 2
+    assert "--html rows.jsonl exists and is no page of pagedrun; name another file" in err
     status, _, err = run("bench", "memory", "--html", "m.json", "--save", "m.json")
     assert (status, Path("m.json").exists()) == (2, False)
     assert "--html m.json is the --save file itself" in err
+
+
+def test_inspect_cache_writes_the_page_of_a_run_that_is_over(run: Run) -> None:
+    output = left()
+    status, out, err = run("inspect-cache", str(output), "--html", "page.html", "--quiet")
+    assert (status, out, err) == (0, "", "")
+    data = data_of(Path("page.html"))
+    assert data["map"]["steps"] == snapshot().samples.steps.tolist()
+    assert data["timeline"]["blocks_used"] == [5]
+    text = Path("page.html").read_text()
+    assert "<h1>rows.out.jsonl</h1>" in text
+    assert "Who works" not in text
+    assert "id-1" not in text.split('id="data"')[0].split("</style>")[1]
+
+    beside(output, ".report.json").unlink()
+    status, _, err = run("inspect-cache", str(output), "--html", "page.html")
+    assert status == 0
+    assert "page → page.html" in err
+    assert "left no report" in Path("page.html").read_text()
+    assert len(data_of(Path("page.html"))["timeline"]["t"]) > 1
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("left/rows.out.jsonl", "is the output itself"),
+        ("left/rows.out.jsonl.snapshot.npz", "is the snapshot itself"),
+        ("left/rows.jsonl", "exists and is no page of pagedrun"),
+        ("left", "name a file in an existing folder"),
+    ],
+)
+def test_inspect_cache_replaces_nothing_but_pages(run: Run, target: str, sentence: str) -> None:
+    output = left()
+    before = {each: each.read_bytes() for each in Path("left").iterdir()}
+    status, _, err = run("inspect-cache", str(output), "--html", target)
+    assert status == 2
+    assert sentence in err
+    assert {each: each.read_bytes() for each in Path("left").iterdir()} == before
