@@ -49,6 +49,7 @@ def run_document(
             "name": name,
             "headlines": [] if report is None else headlines(reading),
             "advice": reading.advice(),
+            "has_run": snapshot is not None or reading.number("kv", "num_blocks") > 0,
             "has_report": report is not None,
             "ledger": _ledger(reading),
             "endings": _endings(reading),

@@ -8,6 +8,7 @@ import pytest
 
 from pagedrun.cli.page.run_page import run_document, write_run_page
 from pagedrun.cli.safe_text import safe
+from pagedrun.paged.job.report_file import empty_engine_report
 from pagedrun.paged.report.block_states import BlockState, block_states, state_counts
 from pagedrun.paged.report.snapshot import Snapshot
 from tests.cli.page.conftest import DESKTOP, OpenPage, Watched, wait_until
@@ -292,6 +293,18 @@ def test_without_a_report_the_snapshot_is_shown(
     told = small_report(snapshot)["timeline"]
     assert drawn == [[each[name] for each in told] for name in ("blocks_used", "tokens")]
     assert legend(page)
+
+
+def test_a_run_of_no_rows_has_no_charts(open_page: OpenPage, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    rows = {"total": 2, "ok": 0, "failed": 2, "skipped": 0}
+    report = {"rows": rows, **empty_engine_report(), "errors": {"no_prompt": 2}}
+    write_run_page(report, None, path)
+    page = open_page(path)
+    assert "No row reached the engine" in page.locator("main").inner_text()
+    assert page.locator(".chart").count() == 0
+    assert page.locator(".cards div").count() == 1
+    assert "failed: no_prompt" in page.locator("main").inner_text()
 
 
 def test_a_report_of_nonsense_makes_a_page() -> None:
