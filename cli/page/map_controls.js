@@ -1,6 +1,9 @@
 "use strict";
 /* What moves the block map: the slider, the row, pointer and keys, Play, and the picture of it. */
 
+const LEGEND = [SHARED, PRIVATE, CACHED, FREE];
+const LEGEND_FILL = 0.7; // tokens in the legend's blocks, so that it shows what is not filled
+
 /** Return an event's place in the canvas, in CSS pixels. */
 function placeOf(event, canvas) {
   const box = canvas.getBoundingClientRect();
@@ -73,8 +76,36 @@ class MapControls {
     this.goTo(this.map.moment);
   }
 
+  /** Save the map as it is drawn, below the moment and what its colours mean. */
   save() {
-    download(this.canvas.toDataURL("image/png"), "pagedrun-block-map.png");
+    const { canvas, map } = this;
+    const colours = theme();
+    const picture = element("canvas");
+    const perLine = canvas.width < 600 * map.ratio ? 2 : LEGEND.length;
+    const left = 16, top = 40 + 24 * (LEGEND.length / perLine);
+    picture.width = canvas.width + 2 * left * map.ratio;
+    picture.height = canvas.height + (top + left) * map.ratio;
+    const context = picture.getContext("2d");
+    context.fillStyle = colours.panel;
+    context.fillRect(0, 0, picture.width, picture.height);
+    context.drawImage(canvas, left * map.ratio, top * map.ratio);
+    context.scale(map.ratio, map.ratio);
+    const write = (text, x, y) => {
+      context.font = "13px system-ui, sans-serif";
+      context.textAlign = "left";
+      context.textBaseline = "middle";
+      context.fillStyle = colours.ink;
+      context.fillText(text, x, y);
+    };
+    write(this.told.textContent, left, 20);
+    const counts = map.history.counts(map.moment);
+    LEGEND.forEach((state, index) => {
+      const x = left + 140 * (index % perLine), y = 36 + 24 * Math.floor(index / perLine);
+      drawCell(context, colours, state, x, y, 16, LEGEND_FILL);
+      if (map.cell >= LETTER_CELL) drawLetters(context, colours, state, [[x, y]], 16);
+      write(`${STATES[state].name} ${count(counts[state])}`, x + 23, y + 9);
+    });
+    download(picture.toDataURL("image/png"), "pagedrun-block-map.png");
   }
 
   #moveCursorLine() {
@@ -89,13 +120,13 @@ class MapControls {
     const list = document.getElementById("legend");
     list.replaceChildren();
     const colours = theme();
-    for (const state of [SHARED, PRIVATE, CACHED, FREE]) {
+    for (const state of LEGEND) {
       const swatch = element("canvas");
       const ratio = devicePixelRatio || 1;
       swatch.width = swatch.height = 16 * ratio;
       const context = swatch.getContext("2d");
       context.scale(ratio, ratio);
-      drawCell(context, colours, state, 0.5, 0.5, 16, 0.7);
+      drawCell(context, colours, state, 0.5, 0.5, 16, LEGEND_FILL);
       if (this.map.cell >= LETTER_CELL) drawLetters(context, colours, state, [[0.5, 0.5]], 16);
       const label = element("span");
       label.dataset.state = STATES[state].name;
