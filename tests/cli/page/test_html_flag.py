@@ -173,3 +173,11 @@ def test_inspect_cache_replaces_nothing_but_pages(run: Run, target: str, sentenc
     assert status == 2
     assert sentence in err
     assert {each: each.read_bytes() for each in Path("left").iterdir()} == before
+
+
+def test_a_recipe_may_ask_for_a_page(run: Run) -> None:
+    Path("page.yaml").write_text("max_tokens: 4\nhtml: no/page.html\n")
+    status, _, err = run("generate", "rows.jsonl", "--recipe", "page.yaml")
+    assert (status, Path("rows.out.jsonl").exists()) == (2, False)
+    assert "html (page.yaml line 2) " in err
+    assert "name a file in an existing folder" in err
