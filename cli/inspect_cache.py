@@ -24,6 +24,7 @@ Examples:
   pagedrun inspect-cache prompts.out.jsonl
   pagedrun inspect-cache prompts.out.jsonl --at 40 --row 17 --row my-id
   pagedrun inspect-cache prompts.out.jsonl --at 50% --top 30 --show-text
+  pagedrun inspect-cache prompts.out.jsonl --html memory.html
   pagedrun inspect-cache prompts.out.jsonl --json --quiet | jq .statistics
   pagedrun inspect-cache ~/prefixes --prune-to 4GiB
 
@@ -115,6 +116,7 @@ def inspect_cache(  # one parameter for each flag: this is where Typer reads the
     system: options.System = None,
     prompt_template: options.PromptTemplateFlag = None,
     chat_template: options.ChatTemplate = None,
+    html: options.HtmlPath = None,
     json_report: options.JsonFlag = None,
     quiet: options.Quiet = None,
 ) -> None:
@@ -141,10 +143,10 @@ def _show_store(target: Path, given: Mapping[str, Any]) -> None:
     from pagedrun.cli.store_listing import DEFAULT_TOP, show_store
     from pagedrun.paged.errors import UsageError
 
-    for name in ("at", "row", "show_text", "system", "prompt_template", "chat_template"):
-        if name in given:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{target} is a folder: {flag} is for the files of a run")
+    ours = ("target", "prune", "prune_to", "top", "quiet", "json_report")
+    for name in [name for name in given if name not in ours]:
+        flag = f"--{name.replace('_', '-')}"
+        raise UsageError(f"{target} is a folder: {flag} is for the files of a run")
     show_store(
         target,
         prune=bool(given.get("prune")),
@@ -156,10 +158,11 @@ def _show_store(target: Path, given: Mapping[str, Any]) -> None:
 
 
 def _show_run(target: Path, given: Mapping[str, Any]) -> None:
-    from pagedrun.cli.console import stderr_console
+    from pagedrun.cli.console import note, stderr_console
     from pagedrun.cli.inspect_cache_notes import run_notes
     from pagedrun.cli.inspect_cache_report import draw_inspection
     from pagedrun.cli.inspect_cache_texts import add_texts
+    from pagedrun.cli.page.saved_page import check_saved_page, write_saved_page
     from pagedrun.paged.job.row_lookup import ID_PREFIX, find_rows, row_index
     from pagedrun.paged.job.run_files import RunFiles
     from pagedrun.paged.report.inspection import DEFAULT_TOP, Question, inspect_run
@@ -168,6 +171,9 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     from pagedrun.paged.report.snapshot import Snapshot
 
     files = RunFiles.find(target)
+    page: Path | None = given.get("html")
+    if page is not None:
+        check_saved_page(files, page)
     snapshot = None if files.snapshot is None else Snapshot.read(files.snapshot)
     report = None if files.report is None else SavedReport.read(files.report)
     names: list[str] = given.get("row", [])
@@ -186,3 +192,7 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     if given.get("json_report"):
         json.dump(found, sys.stdout, ensure_ascii=False, allow_nan=False)
         sys.stdout.write("\n")
+    if page is not None:
+        write_saved_page(files, snapshot, page)
+        if not given.get("quiet"):
+            note(stderr_console(), f"page → {page}", "bold")

@@ -47,7 +47,7 @@ FLAGS = """
 --gpu-memory-utilization --enforce-eager --reproducible --recipe --generation-config
 --no-ordered --no-ignore-eos --no-reproducible --no-enforce-eager
 --prefix-store --prefix-store-bytes
---json --quiet
+--json --quiet --html
 """
 
 RunJob = Callable[[JobConfig, JobListener], JobResult]
