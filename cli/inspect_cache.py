@@ -113,7 +113,6 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     from pagedrun.cli.console import stderr_console
     from pagedrun.cli.inspect_cache_notes import run_notes
     from pagedrun.cli.inspect_cache_report import draw_inspection
-    from pagedrun.cli.inspect_cache_texts import add_texts
     from pagedrun.paged.job.row_lookup import ID_PREFIX, find_rows, row_index
     from pagedrun.paged.job.run_files import RunFiles
     from pagedrun.paged.report.inspection import DEFAULT_TOP, Question, inspect_run
@@ -134,6 +133,8 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     for row in found["rows"]:
         row["id"] = ids.get(row["row"])
     if given.get("show_text"):
+        from pagedrun.cli.inspect_cache_texts import add_texts
+
         add_texts(found, files, given)
     if not given.get("quiet"):
         draw_inspection(found, stderr_console())
