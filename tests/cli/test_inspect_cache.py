@@ -200,6 +200,7 @@ class TestScreen:
                 assert formula in flat
                 for block in table["blocks"]:
                     letter = block["state"][0].upper()
+                    assert not block["copied"]
                     where = "found" if block["found"] else "computed"
                     assert (
                         f"{block['logical']} → {block['physical']} {letter} "
