@@ -36,7 +36,8 @@ def job_config(settings: Settings) -> JobConfig:
         raise UsageError("--json and -o - both write to stdout; use --report PATH for one of them")
     if given.get("resume") and given.get("overwrite"):
         raise UsageError("--resume and --overwrite exclude each other")
-    if given.get("retry_errors") and not given.get("resume"):
+    retries = given.get("retry_errors") and settings.origins["retry_errors"] == "flag"
+    if retries and not given.get("resume"):  # a recipe says it for whenever there is a resume
         raise UsageError("--retry-errors goes with --resume")
     engine = {name: _plain(value) for name, value in given.items() if name in _ENGINE_FIELDS}
     with settings.blamed("model"):

@@ -83,13 +83,15 @@ RecipeFlag = Annotated[
         metavar="FILE",
     ),
 ]
-Overwrite = Annotated[bool | None, _flag("overwrite", "Replace the output if it exists.", _FILES)]
+Overwrite = Annotated[bool | None, _switch("overwrite", "Replace the output if it exists.", _FILES)]
 Resume = Annotated[
     bool | None,
-    _flag("resume", "Go on with the output of a run that was stopped: the rows it lacks.", _FILES),
+    _switch(
+        "resume", "Go on with the output of a run that was stopped: the rows it lacks.", _FILES
+    ),
 ]
 RetryErrors = Annotated[
-    bool | None, _flag("retry-errors", "With --resume, try failed rows again.", _FILES)
+    bool | None, _switch("retry-errors", "With --resume, try failed rows again.", _FILES)
 ]
 Ordered = Annotated[
     bool | None, _switch("ordered", "Sort the output by input order at the end.", _FILES)

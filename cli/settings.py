@@ -16,16 +16,11 @@ from pagedrun.recipes.library import find_recipe
 from pagedrun.recipes.recipe import Recipe
 from pagedrun.recipes.setting import Kind, Setting
 
-_ONE_RUN = "as it is about the files of one run; pass it as a flag"
 _ONE_SCREEN = "as it is for whoever runs it to say; pass it as a flag"
 # Flags that no recipe sets, and why.
 REFUSED = {
     "input_name": "as it is the command's argument; `sample` names an input to try it on",
-    "output": _ONE_RUN,
-    "overwrite": _ONE_RUN,
-    "resume": _ONE_RUN,
-    "retry_errors": _ONE_RUN,
-    "report": _ONE_RUN,
+    "output": "as it is the file of one run; pass it as a flag",
     "recipe": "as recipes do not nest",
     "json_report": _ONE_SCREEN,
     "quiet": _ONE_SCREEN,
@@ -50,6 +45,8 @@ _TAKES_THE_PLACE_OF = {
     "prompt_field": ("prompt_template",),
     "prompt_template": ("prompt_field",),
     "kv_cache_memory_bytes": ("num_blocks",),
+    "resume": ("overwrite",),
+    "overwrite": ("resume", "retry_errors"),
 }
 # What belongs to a recipe's own value of the first goes with it.
 _BELONGS_TO = {"model": ("revision", "tokenizer")}

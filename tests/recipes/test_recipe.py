@@ -94,8 +94,8 @@ def test_a_value_is_read_as_its_setting_wants_it(read: ReadRecipe, line: str, wa
         ("columns: text", "columns in judge.yaml line 1 is 'text'; it must be a mapping"),
         ("columns:\n  a: x\n  a: y", "columns in judge.yaml names 'a' again in line 3"),
         (
-            "overwrite: true",
-            "overwrite in judge.yaml line 1: not for a recipe to set, as it is",
+            "output: x.jsonl",
+            "output in judge.yaml line 1: not for a recipe to set, as it is",
         ),
         ("input_name: x", "input_name in judge.yaml line 1: not for a recipe to set"),
         ("n: 1\n\nn: 2", "n in judge.yaml line 3: given twice, first in line 1"),
