@@ -58,7 +58,9 @@ class BlockTable:
 def block_tables(snapshot: Snapshot, row: int, moment: Moment) -> list[BlockTable]:
     """Return the tables of the row's samples that held blocks at the moment, by sample."""
     held = snapshot.holdings.where(snapshot.holdings.row == row)
-    left = {  # where the sequence gave up a block of its table, and when
+    # Where the row gave up a block, and when. A new one in the same step is a copy of that: what
+    # is preempted comes back in a later step.
+    left = {
         (sample, position, end)
         for sample, position, end in zip(
             held.sample.tolist(), held.position.tolist(), held.end.tolist(), strict=True
@@ -70,12 +72,8 @@ def block_tables(snapshot: Snapshot, row: int, moment: Moment) -> list[BlockTabl
     ref_counts = snapshot.samples.ref_counts[moment.number][held.block].tolist()
     fills = snapshot.samples.fills[moment.number][held.block].tolist()
     entries: dict[int, list[TableEntry]] = {}
-    came: dict[int, int] = {}  # step in which each sample's stay began
-    for sample, begin in zip(held.sample.tolist(), held.begin.tolist(), strict=True):
-        came[sample] = min(begin, came.get(sample, begin))
     for place, sample in enumerate(held.sample.tolist()):
         logical, begin = int(held.position[place]), int(held.begin[place])
-        replaces = begin > came[sample] and (sample, logical, begin) in left
         entries.setdefault(sample, []).append(
             TableEntry(
                 logical=logical,
@@ -84,7 +82,7 @@ def block_tables(snapshot: Snapshot, row: int, moment: Moment) -> list[BlockTabl
                 state=BlockState(states[place]),
                 tokens=fills[place],
                 found=bool(held.found[place]),
-                copied=replaces,
+                copied=(sample, logical, begin) in left,
                 since=begin,
             )
         )

@@ -169,7 +169,7 @@ def test_a_block_that_took_the_place_of_a_shared_one_is_a_copy() -> None:
         sample=[0, 0, 1, 1, 1, 0, 0, 0, 0],
         position=[0, 1, 0, 1, 1, 0, 1, 0, 0],
         block=[0, 1, 0, 1, 2, 3, 4, 5, 5],
-        begin=[1, 1, 2, 2, 4, 6, 6, 6, 7],
+        begin=[1, 1, 2, 2, 4, 7, 7, 7, 7],
         end=[6, 6, 9, 4, 9, 9, 9, 7, 9],
         found=[False, False, True, True, False, False, False, False, False],
     )
