@@ -89,8 +89,8 @@ def _entries(blocks: Sequence[Mapping[str, Any]], block_size: int) -> list[Text]
         text = Text(f"{block['logical']:>{logical},} → {block['physical']:>{physical},}  ")
         text.append(f"{letter} ×{block['ref_count']:<{refs},}", STYLES[letter])
         text.append(f"  {block['tokens']:>{full}}/{block_size}")
-        origin = "copied" if block["copied"] else "found" if block["found"] else "computed"
-        text.append(f"  {origin:<8}", "dim")
+        origin = "copied" if block["copied"] else "found" if block["found"] else "filled"
+        text.append(f"  {origin:<6}", "dim")
         entries.append(text)
     return entries
 

@@ -89,7 +89,11 @@ def _draw_map(console: Console, found: Mapping[str, Any]) -> None:
 def _draw_rows(console: Console, found: Mapping[str, Any]) -> None:
     console.print(heading("Block tables", console, _width(console, TEXT_WIDTH)))
     block_size = found["pool"]["block_size"]
-    _wrapped(console, "block of the row → block of the pool, holders, tokens in it, where from")
+    _wrapped(
+        console,
+        "block of the row → block of the pool, holders, tokens in it; found with its content, "
+        "copied to be written to, or taken empty and filled",
+    )
     for row in found["rows"]:
         for sentence in row_lines(row, found["moment"], found["row_stride"]):
             _wrapped(console, sentence)

@@ -201,7 +201,7 @@ class TestScreen:
                 for block in table["blocks"]:
                     letter = block["state"][0].upper()
                     assert not block["copied"]
-                    where = "found" if block["found"] else "computed"
+                    where = "found" if block["found"] else "filled"
                     assert (
                         f"{block['logical']} → {block['physical']} {letter} "
                         f"×{block['ref_count']} {block['tokens']}/4 {where}"
