@@ -22,6 +22,7 @@ Examples:
   pagedrun inspect-cache prompts.out.jsonl
   pagedrun inspect-cache prompts.out.jsonl --at 40 --row 17 --row my-id
   pagedrun inspect-cache prompts.out.jsonl --at 50% --top 30 --show-text
+  pagedrun inspect-cache prompts.out.jsonl --html memory.html
   pagedrun inspect-cache prompts.out.jsonl --json --quiet | jq .statistics
 
 Exit status: 0 shown, 1 failure, 2 refused.
@@ -87,6 +88,7 @@ def inspect_cache(  # one parameter for each flag: this is where Typer reads the
     system: options.System = None,
     prompt_template: options.PromptTemplateFlag = None,
     chat_template: options.ChatTemplate = None,
+    html: options.HtmlPath = None,
     json_report: options.JsonFlag = None,
     quiet: options.Quiet = None,
 ) -> None:
@@ -110,9 +112,10 @@ def _run(given: Mapping[str, Any]) -> None:
 
 
 def _show_run(target: Path, given: Mapping[str, Any]) -> None:
-    from pagedrun.cli.console import stderr_console
+    from pagedrun.cli.console import note, stderr_console
     from pagedrun.cli.inspect_cache_notes import run_notes
     from pagedrun.cli.inspect_cache_report import draw_inspection
+    from pagedrun.cli.page.saved_page import check_saved_page, write_saved_page
     from pagedrun.paged.job.row_lookup import ID_PREFIX, find_rows, row_index
     from pagedrun.paged.job.run_files import RunFiles
     from pagedrun.paged.report.inspection import DEFAULT_TOP, Question, inspect_run
@@ -121,6 +124,9 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     from pagedrun.paged.report.snapshot import Snapshot
 
     files = RunFiles.find(target)
+    page: Path | None = given.get("html")
+    if page is not None:
+        check_saved_page(files, page)
     snapshot = None if files.snapshot is None else Snapshot.read(files.snapshot)
     report = None if files.report is None else SavedReport.read(files.report)
     names: list[str] = given.get("row", [])
@@ -141,3 +147,7 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     if given.get("json_report"):
         json.dump(found, sys.stdout, ensure_ascii=False, allow_nan=False)
         sys.stdout.write("\n")
+    if page is not None:
+        write_saved_page(files, snapshot, page)
+        if not given.get("quiet"):
+            note(stderr_console(), f"page → {page}", "bold")
