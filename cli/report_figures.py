@@ -147,12 +147,13 @@ def _prefixes(prefix: Mapping[str, Any]) -> list[Figure]:
     if prefix["duplicate_rows"]:
         repeated = _count(prefix["duplicate_rows"])
         figures.append(Figure("rows that ask the same", repeated, "as another; computed once"))
+    seconds = prefix["seconds_saved"]
     figures += [
         Figure("shared blocks at peak", _count(prefix["shared_blocks_peak"])),
         Figure(
             "KV not computed again",
             show_size(prefix["bytes_saved"]),
-            f"about {_seconds(prefix['seconds_saved'])} of computing",
+            f"about {_seconds(seconds)} of computing" if seconds else "",
         ),
     ]
     read, unshared = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]

@@ -70,6 +70,7 @@ def headlines(reading: ReportReading) -> list[Headline]:
     number = reading.number
     peak, blocks = number("kv", "peak_blocks"), number("kv", "num_blocks")
     paged, contiguous = (number("kv", f"{way}_max_requests") for way in ("paged", "contiguous"))
+    seconds = number("prefix", "seconds_saved")
     failed = number("rows", "failed")
     rows = Headline(
         "rows", f"{number('rows', 'total'):,.0f}", f"{failed:,.0f} failed" if failed else "all ok"
@@ -103,7 +104,7 @@ def headlines(reading: ReportReading) -> list[Headline]:
         Headline(
             "of KV not computed again",
             show_size(number("prefix", "bytes_saved")),
-            f"about {number('prefix', 'seconds_saved'):,.2f} s of computing",
+            f"about {seconds:,.2f} s of computing" if seconds else "",
         ),
         Headline(
             "generated tokens a second",
