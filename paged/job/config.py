@@ -12,6 +12,7 @@ from pagedrun.paged.sampling import SamplingParams
 
 REPORT_SUFFIX = ".report.json"
 MANIFEST_SUFFIX = ".run.json"
+SNAPSHOT_SUFFIX = ".snapshot.npz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,11 @@ class JobConfig:
     def manifest_path(self) -> Path | None:
         """Where the manifest goes: beside the output; None if that is a stream."""
         return self._beside(MANIFEST_SUFFIX)
+
+    @property
+    def snapshot_path(self) -> Path | None:
+        """Where the blocks' lives go: beside the output; None if that is a stream."""
+        return self._beside(SNAPSHOT_SUFFIX)
 
     def _beside(self, suffix: str) -> Path | None:
         path = Path(self.output)
