@@ -1,6 +1,6 @@
 """Rows that ask for what cannot be answered, or try to decide what is not theirs: 14 to 26."""
 
-import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -247,19 +247,19 @@ def test_24_s04_a_call_of_openais_api_does_not_either(generate: Run) -> None:
     assert codes == ["forbidden_field"] * 3
 
 
-def test_24_a_column_named_model_is_data_and_nothing_is_opened(
-    generate: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_24_a_column_named_model_is_data_and_nothing_is_opened(generate: Run) -> None:
     opened: list[str] = []
-    real = os.open
-    monkeypatch.setattr(
-        os,
-        "open",
-        lambda path, *rest, **more: opened.append(str(path)) or real(path, *rest, **more),
-    )
+    watching = True
+
+    def audit(event: str, args: tuple[Any, ...]) -> None:
+        if watching and event == "open":
+            opened.append(str(args[0]))
+
+    sys.addaudithook(audit)  # there is no way to take it back, so it looks away afterwards
     done = generate([{"prompt": "a", "model": "/etc/passwd", "id": "../../etc/passwd"}])
+    watching = False
     assert (done.status, done.rows[0]["input"]) == (0, {"model": "/etc/passwd"})
-    assert opened
+    assert any(path.endswith("in.jsonl") for path in opened)
     assert not any("passwd" in path for path in opened)
 
 
