@@ -76,6 +76,14 @@ def test_05_another_encoding_is_refused_with_the_way_out(
     assert "iconv" in done.err
 
 
+def test_05_blank_lines_hide_no_encoding_and_one_zero_is_no_encoding(generate: Run) -> None:
+    for encoding in ("utf-16-le", "utf-16-be"):
+        done = generate('\n\n{"prompt":"a"}\n'.encode(encoding))
+        assert (done.status, "UTF-16 text" in done.err) == (2, True)
+    done = generate(b"a\0b\n\x1b[2J\n<|im_end|>\n", name="in.txt")
+    assert (done.status, done.codes) == (0, [None] * 3)
+
+
 def test_06_half_a_surrogate_pair_fails_its_row(generate: Run, tmp_path: Path) -> None:
     done = generate([rb'{"prompt":"\ud800"}', rb'{"id":"\udfff","prompt":"a"}', OK])
     assert (done.status, done.codes) == (3, ["invalid_unicode", "invalid_unicode", None])

@@ -24,6 +24,8 @@ def refuse_foreign(name: str, first_bytes: bytes) -> None:
             raise UsageError(f"{name} is {what}")
     start = first_bytes[:FIRST_BYTES]
     for every_second, others in ((start[1::2], start[::2]), (start[::2], start[1::2])):
-        # No mark at the start: ASCII in UTF-16 is every second byte zero.
-        if every_second and not any(every_second) and all(others):
+        # No mark at the start: ASCII in UTF-16 is every second byte zero, and a line's end as
+        # well. One zero among letters may be text.
+        has_seen_enough = len(every_second) > 1 or start == b"\0"
+        if has_seen_enough and not any(every_second) and all(others):
             raise UsageError(f"{name} is {_UTF16}")
