@@ -22,8 +22,8 @@ class JobConfig:
     `tokenizer` is a folder, None for the model's own. `chat_template` is Jinja text. `limit` is
     the number of rows to read. `report` is where the report goes instead of beside the output.
     `resume` goes on with the rows that the output lacks, `retry_errors` also with those that
-    failed. `origins` names where a setting came from ("flag", "recipe"); one that is not in it is
-    the default.
+    failed. `origins` names where a setting came from ("flag", "recipe", "model"); one that is not
+    in it is the default. `recipe` has path and SHA-256 of the recipe, for the manifest.
     """
 
     input: str
@@ -41,6 +41,7 @@ class JobConfig:
     ordered: bool = False
     report: Path | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
+    recipe: Mapping[str, str] | None = None
 
     @property
     def report_path(self) -> Path | None:

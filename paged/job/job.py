@@ -20,6 +20,7 @@ from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare
 from pagedrun.paged.job.reader import file_stamp, open_rows
 from pagedrun.paged.job.report_file import empty_engine_report, job_report
 from pagedrun.paged.job.requests import JobRow
+from pagedrun.paged.job.sharing_check import check_sharing
 from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.job.writer import RowWriter
@@ -126,7 +127,7 @@ class _Job:
                 writer.sync()
                 self._write_manifest(manifest, status)
             raise
-        report = job_report(engine_report, self._tally)
+        report = self._report(engine_report)
         with self._guard.hold():
             self._write_report(report)
             self._write_snapshot(None if run is None else run.snapshot())
@@ -211,6 +212,15 @@ class _Job:
                 writer.write(failed_row(row, row.error))
                 self._tally.note_failed(row, row.error)
                 self._listener.on_tally(self._tally)
+
+    def _report(self, engine_report: dict[str, Any]) -> dict[str, Any]:
+        config = self._config
+        return job_report(
+            engine_report,
+            self._tally,
+            template_advice=check_sharing(config, engine_report, self._prepared.model.tokenizer),
+            ignore_eos=config.sampling.ignore_eos,
+        )
 
     def _write_report(self, report: dict[str, Any]) -> None:
         path = self._config.report_path

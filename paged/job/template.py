@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError
+from jinja2 import TemplateError, TemplateSyntaxError
 
 from pagedrun.paged.errors import RowError, UsageError
+from pagedrun.paged.job.json_line import shown_key
+from pagedrun.paged.job.missing_column import MissingColumn, NamedUndefined
 from pagedrun.paged.sandbox import Sandbox
 
 MAX_OUTPUT_CHARS = 64 * 2**20
@@ -20,7 +22,7 @@ class PromptTemplate:
 
     def __init__(self, source: str, flag: str = "--prompt-template") -> None:
         self.source = source
-        self._sandbox = Sandbox(undefined=StrictUndefined)
+        self._sandbox = Sandbox(undefined=NamedUndefined)
         try:
             self._template = self._sandbox.from_string(source)
         except TemplateSyntaxError as error:
@@ -35,6 +37,13 @@ class PromptTemplate:
             if len(text) > MAX_OUTPUT_CHARS:
                 raise OverflowError(f"the output exceeds {MAX_OUTPUT_CHARS} characters")
             text.encode("utf-8")
+        except MissingColumn as error:
+            name = shown_key(error.name)
+            raise RowError(
+                "template_error",
+                f"the prompt template needs a column {name!r}, which the row does not have",
+                param=name,
+            ) from error
         except Exception as error:  # a template may raise whatever its expressions raise
             reason = str(error)[:200].encode("utf-8", "replace").decode("utf-8")
             raise RowError(

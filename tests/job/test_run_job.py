@@ -72,7 +72,8 @@ class ScriptedRun:
                 yield self._answer(request)
 
     def report(self) -> dict[str, Any]:
-        return {**empty_engine_report(), "tokens": {"prompt": 7}}
+        report = empty_engine_report()
+        return {**report, "tokens": {**report["tokens"], "prompt": 7}}
 
     def snapshot(self) -> Snapshot:
         return Recorder(BlockPool(2, 16), Stays()).snapshot(bytes_per_token=8)
@@ -373,7 +374,7 @@ class TestSideFiles:
         report = side_file(place, ".report.json")
         assert report == result.report
         assert next(iter(report)) == "rows"
-        assert report["tokens"] == {"prompt": 7}
+        assert report["tokens"]["prompt"] == 7
         assert report["finish_reasons"] == {"error": 1, "stop": 1}
         assert result.report_path == place / "out.jsonl.report.json"
 
