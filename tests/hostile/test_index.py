@@ -13,13 +13,11 @@ import pytest
 TESTS = Path(__file__).resolve().parent.parent
 ELSEWHERE = {
     # Stop strings across tokens and inside characters.
-    "18": ("paged/test_stopping.py", "test_"),
+    "18": ("paged/test_stopping.py", "test_a_stop_string_across_token_borders"),
     # Killed, stopped and signalled anywhere, and gone on with.
-    "29": ("test_resume.py", "test_"),
+    "29": ("test_resume.py", "test_a_killed_process"),
     # Writing, syncing and renaming that fail.
     "30": ("job/test_output_file.py", "test_a_torn_row_is_cut_off"),
-    # Needs a GPU, or its kernels interpreted.
-    "34": ("test_gpu.py", "test_"),
     # What failed is not shared.
     "s08": ("test_nan.py", "test_a_poisoned_row_fails_alone"),
     # Packed files: their own limits.

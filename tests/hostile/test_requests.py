@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pagedrun.paged.request import Request
 
@@ -84,6 +85,46 @@ def test_17_so_do_the_flags(generate: Run, flag: str, value: object) -> None:
     done = generate([OK], flag, value)
     assert (done.status, done.rows) == (2, [])
     assert flag in done.err
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("--n", 10**9, "must be an integer from 1 to 1024"),
+        ("--seed", 10**30, "must be an integer from 0 to"),
+        ("--temperature", "nan", "must be a number from 0 to 100"),
+        ("--top-p", "1e999", "must be a number above 0"),
+        ("--max-tokens", 10**30, "must be an integer from 1 to"),
+        ("--max-model-len", 513, "made for 512 positions"),
+        ("--max-num-seqs", 0, "at least 1"),
+        ("--num-blocks", 10**9, "are free; pass at most"),
+        ("--kv-cache-memory-bytes", "900TiB", "are free; pass less"),
+        ("--swap-space-bytes", "9000TiB", "the host has no room"),
+        ("--limit", 0, "--limit"),
+    ],
+)
+def test_14_15_flags_are_held_to_the_same(
+    generate: Run, flag: str, value: object, words: str
+) -> None:
+    done = generate([OK], flag, value)
+    assert (done.status, done.rows, done.out) == (2, [], "")
+    assert flag in done.err
+    assert words in done.err
+
+
+def test_15_a_limit_beyond_all_rows_is_none(generate: Run) -> None:
+    assert generate([OK], "--limit", 10**30).status == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_34_a_gpu_that_is_not_there(generate: Run) -> None:
+    done = generate([OK], "--device", "cuda")
+    assert (done.status, done.rows) == (2, [])
+    assert "--device cuda: " in done.err
+    assert "use --device cpu" in done.err
+    for flag, value in (("--dtype", "float16"), ("--kv-cache-dtype", "fp8")):
+        done = generate([OK], flag, value)
+        assert (done.status, f"{flag} {value} needs a GPU" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize(
