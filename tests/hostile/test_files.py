@@ -253,7 +253,7 @@ def run_elsewhere(args: list[object], folder: Path, **environment: str) -> None:
         cwd=folder,
         env={**kept, "TRITON_INTERPRET": "1", **environment},
         capture_output=True,
-        timeout=120,
+        timeout=240,
     )
     assert (done.returncode, done.stderr) == (0, b"")
 
