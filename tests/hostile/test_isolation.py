@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pagedrun
@@ -64,6 +65,28 @@ def test_s01_s02_nothing_is_called_that_runs_what_it_reads() -> None:
         given = {word.arg: word.value for word in node.keywords}
         for word in ("allow_pickle", "trust_remote_code"):
             assert word not in given or ast.unparse(given[word]) == "False"
+
+
+class Unpickled:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self._path),)
+
+
+def test_s01_a_recording_with_a_pickle_in_it_is_refused(
+    generate: Run, command: Run, tmp_path: Path
+) -> None:
+    generate([{"prompt": "a"}])
+    trap = np.array([Unpickled(tmp_path / "ran")], dtype=object)
+    np.savez(tmp_path / "out.jsonl.snapshot.npz", facts=trap)
+    done = command("inspect-cache", tmp_path / "out.jsonl")
+    assert (done.status, done.out) == (2, "")
+    assert "out.jsonl.snapshot.npz is not a snapshot" in done.err
+    assert not (tmp_path / "ran").exists()
 
 
 def test_s05_s06_no_key_of_a_cache_is_a_weak_hash() -> None:

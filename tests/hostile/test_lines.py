@@ -125,6 +125,10 @@ def test_07_08_data_is_kept_and_no_screen_obeys_it(
     planned = command("plan", source, "--model", model, "--show-text", "--max-tokens", 2)
     assert planned.status == 0
     assert_tame(planned.out + planned.err)
+    for way in ([], ["--json"]):
+        inspected = command("inspect-cache", output, *way)
+        assert inspected.status == 0
+        assert_tame(inspected.out + inspected.err)
     missing = command("generate", f"{source}x", "-o", output, "--overwrite", "--model", model)
     assert missing.status == 2
     assert_tame(missing.err)
@@ -210,6 +214,7 @@ def test_09_many_lines_are_read_one_by_one() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_09_ten_million_lines_take_no_more_memory_than_few() -> None:
     rows = iter(LineSource(io.BufferedReader(ManyLines(10_000_000)), "in", 2**20))
     for _ in range(100_000):
