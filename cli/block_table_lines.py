@@ -14,7 +14,7 @@ _LETTERS = {name: letter for letter, name in NAMES.items()}
 
 
 def row_lines(
-    row: Mapping[str, Any], moment: Mapping[str, Any] | None, row_stride: int, block_size: int
+    row: Mapping[str, Any], moment: Mapping[str, Any] | None, row_stride: int
 ) -> Iterator[str]:
     """Yield what there is to say of a row beside its tables, one sentence each."""
     number, named = row["row"], f"row {row['row']}"
@@ -41,17 +41,20 @@ def row_lines(
         yield f"{named} holds nothing here; it did in {spans} ({where})"
     else:
         yield f"{named} held blocks in {spans}"
-    for table in row["tables"]:
-        last = table["last_token"]
-        blocks = f"{len(table['blocks']):,} {'block' if len(table['blocks']) == 1 else 'blocks'}"
-        text = f"sample {table['sample']}: {table['tokens']:,} tokens in {blocks}"
-        if last is not None:
-            text += (
-                f"; the last one, token {last['token']:,}, has slot {last['physical']:,} × "
-                f"{block_size} + {last['offset']} = {last['slot']:,}"
-            )
-        yield text
     yield from (event["cause"] for event in row["preemptions"])
+
+
+def table_sentence(table: Mapping[str, Any], block_size: int) -> str:
+    """Return how much a block table holds, and how the slot of its last token is found."""
+    last = table["last_token"]
+    blocks = f"{len(table['blocks']):,} {'block' if len(table['blocks']) == 1 else 'blocks'}"
+    told = f"sample {table['sample']}: {table['tokens']:,} tokens in {blocks}"
+    if last is None:
+        return told
+    return (
+        f"{told}; the last one, token {last['token']:,}, has slot {last['physical']:,} × "
+        f"{block_size} + {last['offset']} = {last['slot']:,}"
+    )
 
 
 def table_lines(blocks: Sequence[Mapping[str, Any]], block_size: int, width: int) -> Iterator[Text]:
@@ -86,7 +89,8 @@ def _entries(blocks: Sequence[Mapping[str, Any]], block_size: int) -> list[Text]
         text = Text(f"{block['logical']:>{logical},} → {block['physical']:>{physical},}  ")
         text.append(f"{letter} ×{block['ref_count']:<{refs},}", STYLES[letter])
         text.append(f"  {block['tokens']:>{full}}/{block_size}")
-        text.append("  found   " if block["found"] else "  computed", "dim")
+        origin = "copied" if block["copied"] else "found" if block["found"] else "filled"
+        text.append(f"  {origin:<6}", "dim")
         entries.append(text)
     return entries
 

@@ -115,7 +115,6 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     from pagedrun.cli.console import note, stderr_console
     from pagedrun.cli.inspect_cache_notes import run_notes
     from pagedrun.cli.inspect_cache_report import draw_inspection
-    from pagedrun.cli.inspect_cache_texts import add_texts
     from pagedrun.cli.page.saved_page import check_saved_page, write_saved_page
     from pagedrun.paged.job.row_lookup import ID_PREFIX, find_rows, row_index
     from pagedrun.paged.job.run_files import RunFiles
@@ -140,6 +139,8 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     for row in found["rows"]:
         row["id"] = ids.get(row["row"])
     if given.get("show_text"):
+        from pagedrun.cli.inspect_cache_texts import add_texts
+
         add_texts(found, files, given)
     if not given.get("quiet"):
         draw_inspection(found, stderr_console())

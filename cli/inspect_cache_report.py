@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pagedrun.cli.block_map import NAMES, STYLES, map_lines
-from pagedrun.cli.block_table_lines import row_lines, table_lines
+from pagedrun.cli.block_table_lines import row_lines, table_lines, table_sentence
 from pagedrun.cli.inspect_cache_figures import cache_figures, lifetime_figures, pool_figures
 from pagedrun.cli.prefix_lines import draw_prefixes
 from pagedrun.cli.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
@@ -89,15 +89,18 @@ def _draw_map(console: Console, found: Mapping[str, Any]) -> None:
 def _draw_rows(console: Console, found: Mapping[str, Any]) -> None:
     console.print(heading("Block tables", console, _width(console, TEXT_WIDTH)))
     block_size = found["pool"]["block_size"]
-    _wrapped(console, "block of the row → block of the pool, holders, tokens in it, where from")
+    _wrapped(
+        console,
+        "block of the row → block of the pool, holders, tokens in it; found with its content, "
+        "copied to be written to, or taken empty and filled",
+    )
     for row in found["rows"]:
-        for sentence in row_lines(row, found["moment"], found["row_stride"], block_size):
+        for sentence in row_lines(row, found["moment"], found["row_stride"]):
             _wrapped(console, sentence)
         if row.get("text") is not None:
             _wrapped(console, f"prompt: {' '.join(row['text'].split())}", "dim")
         for table in row["tables"]:
-            if len(row["tables"]) > 1:
-                _wrapped(console, f"sample {table['sample']}:", "bold")
+            _wrapped(console, table_sentence(table, block_size))
             for line in table_lines(table["blocks"], block_size, _width(console, MAX_WIDTH)):
                 console.print(line, soft_wrap=True)
 

@@ -88,6 +88,8 @@ class _Reading:
         self._check_given()
 
     def read(self, rows: Collection[int]) -> PromptTexts:
+        if self._has("on_overlong") and self._value("on_overlong") != "error":
+            raise TextsUnavailable("the run cut prompts that were too long (--on-overlong)")
         tokenizer = self._tokenizer()
         model = ModelConfig.from_folder(self._model_folder())
         limits = Limits(self._value("max_model_len"), model.vocab_size)

@@ -13,8 +13,8 @@ from pagedrun.paged.report.snapshot import Snapshot
 class TableEntry:
     """One block of a table: the sequence's block number `logical` is the pool's `physical`.
 
-    `tokens` are stored in it, by all its holders; `found` tells that it was in the cache when the
-    sequence took it, in step `since`.
+    `tokens` are stored in it, by all its holders. It was taken in step `since`: `found` with its
+    content, or `copied` from a shared block that the sequence was to write into, or else empty.
     """
 
     logical: int
@@ -23,6 +23,7 @@ class TableEntry:
     state: BlockState
     tokens: int
     found: bool
+    copied: bool
     since: int
 
 
@@ -56,24 +57,33 @@ class BlockTable:
 
 def block_tables(snapshot: Snapshot, row: int, moment: Moment) -> list[BlockTable]:
     """Return the tables of the row's samples that held blocks at the moment, by sample."""
-    held = snapshot.holdings
-    chosen = (held.row == row) & (held.begin <= moment.step) & (moment.step < held.end)
-    held = held.where(chosen)
+    held = snapshot.holdings.where(snapshot.holdings.row == row)
+    # Where the row gave up a block, and when. A new one in the same step is a copy of that: what
+    # is preempted comes back in a later step.
+    left = {
+        (sample, position, end)
+        for sample, position, end in zip(
+            held.sample.tolist(), held.position.tolist(), held.end.tolist(), strict=True
+        )
+    }
+    held = held.where((held.begin <= moment.step) & (moment.step < held.end))
     held = held.where(np.lexsort((held.begin, held.position, held.sample)))
     states = block_states(snapshot.samples, moment.number)[held.block].tolist()
     ref_counts = snapshot.samples.ref_counts[moment.number][held.block].tolist()
     fills = snapshot.samples.fills[moment.number][held.block].tolist()
     entries: dict[int, list[TableEntry]] = {}
     for place, sample in enumerate(held.sample.tolist()):
+        logical, begin = int(held.position[place]), int(held.begin[place])
         entries.setdefault(sample, []).append(
             TableEntry(
-                logical=int(held.position[place]),
+                logical=logical,
                 physical=int(held.block[place]),
                 ref_count=ref_counts[place],
                 state=BlockState(states[place]),
                 tokens=fills[place],
                 found=bool(held.found[place]),
-                since=int(held.begin[place]),
+                copied=(sample, logical, begin) in left,
+                since=begin,
             )
         )
     size = snapshot.block_size

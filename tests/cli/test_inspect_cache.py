@@ -200,7 +200,8 @@ class TestScreen:
                 assert formula in flat
                 for block in table["blocks"]:
                     letter = block["state"][0].upper()
-                    where = "found" if block["found"] else "computed"
+                    assert not block["copied"]
+                    where = "found" if block["found"] else "filled"
                     assert (
                         f"{block['logical']} → {block['physical']} {letter} "
                         f"×{block['ref_count']} {block['tokens']}/4 {where}"

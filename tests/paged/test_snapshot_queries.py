@@ -1,5 +1,7 @@
 """What a snapshot is asked, against the plainest answer that the played run can give."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -154,11 +156,34 @@ def test_a_row_that_was_preempted_has_two_stays() -> None:
         end=[5, 5, 10, 30, 12],
         found=[False] * 5,
     )
-    columns = {name: getattr(snapshot, name) for name in type(snapshot).__slots__}
-    snapshot = type(snapshot)(**columns | {"holdings": holdings})
+    snapshot = replace(snapshot, holdings=holdings)
     assert stays(snapshot, 7) == [(1, 5), (9, 12)]
     assert stays(snapshot, 8) == [(9, 30)]
     assert stays(snapshot, 9) == []
+
+
+def test_a_block_that_took_the_place_of_a_shared_one_is_a_copy() -> None:
+    """Sample 1 writes first; the sample that came again after a preemption copied nothing."""
+    holdings = Holdings.of(
+        row=[7, 7, 7, 7, 7, 7, 7, 8, 8],
+        sample=[0, 0, 1, 1, 1, 0, 0, 0, 0],
+        position=[0, 1, 0, 1, 1, 0, 1, 0, 0],
+        block=[0, 1, 0, 1, 2, 3, 4, 5, 5],
+        begin=[1, 1, 2, 2, 4, 7, 7, 7, 7],
+        end=[6, 6, 9, 4, 9, 9, 9, 7, 9],
+        found=[False, False, True, True, False, False, False, False, False],
+    )
+    snapshot = replace(play(0).snapshot(), holdings=holdings)
+
+    def copied(step: int) -> list[tuple[int, int]]:
+        return [
+            (table.sample, entry.logical)
+            for table in block_tables(snapshot, 7, Moment.of(snapshot, step))
+            for entry in table.entries
+            if entry.copied
+        ]
+
+    assert (copied(3), copied(5), copied(7)) == ([], [(1, 1)], [(1, 1)])
 
 
 def test_the_slot_of_the_last_token_is_block_times_size_plus_its_place() -> None:
