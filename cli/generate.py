@@ -127,7 +127,8 @@ def _run(settings: "Settings") -> int:
         for line in summary(result, config.output):
             note(console, line, "bold yellow" if result.num_failed else "bold")
     if given.get("json_report"):
-        json.dump(result.report, sys.stdout, ensure_ascii=False, allow_nan=False)
+        # ASCII: a path in it may hold what turns a terminal around.
+        json.dump(result.report, sys.stdout, ensure_ascii=True, allow_nan=False)
         sys.stdout.write("\n")
         sys.stdout.flush()
     if isinstance(page, Path):

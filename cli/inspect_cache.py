@@ -191,7 +191,8 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     if not given.get("quiet"):
         draw_inspection(found, stderr_console())
     if given.get("json_report"):
-        json.dump(found, sys.stdout, ensure_ascii=False, allow_nan=False)
+        # ASCII: a path in it may hold what turns a terminal around.
+        json.dump(found, sys.stdout, ensure_ascii=True, allow_nan=False)
         sys.stdout.write("\n")
     if page is not None:
         write_saved_page(files, snapshot, page)

@@ -1,5 +1,6 @@
 """From settings as given to a `JobConfig`; one that is not given keeps its default."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from enum import StrEnum
@@ -53,7 +54,7 @@ def job_config(settings: Settings) -> JobConfig:
         chat_template=text_or_file(given.get("chat_template"), "--chat-template"),
         sampling=_sampling({**by_model, **given}),
         prompts=_prompts(given),
-        limit=given.get("limit"),
+        limit=_limit(given.get("limit")),
         overwrite=given.get("overwrite", False),
         resume=given.get("resume", False),
         retry_errors=given.get("retry_errors", False),
@@ -62,6 +63,12 @@ def job_config(settings: Settings) -> JobConfig:
         origins={**dict.fromkeys(by_model, "model"), **settings.origins},
         recipe=_recipe_file(settings),
     )
+
+
+def _limit(asked: int | None) -> int | None:
+    if asked is not None and asked < 1:
+        raise UsageError(f"--limit is {asked}; it must be at least 1")
+    return None if asked is None else min(asked, sys.maxsize)
 
 
 def model_sampling(given: Mapping[str, Any], model: Path) -> GenerationConfig:

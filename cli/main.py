@@ -16,6 +16,12 @@ from pagedrun.cli.plan import plan
 from pagedrun.cli.recipes import app as recipes_app
 from pagedrun.cli.safe_text import safe
 
+# Flags of other programs that need an answer, not only a refusal.
+_OTHERS_FLAGS = {
+    "--trust-remote-code": "--trust-remote-code: pagedrun never runs code from a model folder, so "
+    "there is nothing to trust; leave the flag out. Llama, Mistral, Qwen2 and Qwen3 need none",
+}
+
 app = typer.Typer(
     name="pagedrun",
     help="Offline batch inference that plans: every prompt is known before the first token.",
@@ -65,7 +71,7 @@ def _refuse(error: Exception) -> int:
     format_message = getattr(error, "format_message", None)
     if format_message is None:
         raise error
-    message = format_message()
+    message = _OTHERS_FLAGS.get(getattr(error, "option_name", ""), format_message())
     if type(error).__name__ == "NoArgsIsHelpError":
         return exits.REFUSED  # the help is on the screen already
     # Where its types come from pydantic, Typer repeats that library's prefix.

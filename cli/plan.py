@@ -118,5 +118,6 @@ def _run(settings: "Settings") -> None:
     if not quiet:
         draw_forecast(forecast, console)
     if given.get("json_report"):
-        json.dump(forecast, sys.stdout, ensure_ascii=False, allow_nan=False)
+        # ASCII: a path in it may hold what turns a terminal around.
+        json.dump(forecast, sys.stdout, ensure_ascii=True, allow_nan=False)
         sys.stdout.write("\n")

@@ -109,5 +109,5 @@ def _bundled(name: str) -> Any:
 
 
 def _print_json(value: object) -> None:
-    json.dump(value, sys.stdout, ensure_ascii=False, indent=2)
+    json.dump(value, sys.stdout, ensure_ascii=True, indent=2)
     sys.stdout.write("\n")

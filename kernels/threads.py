@@ -31,6 +31,7 @@ from contextlib import suppress
 from ctypes import CDLL
 
 from pagedrun.kernels.cgroup import ControlGroup, control_groups
+from pagedrun.kernels.code_folder import keep_code_private
 
 
 def cpu_quota() -> int:
@@ -46,7 +47,7 @@ def cpu_quota() -> int:
 
 
 def prepare_environment() -> None:
-    """Set the variables that torch and numba read once. Call it before either is imported.
+    """Set the variables that torch, numba and triton read once. Call it before any is imported.
 
     What the user has set stays as it is. Warns where torch is there already: its threads spin.
     """
@@ -63,6 +64,7 @@ def prepare_environment() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", threads)
     os.environ.setdefault("NUMBA_NUM_THREADS", threads)
     os.environ.setdefault("NUMBA_THREADING_LAYER", _threading_layer())
+    keep_code_private()
 
 
 def configure() -> None:

@@ -16,7 +16,7 @@ from pagedrun.kernels import threads
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.device import Device
 from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import RowError, UsageError
+from pagedrun.paged.errors import ModelError, RowError, UsageError
 from pagedrun.paged.kv_cache import KVCache, KVLayout
 from pagedrun.paged.memory import choose_num_blocks
 from pagedrun.paged.model_config import ModelConfig
@@ -34,6 +34,8 @@ from pagedrun.paged.run import Run, Window
 from pagedrun.paged.sampling import SamplingParams
 from pagedrun.paged.tokenizer import Tokenizer
 from pagedrun.paged.weights import Checkpoint
+
+MAX_ROTARY_BYTES = 2**30  # two million positions at 128 dimensions a head
 
 
 class Engine:
@@ -239,10 +241,22 @@ class Engine:
             config,
             read,
             self.dtype,
-            config.max_position_embeddings,
+            self._num_positions(),
             self.device,
             row_invariant=self.config.reproducible,
         )
+
+    def _num_positions(self) -> int:
+        """Return how many positions get their rotations: the model's, if they are not absurd."""
+        most = self.model_config.max_position_embeddings
+        num_fit = MAX_ROTARY_BYTES // (4 * self.model_config.head_dim)
+        if most > num_fit and self.max_model_len > num_fit:
+            raise ModelError(
+                f"{self.config.model}/config.json: max_position_embeddings is {most}, more than "
+                f"the {num_fit} positions that pagedrun keeps rotations of; pass --max-model-len "
+                "with at most that"
+            )
+        return most if most <= num_fit else self.max_model_len
 
     def _longest(self, requests: Seq[Request]) -> int:
         """Return what a contiguous engine would reserve for each of these requests."""

@@ -28,7 +28,8 @@ class RowError(PagedrunError):
     """One row cannot be answered.
 
     `code` is a stable word for scripts, `param` the offending field, `line` the physical input
-    line counted from 1. The message never repeats the row itself and is cut at 1 kB.
+    line counted from 1. The message never repeats the row itself, is text that UTF-8 can hold,
+    and is cut at 1,000 bytes of it.
     """
 
     MAX_MESSAGE = 1000
@@ -36,9 +37,11 @@ class RowError(PagedrunError):
     def __init__(
         self, code: str, message: str, *, param: str | None = None, line: int | None = None
     ) -> None:
-        super().__init__(message[: self.MAX_MESSAGE])
+        self.message = message.encode("utf-8", "replace")[: self.MAX_MESSAGE].decode(
+            "utf-8", "ignore"
+        )
+        super().__init__(self.message)
         self.code = code
-        self.message = message[: self.MAX_MESSAGE]
         self.param = param
         self.line = line
 

@@ -7,6 +7,7 @@ import torch
 from pagedrun.paged.decode_graphs import DecodeGraphs
 from pagedrun.paged.device import Device
 from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.errors import UsageError
 from pagedrun.paged.gpu_memory import gpu_budget
 from pagedrun.paged.kv_cache import KVCache, KVLayout
 from pagedrun.paged.memory import MemoryBudget
@@ -64,7 +65,15 @@ class PoolMemory:
         if self._held is not None:
             self._held = None  # first, or both would have to fit
             torch.cuda.empty_cache()
-        cache = KVCache(layout, size, num_blocks, num_host_blocks, self._device)
+        try:
+            cache = KVCache(layout, size, num_blocks, num_host_blocks, self._device)
+        except RuntimeError as error:
+            if "DefaultCPUAllocator" not in str(error):  # the host's has no class of its own
+                raise
+            raise UsageError(
+                f"the host has no room for a KV pool of {num_blocks} blocks beside "
+                f"--swap-space-bytes {config.swap_space_bytes}; pass less"
+            ) from error
         graphs = None
         if not eager:
             graphs = DecodeGraphs(

@@ -9,6 +9,7 @@ from pagedrun.paged.errors import RowError
 MAX_N = 1024
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
+MAX_STOP_TOKEN_IDS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,11 @@ def _is_unicode(text: str) -> bool:
 
 
 def _is_id_list(value: object) -> bool:
-    return isinstance(value, tuple) and all(_is_int(item) and item >= 0 for item in value)
+    return (
+        isinstance(value, tuple)
+        and len(value) <= MAX_STOP_TOKEN_IDS
+        and all(_is_int(item) and item >= 0 for item in value)
+    )
 
 
 _INT32 = 2**31 - 1
@@ -149,6 +154,6 @@ _RULES: dict[str, tuple[Callable[[object], bool], str]] = {
         f"at most {MAX_STOP_STRINGS} non-empty strings of at most {MAX_STOP_LENGTH} Unicode "
         "characters",
     ),
-    "stop_token_ids": (_is_id_list, "a list of token ids"),
+    "stop_token_ids": (_is_id_list, f"a list of at most {MAX_STOP_TOKEN_IDS} token ids"),
     "ignore_eos": (lambda value: isinstance(value, bool), "true or false"),
 }

@@ -7,10 +7,11 @@ by a name that the model folder gives.
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import TemplateSyntaxError
+from jinja2 import Template, TemplateSyntaxError
 
 from pagedrun.paged.errors import ModelError, RowError, UsageError
 from pagedrun.paged.json_object import JsonObject, refuse_lfs_pointer, require_folder
+from pagedrun.paged.sandbox import Sandbox
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -30,6 +31,8 @@ class Tokenizer:
         self._backend.no_truncation()
         self._backend.no_padding()
         self.chat_template = chat_template
+        self._sandbox = Sandbox.for_chats()
+        self._compiled: Template | None = None
         self.bos_token_id: int | None = fast.bos_token_id
         self.eos_token_id: int | None = fast.eos_token_id
         # Ids may have gaps, so the count of tokens would be too small.
@@ -64,7 +67,7 @@ class Tokenizer:
         if chat_template is None:
             chat_template = _read_template(path / TEMPLATE_FILE, config)
         else:
-            _check_template(fast, chat_template)
+            _check_template(chat_template)
         return cls(fast, chat_template)
 
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
@@ -91,8 +94,8 @@ class Tokenizer:
     def render_chat(self, messages: list[dict[str, Any]]) -> str:
         """Return the text of a chat, ending where the assistant's answer begins.
 
-        Encode it with `add_special_tokens=False`. The template runs in Jinja's immutable sandbox,
-        and takes no arguments from a row. Special tokens that users write into their messages are
+        Encode it with `add_special_tokens=False`. The template runs in a `Sandbox`, and takes
+        no arguments from a row. Special tokens that users write into their messages are
         encoded as such, as Hugging Face does by default. A list of text parts counts as its texts,
         joined by newlines.
 
@@ -108,12 +111,7 @@ class Tokenizer:
             )
         chat = _checked_messages(messages)
         try:
-            text = self._fast.apply_chat_template(
-                chat,
-                chat_template=self.chat_template,
-                tokenize=False,
-                add_generation_prompt=True,
-            )
+            text = self._render(chat)
         except Exception as error:  # a template can raise anything, RecursionError included
             raise RowError(
                 "template_error",
@@ -130,21 +128,36 @@ class Tokenizer:
         require_unicode(text, "messages")
         return str(text)
 
+    def _render(self, chat: list[dict[str, Any]]) -> str:
+        """Return what the template, compiled when the first chat comes, makes of `chat`."""
+        if self._compiled is None:
+            assert self.chat_template is not None
+            self._compiled = self._sandbox.from_string(self.chat_template)
+        variables = {
+            "messages": chat,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": True,
+            **self._fast.special_tokens_map,
+        }
+        return self._sandbox.render(self._compiled, variables)
+
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         """Return the text of token ids; ids past the vocabulary, which models pad, are left out."""
         text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return text
 
 
-def _check_template(fast: Any, chat_template: str) -> None:
+def _check_template(chat_template: str) -> None:
     """Raise `UsageError` for a template that no chat could be rendered with.
 
-    One that compiles may still refuse this chat, for want of a system message for example: each
-    row will tell.
+    One that compiles may still refuse a chat, for want of a system message for example: each row
+    will tell.
     """
-    chat = [{"role": "user", "content": ""}]
+    if len(chat_template) > MAX_TEMPLATE_CHARS:
+        raise UsageError(f"--chat-template is longer than {MAX_TEMPLATE_CHARS:,} characters")
     try:
-        fast.apply_chat_template(chat, chat_template=chat_template, tokenize=False)
+        Sandbox.for_chats().from_string(chat_template)
     except TemplateSyntaxError as error:
         raise UsageError(f"--chat-template, line {error.lineno}: {error.message}") from error
     except Exception:

@@ -32,6 +32,9 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # the Hugging Face cache keeps the contents elsewhere and links to them.
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\.safetensors")
 _SHOWN = 4
+# Of a safetensors file. The library allows 100 MB, of which it makes gigabytes of objects; a
+# checkpoint with 10^5 tensors has about 10 MB.
+MAX_HEADER_BYTES = 2**25
 
 
 class Checkpoint:
@@ -228,6 +231,13 @@ def _open_file(path: Path) -> Any:
             "model again"
         )
     refuse_lfs_pointer(path)
+    with path.open("rb") as file:
+        num_header_bytes = int.from_bytes(file.read(8), "little")
+    if num_header_bytes > MAX_HEADER_BYTES:
+        raise ModelError(
+            f"{path} is corrupt: its header is {num_header_bytes:,} bytes long, where "
+            f"{MAX_HEADER_BYTES:,} are enough for any model; download it again"
+        )
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, OSError, ValueError) as error:

@@ -97,6 +97,6 @@ def markdown(title: str, lines: Seq[tuple[str, str]], sheets: Seq[Sheet]) -> str
 
 def print_json(result: Mapping[str, Any]) -> None:
     """Print the result on stdout, as one line."""
-    json.dump(result, sys.stdout, ensure_ascii=False, allow_nan=False)
+    json.dump(result, sys.stdout, ensure_ascii=True, allow_nan=False)
     sys.stdout.write("\n")
     sys.stdout.flush()

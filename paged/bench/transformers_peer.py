@@ -153,7 +153,11 @@ def _load(model: BenchModel, dtype: torch.dtype, device: torch.device) -> Any:
     settings = {"dtype": dtype, "attn_implementation": "sdpa"}
     if model.folder is not None:
         loaded = transformers.AutoModelForCausalLM.from_pretrained(
-            model.folder, local_files_only=True, trust_remote_code=False, **settings
+            model.folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            **settings,
         )
     else:
         fields = dict(model.fields or {})

@@ -6,7 +6,7 @@ from typing import Any
 
 from pagedrun.paged.errors import RowError
 from pagedrun.paged.job.json_line import shown_key
-from pagedrun.paged.job.prompts import FORBIDDEN_COLUMNS, UNSUPPORTED_COLUMNS
+from pagedrun.paged.job.prompts import FORBIDDEN_COLUMNS, is_neutral
 from pagedrun.paged.sampling import sampling_keys
 
 CALL_COLUMNS = frozenset({"custom_id", "method", "url", "body"})
@@ -24,20 +24,6 @@ _IGNORED = frozenset(
         "user",
     }
 )
-# Clients write out defaults. These values ask for nothing, any other one is refused.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "echo": (False,),
-    "frequency_penalty": (0, 0.0),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "presence_penalty": (0, 0.0),
-    "response_format": ({"type": "text"},),
-    "stream": (False,),
-    "suffix": ("",),
-    "tools": ([],),
-    "top_logprobs": (0,),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +66,10 @@ class BatchCall:
         if not isinstance(self.body, Mapping):
             raise RowError("invalid_body", "body must be an object", param="body")
         prompt = "messages" if self.is_chat else "prompt"
-        known = sampling_keys().union(FORBIDDEN_COLUMNS, UNSUPPORTED_COLUMNS, {prompt})
+        known = sampling_keys().union(FORBIDDEN_COLUMNS, {prompt})
         asked: dict[str, Any] = {}
         for name, value in self.body.items():
-            if name in _IGNORED or value is None or _is_neutral(name, value):
+            if name in _IGNORED or value is None or is_neutral(name, value):
                 continue
             if name not in known:
                 shown = shown_key(name)
@@ -92,11 +78,6 @@ class BatchCall:
         if not self.is_chat and isinstance(asked.get("prompt"), list):
             asked["prompt_token_ids"] = _token_ids(asked.pop("prompt"))
         return asked
-
-
-def _is_neutral(name: str, value: Any) -> bool:
-    # By type too: to Python 0 and False are equal, but `logprobs` 0 asks for something.
-    return any(type(value) is type(each) and value == each for each in _NEUTRAL.get(name, ()))
 
 
 def _token_ids(prompt: list[Any]) -> list[Any]:

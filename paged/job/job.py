@@ -17,7 +17,7 @@ from pagedrun.paged.job.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output_file import OutputError, OutputFile
 from pagedrun.paged.job.output_row import answered_row, failed_row
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare
-from pagedrun.paged.job.reader import open_rows
+from pagedrun.paged.job.reader import file_stamp, open_rows
 from pagedrun.paged.job.report_file import empty_engine_report, job_report
 from pagedrun.paged.job.requests import JobRow
 from pagedrun.paged.job.sharing_check import check_sharing
@@ -67,9 +67,16 @@ def run_job(
                 raise UsageError("--ordered sorts the output at the end; name a file with -o")
             if config.resume and not output.is_regular:
                 raise UsageError("--resume goes on with a file; name it with -o")
+            stamp = file_stamp(config.input)
             with open_rows(config.input, config.max_line_bytes) as source:
                 prepared = prepare(config, source, listener, open_model or _open_local)
-                return _Job(config, listener, guard, prepared).run(output)
+                result = _Job(config, listener, guard, prepared).run(output)
+            if file_stamp(config.input) != stamp:
+                listener.on_warning(
+                    f"{config.input} was changed during the run; the answers are those of its rows "
+                    "as they were when they were read"
+                )
+            return result
         finally:
             output.close()
 

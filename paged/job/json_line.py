@@ -41,7 +41,8 @@ def parse_value(text: str) -> Any:
             parse_constant=reader.number,
         )
     except json.JSONDecodeError as error:
-        raise _invalid(f"not valid JSON: {error.msg} at column {error.colno}") from error
+        what = error.msg.removesuffix(" at")  # some of Python's messages end so
+        raise _invalid(f"not valid JSON: {what} at column {error.colno}") from error
     except RecursionError as error:
         raise _invalid(f"nested deeper than {MAX_DEPTH} levels") from error
     except ValueError as error:  # an integer beyond the interpreter's limit of digits

@@ -5,6 +5,8 @@ from typing import Any
 from pagedrun.paged.errors import RowError
 
 SYSTEM_ROLES = ("system", "developer")
+# A role is part of the chat's markup, where whatever a row says would be obeyed.
+ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 _ALLOWED_KEYS = frozenset({"role", "content", "name"})
 
 
@@ -12,13 +14,16 @@ def parse_messages(value: object) -> list[dict[str, str]]:
     """Return the messages as role and text, parts of type "text" joined by newlines.
 
     Raises `RowError`: `empty_prompt` for no message at all, `unsupported_content` for anything
-    that is not a list of roles with text (images, tool calls, null).
+    that is not a list of known roles with text (images, tool calls, null), or asks nothing.
     """
     if not isinstance(value, list):
         raise _unsupported("messages must be a list")
     if not value:
         raise RowError("empty_prompt", "messages is empty", param="messages")
-    return [_message(item, index) for index, item in enumerate(value)]
+    messages = [_message(item, index) for index, item in enumerate(value)]
+    if not any(message["role"] == "user" for message in messages):
+        raise _unsupported("messages has no message of the user")
+    return messages
 
 
 def with_system(messages: list[dict[str, str]], system: str | None) -> list[dict[str, str]]:
@@ -33,8 +38,8 @@ def _message(item: object, index: int) -> dict[str, str]:
     if not isinstance(item, dict):
         raise _unsupported(f"{where} must be an object")
     role = item.get("role")
-    if not isinstance(role, str) or not role:
-        raise _unsupported(f"{where}.role must be a string")
+    if not isinstance(role, str) or role not in ROLES:
+        raise _unsupported(f"{where}.role must be one of {', '.join(ROLES)}")
     extra = [key for key in item if key not in _ALLOWED_KEYS and item[key] is not None]
     if extra:
         raise _unsupported(f"{where} has fields beyond role and content, such as tool calls")

@@ -53,6 +53,9 @@ class OutputFile:
         if mode is not None:
             _refuse_kind(path, mode, input_name, overwrite or resume)
         flags = _FLAGS if mode is not None else _FLAGS | os.O_CREAT | os.O_EXCL
+        if _is_shared_folder(path):
+            _refuse_strangers_link(path)
+            flags |= 0 if os.path.islink(path) else os.O_NOFOLLOW  # nor one put there since
         try:
             descriptor = os.open(path, flags, PRIVATE_MODE)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -174,6 +177,23 @@ def _refuse_kind(path: str, mode: int, input_name: str, overwrite: bool) -> None
         raise UsageError(
             f"{path} exists; pass --resume to go on with it, --overwrite to replace it, or name "
             "another file with -o"
+        )
+
+
+def _is_shared_folder(path: str) -> bool:
+    """Whether anybody may put a file beside `path`, as in /tmp."""
+    try:
+        return bool(os.stat(os.path.dirname(path) or ".").st_mode & stat.S_IWOTH)
+    except (OSError, ValueError):  # opening it will say what is wrong
+        return False
+
+
+def _refuse_strangers_link(path: str) -> None:
+    """Refuse a link of another user, who chose what would be overwritten."""
+    if os.path.islink(path) and os.lstat(path).st_uid != os.geteuid():
+        raise UsageError(
+            f"{path} is a link that another user made in a folder open to all; name a file of "
+            "your own with -o"
         )
 
 

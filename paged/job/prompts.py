@@ -13,7 +13,17 @@ from pagedrun.paged.job.template import PromptTemplate
 from pagedrun.paged.sampling import SamplingParams, sampling_keys
 
 PROMPT_COLUMNS = ("prompt", "messages", "prompt_token_ids")
-FORBIDDEN_COLUMNS = ("chat_template", "chat_template_kwargs", "trust_remote_code")
+# What decides how a prompt is made, or what runs, is the user's to say and not a row's.
+FORBIDDEN_COLUMNS = (
+    "chat_template",
+    "chat_template_kwargs",
+    "trust_remote_code",
+    "add_generation_prompt",
+    "continue_final_message",
+    "lora_request",
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+)
 # Asked for by name in other tools. Answering as if they were not there would be a wrong answer.
 UNSUPPORTED_COLUMNS = (
     "repetition_penalty",
@@ -21,10 +31,39 @@ UNSUPPORTED_COLUMNS = (
     "frequency_penalty",
     "logit_bias",
     "logprobs",
+    "top_logprobs",
     "prompt_logprobs",
-    "tools",
+    "bad_words",
+    "allowed_token_ids",
+    "logits_processors",
+    "use_beam_search",
+    "best_of",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
     "response_format",
+    "tools",
+    "cache_salt",
 )
+# Clients write out defaults. These values ask for nothing; any other one is refused.
+NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+    "repetition_penalty": (1, 1.0),
+    "presence_penalty": (0, 0.0),
+    "frequency_penalty": (0, 0.0),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "bad_words": ([],),
+    "use_beam_search": (False,),
+    "best_of": (1,),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "echo": (False,),  # these three of OpenAI's calls only
+    "stream": (False,),
+    "suffix": ("",),
+}
 NESTED_PARAMS = "sampling_params"
 
 
@@ -128,6 +167,13 @@ class PromptBuilder:
         return Prompt(params, text=text, add_special_tokens=False)
 
 
+def is_neutral(name: str, value: object) -> bool:
+    """Whether an unsupported parameter asks for nothing with this value."""
+    # By type too: to Python 0 and False are equal, but `logprobs` 0 asks for something.
+    neutral = NEUTRAL_VALUES.get(name, ())
+    return any(type(value) is type(each) and value == each for each in neutral)
+
+
 def _refuse_columns(columns: Mapping[str, Any]) -> None:
     nested = columns.get(NESTED_PARAMS)
     for place in (columns, nested if isinstance(nested, Mapping) else {}):
@@ -135,7 +181,7 @@ def _refuse_columns(columns: Mapping[str, Any]) -> None:
             if name in place:
                 raise RowError("forbidden_field", f"{name} cannot be set by a row", param=name)
         for name in UNSUPPORTED_COLUMNS:
-            if place.get(name) is not None:
+            if place.get(name) is not None and not is_neutral(name, place[name]):
                 raise RowError(
                     "invalid_param", f"{name} is not supported in this version", param=name
                 )
@@ -150,6 +196,8 @@ def _sampling_params(columns: Mapping[str, Any], defaults: SamplingParams) -> Sa
     # One call, so that a pair such as min_tokens and max_tokens is judged when both are known.
     given = {name: value for name, value in columns.items() if name in known}
     for name, value in (nested or {}).items():
+        if name in UNSUPPORTED_COLUMNS:
+            continue  # with a value that asks for nothing
         if name not in known:
             shown = shown_key(name)
             raise RowError("invalid_param", f"no sampling parameter {shown!r}", param=shown)

@@ -66,6 +66,15 @@ def is_repeatable(name: str) -> bool:
     return name != STDIN and (Path(name).is_file() or Path(name).is_dir())
 
 
+def file_stamp(name: str) -> tuple[int, int] | None:
+    """Return what changes with an input file, size and time; None for any other input."""
+    try:
+        found = os.stat(name)
+    except (OSError, ValueError):
+        return None
+    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+
+
 def _file_source(file: BinaryIO, name: str, max_line_bytes: int, *, is_regular: bool) -> RowSource:
     if not is_regular:
         return LineSource(file, name, max_line_bytes, can_drain=False)

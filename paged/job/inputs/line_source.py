@@ -57,10 +57,10 @@ class LineSource:
     def __iter__(self) -> Iterator[Row]:
         index = 0
         for line in self.lines:
-            if line.number == 1:
-                refuse_foreign(self._name, line.data or b"")
             if line.is_blank:
                 continue
+            if index == 0:
+                refuse_foreign(self._name, line.data or b"")
             yield self._row(index, line)
             index += 1
         if index == 0:

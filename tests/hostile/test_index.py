@@ -1,0 +1,58 @@
+"""Every hostile input and every requirement of SECURITY.md has a test, here or where it is named.
+
+A test `test_07_…` of this folder is for input 7, `test_s14_…` for requirement S14. What a test
+outside this folder holds is not doubled: `ELSEWHERE` says which.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+ELSEWHERE = {
+    # Stop strings across tokens and inside characters.
+    "18": ("paged/test_stopping.py", "test_a_stop_string_across_token_borders"),
+    # Killed, stopped and signalled anywhere, and gone on with.
+    "29": ("test_resume.py", "test_a_killed_process"),
+    # Writing, syncing and renaming that fail.
+    "30": ("job/test_output_file.py", "test_a_torn_row_is_cut_off"),
+    # What failed is not shared.
+    "s08": ("test_nan.py", "test_a_poisoned_row_fails_alone"),
+    # Packed files: their own limits.
+    "s11": ("job/test_packed_input.py", "test_a_bomb_is_refused_early_and_in_little_memory"),
+}
+NUMBERS = [f"{number:02}" for number in range(1, 36)]
+# S17 is about Ray, which pagedrun does not use.
+REQUIREMENTS = [f"s{number:02}" for number in range(1, 21) if number != 17]
+
+
+def names_of_tests(path: Path) -> set[str]:
+    return {
+        node.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+
+
+def numbers_in(name: str) -> list[str]:
+    """Return what stands between `test_` and the words."""
+    found = re.match(r"test_((?:s?\d\d_)+)", name)
+    return found[1].strip("_").split("_") if found else []
+
+
+HERE = {
+    number
+    for path in Path(__file__).parent.glob("test_*.py")
+    for name in names_of_tests(path)
+    for number in numbers_in(name)
+}
+
+
+@pytest.mark.parametrize("number", [*NUMBERS, *REQUIREMENTS])
+def test_each_has_a_test(number: str) -> None:
+    if number in HERE:
+        return
+    path, name = ELSEWHERE[number]
+    assert any(each.startswith(name) for each in names_of_tests(TESTS / path))
