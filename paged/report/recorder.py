@@ -4,6 +4,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,15 @@ MAX_SAMPLED_BLOCKS = 4_000_000  # in all samples together: 32 MB
 MAX_PREFIXES = 2_000
 
 
+class _Sample(NamedTuple):
+    """The books of the pool after a step."""
+
+    step: int
+    seconds: float
+    ref_counts: "array[int]"
+    fills: "array[int]"
+
+
 class Recorder:
     """Watches one run; `snapshot` tells what it saw.
 
@@ -34,9 +44,9 @@ class Recorder:
         self._pool = pool
         self._stays = stays
         capacity = min(MAX_SAMPLED_BLOCKS // pool.num_blocks, MAX_SAMPLES)
-        self._samples: Thinned[tuple[float, array[int], array[int]]] = Thinned(
-            max(capacity, MIN_SAMPLES)
-        )
+        self._samples: Thinned[_Sample] = Thinned(max(capacity, MIN_SAMPLES))
+        self._peak: _Sample | None = None  # kept in any case: the moment that one looks at first
+        self._peak_blocks = 0
         self._prefixes = PrefixNodes.of()
         self._prompts: Counter[int] = Counter()
         self._answers: Counter[int] = Counter()
@@ -45,8 +55,12 @@ class Recorder:
     def note_step(self, step: int, seconds: float) -> None:
         """Note the state of the pool after a step."""
         self._num_steps = step
-        if self._samples.wants(step):
-            self._samples.add(step, (seconds, self._pool.ref_counts, self._pool.fills))
+        is_peak = self._pool.num_held > self._peak_blocks
+        if is_peak or self._samples.wants(step):
+            sample = _Sample(step, seconds, self._pool.ref_counts, self._pool.fills)
+            self._samples.add(step, sample)
+            if is_peak:
+                self._peak_blocks, self._peak = self._pool.num_held, sample
 
     def note_plan(self, plan: Plan) -> None:
         """Note the tree of a window."""
@@ -88,7 +102,10 @@ class Recorder:
         )
 
     def _pool_samples(self) -> PoolSamples:
-        samples = self._samples.items
+        kept = {sample.step: sample for sample in self._samples.items}
+        if self._peak is not None:
+            kept[self._peak.step] = self._peak
+        samples = [kept[step] for step in sorted(kept)]
         shape = (len(samples), self._pool.num_blocks)
 
         def books(columns: "Iterable[array[int]]") -> NDArray[np.uint16]:
@@ -97,10 +114,10 @@ class Recorder:
             return np.asarray(np.minimum(numbers.reshape(shape), limit), dtype=np.uint16)
 
         return PoolSamples(
-            steps=np.array(self._samples.numbers, dtype=np.int64),
-            times=np.array([seconds for seconds, _, _ in samples], dtype=np.float64),
-            ref_counts=books(ref_counts for _, ref_counts, _ in samples),
-            fills=books(fills for _, _, fills in samples),
+            steps=np.array([sample.step for sample in samples], dtype=np.int64),
+            times=np.array([sample.seconds for sample in samples], dtype=np.float64),
+            ref_counts=books(sample.ref_counts for sample in samples),
+            fills=books(sample.fills for sample in samples),
         )
 
 

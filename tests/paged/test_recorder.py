@@ -171,6 +171,19 @@ def test_a_snapshot_is_read_as_it_was_written(recorded: Recorded, tmp_path: Any)
     assert (again.num_steps, again.row_stride) == (snapshot.num_steps, 1)
 
 
+def test_the_peak_is_kept_whatever_else_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_module, "MAX_SAMPLES", 4)
+    monkeypatch.setattr(recorder_module, "MIN_SAMPLES", 4)
+    made, books = run()
+    samples = made.snapshot().samples
+    assert len(samples) <= 5
+    assert samples.steps.tolist() == sorted(set(samples.steps.tolist()))
+    held = (samples.ref_counts > 0).sum(axis=1)
+    assert held.max() == max(sum(count > 0 for count in counts) for counts, _ in books.values())
+    for place, step in enumerate(samples.steps.tolist()):
+        assert samples.ref_counts[place].tolist() == books[step][0]
+
+
 def test_a_few_rows_are_kept_whole_where_all_are_too_many() -> None:
     whole, bounded = Stays(), Stays(max_holdings=40)
     for index in range(30):
