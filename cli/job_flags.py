@@ -11,9 +11,11 @@ from pagedrun.paged.errors import RowError, UsageError
 from pagedrun.paged.hub import resolve_model
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.output_file import STDOUT
+from pagedrun.paged.job.overlong import Overlong
 from pagedrun.paged.job.prompts import PromptConfig
 from pagedrun.paged.job.reader import input_stem
 from pagedrun.paged.job.template import PromptTemplate
+from pagedrun.paged.job.watchdog import DEFAULT_STALL_TIMEOUT
 from pagedrun.paged.sampling import FIELD_NAMES, SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 
@@ -49,6 +51,9 @@ def job_config(given: Mapping[str, Any]) -> JobConfig:
         resume=given.get("resume", False),
         retry_errors=given.get("retry_errors", False),
         ordered=given.get("ordered", False),
+        strict=given.get("strict", False),
+        on_overlong=given.get("on_overlong", Overlong.ERROR),
+        stall_timeout=given.get("stall_timeout", DEFAULT_STALL_TIMEOUT),
         report=given.get("report"),
         origins=dict.fromkeys(given, "flag"),
     )

@@ -12,6 +12,7 @@ from pagedrun.cli.generate import HELP, generate
 from pagedrun.cli.plan import HELP as PLAN_HELP
 from pagedrun.cli.plan import plan
 from pagedrun.cli.safe_text import safe
+from pagedrun.paged.job.signals import SignalGuard
 
 app = typer.Typer(
     name="pagedrun",
@@ -45,11 +46,16 @@ def _options(
 
 def main() -> None:
     """Run the command line and exit with its status."""
+    sys.exit(run())
+
+
+def run(guard: SignalGuard | None = None) -> int:
+    """Run the command line and return its exit status; commands find `guard` in their context."""
     try:
-        status = app(prog_name="pagedrun", standalone_mode=False)
+        status = app(prog_name="pagedrun", standalone_mode=False, obj=guard)
     except Exception as error:
         status = _refuse(error)
-    sys.exit(status if isinstance(status, int) else exits.OK)
+    return status if isinstance(status, int) else exits.OK
 
 
 def _refuse(error: Exception) -> int:

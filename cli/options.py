@@ -13,6 +13,8 @@ import typer
 from pagedrun.cli.choices import Device, Dtype, KvCacheDtype, Preemption, ProgressMode
 from pagedrun.cli.sizes import parse_size, show_size
 from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.job.overlong import Overlong
+from pagedrun.paged.job.watchdog import DEFAULT_STALL_TIMEOUT
 from pagedrun.paged.sampling import SamplingParams
 
 
@@ -72,6 +74,31 @@ RetryErrors = Annotated[
 ]
 Ordered = Annotated[
     bool | None, _flag("ordered", "Sort the output by input order at the end.", _FILES)
+]
+Strict = Annotated[
+    bool | None,
+    _flag("strict", "Refuse the whole input for one bad row, before the model loads.", _FILES),
+]
+OnOverlong = Annotated[
+    Overlong | None,
+    _flag(
+        "on-overlong",
+        "What becomes of a prompt without room for an answer: error, or tokens are dropped.",
+        "Prompts",
+        default="error",
+        metavar="error|truncate-left|truncate-right",
+    ),
+]
+StallTimeout = Annotated[
+    float | None,
+    _flag(
+        "stall-timeout",
+        "End the run if a step takes longer, with a dump of its state; 0 for never.",
+        "Memory and batching",
+        default=f"{DEFAULT_STALL_TIMEOUT:g}",
+        min=0,
+        metavar="SECONDS",
+    ),
 ]
 Limit = Annotated[
     int | None, _flag("limit", "Answer only the first N rows.", _FILES, min=1, metavar="N")

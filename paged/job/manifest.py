@@ -35,6 +35,7 @@ _NOT_DECIDING = frozenset(
         "resume",
         "retry_errors",
         "ordered",
+        "strict",
     }
 )
 
@@ -137,6 +138,8 @@ class Manifest:
             "resume": config.resume,
             "retry_errors": config.retry_errors,
             "ordered": config.ordered,
+            "on_overlong": config.on_overlong.value,
+            "strict": config.strict,
         }
         return {
             name: {

@@ -60,7 +60,7 @@ def run(
     """Run the command with a job that does what it is told; return status, stdout and stderr."""
 
     def run_command(job: RunJob | BaseException | None, *args: str) -> tuple[int, str, str]:
-        def run_job(config: JobConfig, listener: JobListener) -> JobResult:
+        def run_job(config: JobConfig, listener: JobListener, **more: object) -> JobResult:
             if isinstance(job, BaseException):
                 raise job
             return result_with(0) if job is None else job(config, listener)

@@ -70,6 +70,9 @@ class ScriptedRun:
     def report(self) -> dict[str, Any]:
         return {**empty_engine_report(), "tokens": {"prompt": 7}}
 
+    def state(self) -> dict[str, Any]:
+        return {"running": len(self._requests)}
+
 
 class ScriptedModel:
     """Letters are tokens. Counts how often its weights are read."""
@@ -190,7 +193,13 @@ class TestRows:
             "text": "hi!",
             "finish_reason": "stop",
             "outputs": [output, {**output, "index": 1}],
-            "usage": {"prompt_tokens": 2, "cached_tokens": 1, "completion_tokens": 4},
+            "usage": {
+                "prompt_tokens": 2,
+                "cached_tokens": 1,
+                "completion_tokens": 4,
+                "truncated_tokens": 0,
+                "max_tokens_clamped": False,
+            },
             "input": {"keep": [1]},
             "error": None,
         }
