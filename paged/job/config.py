@@ -15,6 +15,7 @@ from pagedrun.paged.sampling import SamplingParams
 REPORT_SUFFIX = ".report.json"
 MANIFEST_SUFFIX = ".run.json"
 STATE_SUFFIX = ".state.json"
+SNAPSHOT_SUFFIX = ".snapshot.npz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,11 @@ class JobConfig:
     def state_path(self) -> Path | None:
         """Where the state of an engine goes that does not go on; None if the output is a stream."""
         return self._beside(STATE_SUFFIX)
+
+    @property
+    def snapshot_path(self) -> Path | None:
+        """Where the blocks' lives go: beside the output; None if that is a stream."""
+        return self._beside(SNAPSHOT_SUFFIX)
 
     def _beside(self, suffix: str) -> Path | None:
         path = Path(self.output)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
 
@@ -42,6 +43,9 @@ class RunLike(Protocol):
 
     def state(self) -> dict[str, Any]:
         """Return what runs and waits now and what it holds; any thread may ask."""
+
+    def snapshot(self) -> Snapshot:
+        """Return what became of every block of the pool."""
 
 
 class EngineLike(Protocol):

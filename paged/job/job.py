@@ -9,7 +9,7 @@ from typing import Any
 
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, EngineStalled, UsageError
-from pagedrun.paged.job.atomic import replace_json
+from pagedrun.paged.job.atomic import replace_file, replace_json
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.disk_space import missing_space, space_warning
 from pagedrun.paged.job.finished_rows import FinishedRows
@@ -26,6 +26,7 @@ from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.job.ward import JobWard
 from pagedrun.paged.job.writer import RowWriter
+from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
 
@@ -132,6 +133,7 @@ class _Job:
             report = job_report(engine_report, self._tally)
             with self._guard.hold():
                 self._write_report(report)
+                self._write_snapshot(None if run is None else run.snapshot())
                 self._write_manifest(manifest, JobStatus.FINISHED)
         except BaseException as error:
             self._explain(error, writer)
@@ -282,6 +284,22 @@ class _Job:
         path = self._config.report_path
         if path is not None:
             _write(path, report)
+
+    def _write_snapshot(self, snapshot: Snapshot | None) -> None:
+        """Write where every block was; a view of what is done, so a failure costs only that."""
+        path = self._config.snapshot_path
+        if path is None:
+            return
+        try:
+            if snapshot is None:
+                path.unlink(missing_ok=True)  # of another run
+            else:
+                replace_file(path, [snapshot.to_bytes()])
+        except OSError as error:
+            self._listener.on_warning(
+                f"{path} cannot be written ({error.strerror}): inspect-cache will have no blocks "
+                "to show of this run"
+            )
 
     def _write_manifest(self, manifest: Manifest, status: JobStatus) -> None:
         path = self._config.manifest_path

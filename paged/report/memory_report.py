@@ -7,7 +7,7 @@ from pagedrun.paged.block_pool import PoolCounts
 from pagedrun.paged.preemption_mode import PreemptionMode
 from pagedrun.paged.report.hardware import describe_hardware
 from pagedrun.paged.report.run_statistics import RunStatistics
-from pagedrun.paged.scheduler import SchedulerCounts
+from pagedrun.paged.scheduler_counts import SchedulerCounts
 
 LEDGER = ("weights", "kv_pool", "activations_peak", "other")
 
@@ -72,7 +72,7 @@ def memory_report(
         "preemptions": {mode.value: scheduler.preemptions[mode] for mode in PreemptionMode},
         "memory": {**memory, "free": memory["device_total"] - sum(memory[each] for each in LEDGER)},
         "finish_reasons": dict(statistics.finish_reasons),
-        "timeline": [record.to_dict() for record in statistics.timeline.records],
+        "timeline": [record.to_dict() for record in statistics.timeline.items],
         "config": {name: _plain(value) for name, value in config.items()},
         "hardware": describe_hardware(device),
     }

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pagedrun.paged.block_pool import BlockPool
-from pagedrun.paged.report.timeline import Timeline
+from pagedrun.paged.report.timeline import TIMELINE_RECORDS, StepRecord
 from pagedrun.paged.request import Completion
 from pagedrun.paged.scheduled_batch import ScheduledBatch
+from pagedrun.paged.thinned import Thinned
 
 
 @dataclass(slots=True)
@@ -20,7 +21,7 @@ class RunStatistics:
     max_model_len: int
     achievable_hit_tokens: int
     num_shared_blocks_planned: int
-    timeline: Timeline = field(default_factory=Timeline)
+    timeline: Thinned[StepRecord] = field(default_factory=lambda: Thinned(TIMELINE_RECORDS))
     finish_reasons: Counter[str] = field(default_factory=Counter)
     generated_tokens: int = 0
     copied_tokens: int = 0  # of these, answers to rows that asked the same as another
