@@ -6,6 +6,7 @@ import os
 import select
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -123,9 +124,10 @@ class OutputFile:
             descriptor = os.open(path, _FLAGS)
         except OSError as error:
             raise self._error(error) from error
+        old, self._descriptor = self._descriptor, descriptor
+        with suppress(OSError):  # nobody needs that file any more
+            os.close(old)
         _lock(path, descriptor)
-        os.close(self._descriptor)
-        self._descriptor = descriptor
 
     def append(self, data: bytes) -> int:
         """Append `data` whole or not at all; return the offset where it begins.
