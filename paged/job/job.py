@@ -248,8 +248,9 @@ class _Job:
                 self._listener.on_warning(
                     f"row {row.id!r}, {row.unit} {row.line}, cannot be answered: {completion.error}"
                 )
-            writer.write(answered_row(row, completion))
-            self._tally.note_completion(row, completion)
+            with self._guard.hold():  # written and counted, or neither
+                writer.write(answered_row(row, completion))
+                self._tally.note_completion(row, completion)
             self._listener.on_tally(self._tally)
         self._ward.rest()
         return run.report()
@@ -258,8 +259,9 @@ class _Job:
         """Write the rows that cannot be asked."""
         for row in rows:
             if row.error is not None and row.index not in self._finished.rows:
-                writer.write(failed_row(row, row.error))
-                self._tally.note_failed(row, row.error)
+                with self._guard.hold():
+                    writer.write(failed_row(row, row.error))
+                    self._tally.note_failed(row, row.error)
                 self._listener.on_tally(self._tally)
 
     def _warn_of_little_space(self, output: OutputFile) -> None:

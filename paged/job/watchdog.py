@@ -17,7 +17,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NOTHING_WRITTEN = "nothing was written"
 GRACE_SECONDS = 3.0  # for the main thread to stop by itself; what follows takes less than two more
 LEAVE_SECONDS = 1.0  # for rows to reach the disk when the process ends without its main thread
-TICK_SECONDS = 1.0
+TICK_SECONDS = 0.5
 LAST_TICK_SECONDS = 0.1  # once a signal has come
 DEFAULT_STALL_TIMEOUT = 3600.0  # seconds; one step of a large model on a slow machine takes long
 STALLED = 1  # the exit status of a run that does not go on
@@ -107,7 +107,7 @@ class Watchdog:
                         self._exit(exit_status_of(first))
                         return
                     first = arrived[0]
-            passed_s = min(time.monotonic() - began, 2 * tick_s)
+            passed_s = min(time.monotonic() - began, tick_s)
             waited_s += passed_s if first is not None else 0.0
             if first is not None and waited_s >= self._grace_s:
                 self.end_stopped(first)

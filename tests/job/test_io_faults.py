@@ -83,7 +83,7 @@ def assert_valid(path: Path) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A place where renaming takes no time, if there is one: these tests do it thousands of times."""
+    """A place where renaming takes no time, if there is one: it is done thousands of times."""
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
         yield Path(name)
