@@ -20,9 +20,11 @@ USAGE = {
     "truncated_tokens": int,
     "max_tokens_clamped": bool,
 }
-NAMES = st.sampled_from(
-    ["prompt", "messages", "prompt_token_ids", "id", "custom_id", "max_tokens", "temperature", "n", "stop", "top_k", "seed", "sampling_params", "chat_template", "label", "method", "url", "body", "expected"]
-)
+COLUMNS = """
+prompt messages prompt_token_ids id custom_id max_tokens temperature n stop top_k seed
+sampling_params chat_template label method url body expected
+"""
+NAMES = st.sampled_from(COLUMNS.split())
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: (
