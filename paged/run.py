@@ -130,14 +130,19 @@ class Run:
 
     def __iter__(self) -> Iterator[Completion]:
         """Yield one completion per request, as they finish."""
-        began = time.perf_counter()
+        began, statistics = time.perf_counter(), self.statistics
         while self.scheduler.has_work or self._in_flight:
             yield from self._refused()
             self.scheduler.stays.step = self._num_steps + 1
+            before = statistics.last_step
             launched = self._launch() if self.scheduler.has_work else False
             while len(self._in_flight) > self._device.lag * launched:
                 yield from self._settle(self._in_flight.popleft())
-            self.statistics.run_s = time.perf_counter() - began
+            now = time.perf_counter() - began
+            # A host that runs ahead of its device has waited for the step before.
+            settled = before if self._device.lag else statistics.last_step
+            statistics.step_times.add(now - statistics.run_s, *settled)
+            statistics.run_s = now
             self._record_step()
         yield from self._refused()
 
@@ -154,12 +159,7 @@ class Run:
             self._recorder.note_plan(plan)
             self._asked |= plan.duplicates.asked
             self._num_planned += len(plan)
-            statistics = self.statistics
-            statistics.achievable_hit_tokens += plan.achievable_hit_tokens
-            statistics.duplicate_rows += plan.duplicates.num_duplicates
-            statistics.num_shared_blocks_planned = max(
-                statistics.num_shared_blocks_planned, plan.num_shared_blocks
-            )
+            self.statistics.note_plan(plan)
             self._unanswerable.extend(window.refused)
             for request in plan.too_large:
                 error = self._too_large(request)
@@ -183,7 +183,8 @@ class Run:
         if not batch.chunks:
             raise self._stalled("no sequence can go on")
         ids = self._runner.run(batch, before)
-        self.statistics.note_step(batch, self.pool)
+        num_sequences = len(self.scheduler.running) + len(self.scheduler.ending)
+        self.statistics.note_step(batch, self.pool, num_sequences)
         sampling = (chunk.sequence for chunk in batch.chunks if chunk.samples)
         unknown = ([UNKNOWN_TOKEN] * len(sequence.pending_samples) for sequence in sampling)
         step = InFlight.launched(ids, self.scheduler.update(batch, unknown), self._device)

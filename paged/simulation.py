@@ -218,7 +218,7 @@ class Simulator:
 
     def _note_step(self, batch: ScheduledBatch) -> None:
         scheduler = self._scheduler
-        self._statistics.note_step(batch, self._pool)
+        self._statistics.note_step(batch, self._pool, len(scheduler.running))
         self._max_running = max(self._max_running, len(scheduler.running))
         held = (self._pool.num_held, self._pool.num_tokens_held)
         if held > self._peak:

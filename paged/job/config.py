@@ -28,7 +28,8 @@ class JobConfig:
     failed. `on_overlong` says what becomes of prompts that leave no room for an answer; `strict`
     refuses the whole job for one bad row. `stall_timeout` is the most seconds that a step of the
     engine may take before the job is ended, 0 for any. `origins` names where a setting came from
-    ("flag", "recipe"); one that is not in it is the default.
+    ("flag", "recipe", "model"); one that is not in it is the default. `recipe` has path and SHA-256
+    of the recipe, for the manifest.
     """
 
     input: str
@@ -49,6 +50,7 @@ class JobConfig:
     stall_timeout: float = DEFAULT_STALL_TIMEOUT
     report: Path | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
+    recipe: Mapping[str, str] | None = None
 
     @property
     def report_path(self) -> Path | None:

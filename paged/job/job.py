@@ -1,7 +1,6 @@
 """The job: a file of rows in, a file of answers out, and beside it what happened."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, EngineStalled, UsageError
-from pagedrun.paged.job.atomic import replace_file, replace_json
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.disk_space import missing_space, space_warning
 from pagedrun.paged.job.finished_rows import FinishedRows
@@ -22,11 +20,12 @@ from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare
 from pagedrun.paged.job.reader import open_rows
 from pagedrun.paged.job.report_file import empty_engine_report, job_report
 from pagedrun.paged.job.requests import JobRow
+from pagedrun.paged.job.sharing_check import check_sharing
+from pagedrun.paged.job.side_files import SideFiles
 from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.job.ward import JobWard
 from pagedrun.paged.job.writer import RowWriter
-from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
 
@@ -107,6 +106,7 @@ class _Job:
         self._guard = guard
         self._ward = ward
         self._prepared = prepared
+        self._files = SideFiles(config, listener)
         self._tally = Tally(total=0)
         self._waiting: dict[int, JobRow] = {}  # rows that the engine was asked, by index
         self._finished = FinishedRows()  # by an earlier run
@@ -123,18 +123,18 @@ class _Job:
         try:
             with self._guard.hold():
                 writer.begin(self._finished)
-                self._write_manifest(manifest, JobStatus.RUNNING)
+                self._files.write_manifest(manifest, JobStatus.RUNNING, self._tally)
                 self._ward.begin(lambda: self._leave(writer, manifest))
             engine_report = self._answer(writer, run)
             self._tally.check()
             manifest = replace(manifest, input=prepared.source())
             self._listener.on_phase(Phase.FINISH)
             writer.finish(self._tally.num_rows)
-            report = job_report(engine_report, self._tally)
+            report = self._report(engine_report)
             with self._guard.hold():
-                self._write_report(report)
-                self._write_snapshot(None if run is None else run.snapshot())
-                self._write_manifest(manifest, JobStatus.FINISHED)
+                self._files.write_report(report)
+                self._files.write_snapshot(None if run is None else run.snapshot())
+                self._files.write_manifest(manifest, JobStatus.FINISHED, self._tally)
         except BaseException as error:
             self._explain(error, writer)
             interrupted = isinstance(error, JobInterrupted | KeyboardInterrupt)
@@ -148,7 +148,7 @@ class _Job:
     def _explain(self, error: BaseException, writer: RowWriter) -> None:
         """Add to `error` what it has left, and what to do."""
         if isinstance(error, EngineStalled):
-            error.add_note(self._write_state(error.state))
+            error.add_note(self._files.write_state(error.state))
         error.add_note(self._so_far(writer))
         if isinstance(error, OutputError):
             left = self._tally.total - self._tally.num_rows
@@ -171,7 +171,7 @@ class _Job:
         with suppress(OutputError):  # the first error is the one to tell
             writer.sync()
         with suppress(OutputError):
-            self._write_manifest(manifest, status)
+            self._files.write_manifest(manifest, status, self._tally)
 
     def _go_on(self, output: OutputFile, manifest: Manifest) -> FinishedRows:
         """Return what an earlier run of the same job has left; with `retry_errors` its failed rows
@@ -239,7 +239,7 @@ class _Job:
         self._prepared = replace(self._prepared, rows=())  # those that are answered can go now
         if run is None:
             return empty_engine_report()
-        self._ward.run(lambda: self._write_state(run.state()))
+        self._ward.run(lambda: self._files.write_state(run.state()))
         warned = False
         for completion in run:
             row = _asked(self._waiting, completion)
@@ -271,42 +271,14 @@ class _Job:
         if warning is not None:
             self._listener.on_warning(warning)
 
-    def _write_state(self, state: Mapping[str, Any]) -> str:
-        """Write the state of an engine that does not go on; return where it is."""
-        path = self._config.state_path
-        if path is None:
-            return f"its state: {json.dumps(state)}"
-        try:
-            replace_json(path, state)
-        except OSError as error:
-            return f"its state could not be written to {path} ({error.strerror})"
-        return f"its state is in {path}"
-
-    def _write_report(self, report: dict[str, Any]) -> None:
-        path = self._config.report_path
-        if path is not None:
-            _write(path, report)
-
-    def _write_snapshot(self, snapshot: Snapshot | None) -> None:
-        """Write where every block was; a view of what is done, so a failure costs only that."""
-        path = self._config.snapshot_path
-        if path is None:
-            return
-        try:
-            if snapshot is None:
-                path.unlink(missing_ok=True)  # of another run
-            else:
-                replace_file(path, [snapshot.to_bytes()])
-        except OSError as error:
-            self._listener.on_warning(
-                f"{path} cannot be written ({error.strerror}): inspect-cache will have no blocks "
-                "to show of this run"
-            )
-
-    def _write_manifest(self, manifest: Manifest, status: JobStatus) -> None:
-        path = self._config.manifest_path
-        if path is not None:
-            _write(path, manifest.to_json(status, self._tally.rows()))
+    def _report(self, engine_report: dict[str, Any]) -> dict[str, Any]:
+        config = self._config
+        return job_report(
+            engine_report,
+            self._tally,
+            template_advice=check_sharing(config, engine_report, self._prepared.model.tokenizer),
+            ignore_eos=config.sampling.ignore_eos,
+        )
 
 
 def _asked(waiting: dict[int, JobRow], completion: Completion) -> JobRow:
@@ -322,10 +294,3 @@ def _asked(waiting: dict[int, JobRow], completion: Completion) -> JobRow:
             f"{completion.request.params.n}; please report this"
         )
     return row
-
-
-def _write(path: Path, value: dict[str, Any]) -> None:
-    try:
-        replace_json(path, value)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written ({error.strerror})", error) from error

@@ -57,7 +57,8 @@ class ScriptedRun:
                 yield self._answer(request)
 
     def report(self) -> dict[str, Any]:
-        return {**empty_engine_report(), "tokens": {"prompt": 7}}
+        report = empty_engine_report()
+        return {**report, "tokens": {**report["tokens"], "prompt": 7}}
 
     def state(self) -> dict[str, Any]:
         return {"running": len(self._requests)}

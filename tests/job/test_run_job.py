@@ -276,7 +276,7 @@ class TestSideFiles:
         report = side_file(place, ".report.json")
         assert report == result.report
         assert next(iter(report)) == "rows"
-        assert report["tokens"] == {"prompt": 7}
+        assert report["tokens"]["prompt"] == 7
         assert report["finish_reasons"] == {"error": 1, "stop": 1}
         assert result.report_path == place / "out.jsonl.report.json"
 
