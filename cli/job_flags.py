@@ -61,7 +61,7 @@ def job_config(settings: Settings) -> JobConfig:
         retry_errors=given.get("retry_errors", False),
         ordered=given.get("ordered", False),
         strict=given.get("strict", False),
-        on_overlong=given.get("on_overlong", Overlong.ERROR),
+        on_overlong=Overlong(given.get("on_overlong", Overlong.ERROR)),
         stall_timeout=given.get("stall_timeout", DEFAULT_STALL_TIMEOUT),
         report=given.get("report"),
         origins={**dict.fromkeys(by_model, "model"), **settings.origins},

@@ -100,7 +100,7 @@ Ordered = Annotated[
 ]
 Strict = Annotated[
     bool | None,
-    _flag("strict", "Refuse the whole input for one bad row, before the model loads.", _FILES),
+    _switch("strict", "Refuse the whole input for one bad row, before the model loads.", _FILES),
 ]
 OnOverlong = Annotated[
     Overlong | None,
