@@ -106,10 +106,11 @@ OnOverlong = Annotated[
     Overlong | None,
     _flag(
         "on-overlong",
-        "What becomes of a prompt without room for an answer: error, or tokens are dropped.",
+        "What becomes of a prompt without room for an answer: error, truncate-left or "
+        "truncate-right.",
         "Prompts",
         default="error",
-        metavar="error|truncate-left|truncate-right",
+        metavar="MODE",
     ),
 ]
 StallTimeout = Annotated[

@@ -158,8 +158,10 @@ class _Job:
 
     def _so_far(self, writer: RowWriter) -> str:
         """Return how far the job came, and how the rest is done."""
-        rest = "; the same command with --resume does the rest" if writer.is_resumable else ""
-        rows = self._tally
+        rows, rest = self._tally, ""
+        if writer.is_resumable:
+            instead = " in place of --overwrite" if self._config.overwrite else ""
+            rest = f"; the same command with --resume{instead} does the rest"
         return f"{rows.num_rows:,} of {rows.total:,} rows are written and whole{rest}"
 
     def _leave(self, writer: RowWriter, manifest: Manifest) -> str:

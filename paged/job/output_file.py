@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pagedrun.paged.errors import PagedrunError, UsageError
-from pagedrun.paged.job.atomic import PRIVATE_MODE, replace_file, sync_folder
+from pagedrun.paged.job.atomic import PRIVATE_MODE, remove_leftovers, replace_file, sync_folder
 from pagedrun.paged.job.reader import STDIN
 
 STDOUT = "-"
@@ -109,7 +109,9 @@ class OutputFile:
         if self._is_regular:
             try:
                 os.ftruncate(self._descriptor, keep)
-                sync_folder(Path(os.path.realpath(self.path)).parent)
+                path = Path(os.path.realpath(self.path))
+                remove_leftovers(path)
+                sync_folder(path.parent)
             except OSError as error:
                 raise self._error(error) from error
 

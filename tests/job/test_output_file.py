@@ -45,6 +45,16 @@ class TestClaim:
         claim(out).close()
         assert not out.exists()
 
+    def test_what_a_killed_run_left_beside_it_is_removed(self, out: Path) -> None:
+        mine = [f".out.jsonl{suffix}.{'0a' * 8}.tmp" for suffix in ("", ".run.json")]
+        others = [f".other.jsonl.{'0a' * 8}.tmp", f".out.jsonl.b.{'0a' * 8}.tmp", ".out.jsonl.tmp"]
+        for name in mine + others:
+            (out.parent / name).touch()
+        output = claim(out)
+        output.begin()
+        output.close()
+        assert {path.name for path in out.parent.iterdir()} == {"out.jsonl", *others}
+
     def test_an_existing_file_is_refused_and_untouched(self, out: Path) -> None:
         out.write_text("precious")
         with pytest.raises(UsageError, match="exists; pass --resume to go on with it, --overwrite"):
