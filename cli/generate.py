@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -30,6 +31,7 @@ Examples:
   pagedrun generate rows.jsonl --recipe judge --model ./model
   pagedrun generate rows.csv.gz --prompt-field question
   pagedrun generate hf:openai/gsm8k@main:test --prompt-field question --limit 100
+  pagedrun generate prompts.jsonl --html memory.html
   pagedrun generate - -o - < rows.jsonl > answers.jsonl
 
 Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, 4 stopped early, \
@@ -49,6 +51,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     strict: options.Strict = None,
     limit: options.Limit = None,
     report: options.ReportPath = None,
+    html: options.HtmlPath = None,
     model: options.Model = None,
     revision: options.Revision = None,
     tokenizer: options.Tokenizer = None,
@@ -80,6 +83,8 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,
     prefix_caching: options.PrefixCaching = None,
     prefix_once: options.PrefixOnce = None,
+    prefix_store: options.PrefixStore = None,
+    prefix_store_bytes: options.PrefixStoreBytes = None,
     preemption_mode: options.PreemptionFlag = None,
     swap_space_bytes: options.SwapSpaceBytes = None,
     kv_cache_dtype: options.KvCacheDtypeFlag = None,
@@ -105,6 +110,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.cli.console import note, stderr_console
     from pagedrun.cli.job_flags import job_config, warn_of_model
+    from pagedrun.cli.page.job_page import check_job_page, write_job_page
     from pagedrun.cli.progress import show_progress
     from pagedrun.cli.report import draw_report, summary
     from pagedrun.kernels.threads import prepare_environment
@@ -115,6 +121,9 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     given = settings.values
     quiet = bool(given.get("quiet"))
     config = job_config(settings)
+    page = given.get("html")
+    if isinstance(page, Path):
+        check_job_page(config, page)
     if "model" not in given and not quiet:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
     with show_progress(str(given.get("progress", "auto")), console, quiet=quiet) as listener:
@@ -127,6 +136,10 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
                 note(console, line, "bold yellow" if result.num_failed else "bold")
         if given.get("json_report"):
             _print_json(result.report)
+        if isinstance(page, Path):
+            write_job_page(result, config, page)
+            if not quiet:
+                note(console, f"page → {page}", "bold")
     except (JobInterrupted, OutputError) as error:
         error.add_note("every row is written")
         raise

@@ -133,6 +133,16 @@ ReportPath = Annotated[
         "report", "Where the memory report goes.", _FILES, metavar="PATH", default="OUT.report.json"
     ),
 ]
+HtmlPath = Annotated[
+    Path | None,
+    _flag(
+        "html",
+        "Write the memory report as a page with charts and the block map over time: one file of "
+        "5 MB, complete without a network.",
+        _FILES,
+        metavar="PATH",
+    ),
+]
 
 Model = Annotated[
     str | None,
@@ -324,6 +334,27 @@ PrefixOnce = Annotated[
         "Shared prefixes",
         default="on",
         declared=("--prefix-once/--no-prefix-once",),
+    ),
+]
+PrefixStore = Annotated[
+    Path | None,
+    _flag(
+        "prefix-store",
+        "Folder that keeps the keys and values of shared prefixes for the next run.",
+        "Shared prefixes",
+        default="none, nothing is kept",
+        metavar="DIR",
+    ),
+]
+PrefixStoreBytes = Annotated[
+    int | None,
+    _engine(
+        "prefix-store-bytes",
+        "Most bytes in the prefix store; what was not used for longest goes.",
+        "Shared prefixes",
+        default=show_size(int(default_of(EngineConfig, "prefix_store_bytes") or 0)),
+        parser=parse_size,
+        metavar="SIZE",
     ),
 ]
 PreemptionFlag = Annotated[

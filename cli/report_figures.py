@@ -41,7 +41,7 @@ def sections(report: Mapping[str, Any], sparkline_chars: int) -> Iterator[tuple[
         yield "Time", _times(report["time"])
         yield "Where the bytes went", _memory(report["memory"])
         yield "KV pool", _pool(report, sparkline_chars)
-        yield "Shared prefixes", _prefixes(report["prefix"])
+        yield "Shared prefixes", _prefixes(report["prefix"]) + _stored(report.get("prefix_store"))
         yield "Copies and preemptions", _events(report)
 
 
@@ -147,18 +147,35 @@ def _prefixes(prefix: Mapping[str, Any]) -> list[Figure]:
     if prefix["duplicate_rows"]:
         repeated = _count(prefix["duplicate_rows"])
         figures.append(Figure("rows that ask the same", repeated, "as another; computed once"))
+    seconds = prefix["seconds_saved"]
     figures += [
         Figure("shared blocks at peak", _count(prefix["shared_blocks_peak"])),
         Figure(
             "KV not computed again",
             show_size(prefix["bytes_saved"]),
-            f"about {_seconds(prefix['seconds_saved'])} of computing",
+            f"about {_seconds(seconds)} of computing" if seconds else "",
         ),
     ]
     read, unshared = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]
     if read != unshared:
         note = f"instead of {show_size(unshared)}"
         figures.append(Figure("KV read by attention", show_size(read), note))
+    return figures
+
+
+def _stored(store: Mapping[str, Any] | None) -> list[Figure]:
+    """Return what `--prefix-store` gave and got, nothing without one."""
+    if store is None:
+        return []
+    read, written = show_size(store["loaded_bytes"]), show_size(store["stored_bytes"])
+    figures = [
+        Figure("from the prefix store", _count(store["loaded_tokens"]), f"tokens; {read} read"),
+        Figure("put into it", _count(store["stored_tokens"]), f"tokens; {written} written"),
+    ]
+    if store["ignored_files"]:
+        ignored = store["ignored_files"]
+        note = f"{_plural(ignored, 'file')} of it that cannot be used"
+        figures.append(Figure("ignored", _count(ignored), note, "bold yellow"))
     return figures
 
 

@@ -45,11 +45,15 @@ class BlockKey:
         parent = keys[-1].digest if keys else ROOT_DIGEST
         begin = len(keys) * block_size
         for start in range(begin, len(token_ids) - block_size + 1, block_size):
-            tokens = tuple(token_ids[start : start + block_size])
-            digest = hashlib.sha256(parent + array("i", tokens).tobytes()).digest()
-            keys.append(cls(digest, parent, tokens))
-            parent = digest
+            keys.append(cls.after(parent, tuple(token_ids[start : start + block_size])))
+            parent = keys[-1].digest
         return keys
+
+    @classmethod
+    def after(cls, parent: bytes, token_ids: tuple[int, ...]) -> "BlockKey":
+        """Return the key of the block that follows the one with digest `parent`."""
+        digest = hashlib.sha256(parent + array("i", token_ids).tobytes()).digest()
+        return cls(digest, parent, token_ids)
 
 
 @dataclass(slots=True)

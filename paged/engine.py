@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.device import Device
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import RowError, UsageError
-from pagedrun.paged.kv_cache import KVLayout
+from pagedrun.paged.kv_cache import KVCache, KVLayout
 from pagedrun.paged.memory import choose_num_blocks
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.decoder import Decoder, ReadTensor
@@ -24,6 +25,8 @@ from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
 from pagedrun.paged.plan import Plan
 from pagedrun.paged.pool_memory import PoolMemory
 from pagedrun.paged.precision import choose_dtype, choose_kv_dtype_name
+from pagedrun.paged.prefix_store.prefix_store import PrefixStore
+from pagedrun.paged.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.prefix_tree import MIN_READ_ONCE_WORK, READ_ONCE_ROWS
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
@@ -57,10 +60,15 @@ class Engine:
         self.tokenizer = tokenizer
         self.device = device or Device.choose(config.device)
         self.dtype = choose_dtype(config.dtype, model_config, is_gpu=self.device.is_gpu)
+        self._prefix_store: PrefixStore | None = None
         if read is not None:
             self.model = self._decoder(read)
         else:
             with Checkpoint.open(config.model) as checkpoint:
+                if config.prefix_store is not None:
+                    self._prefix_store = PrefixStore(
+                        Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
+                    )
                 checkpoint.check(parameter_shapes(model_config), ignored_names(model_config))
                 self.model = self._decoder(checkpoint.tensor)
         self.read_once_work = MIN_READ_ONCE_WORK
@@ -91,6 +99,7 @@ class Engine:
         prompt = (0,) * max(1, min(PARTITION_TOKENS + 1, self.max_model_len - 2))
         eager = copy.copy(self)
         eager.read_once_work = 0
+        eager._prefix_store = None
         for _ in eager.start([Request(0, prompt, params)]):
             pass
         self._times["compile_s"] = time.perf_counter() - began
@@ -101,6 +110,7 @@ class Engine:
         on_step: Callable[[StepRecord], None] | None = None,
         more: Iterable[Seq[Request]] | None = None,
         done: Container[int] = frozenset(),
+        warn: Callable[[str], None] | None = None,
     ) -> Run:
         """Plan the requests and return their run: iterate it for one completion per request.
 
@@ -108,7 +118,8 @@ class Engine:
         gets a completion with an error; the others are not affected. `more` are further windows
         of requests, each asked for and planned when the sequences before it have begun; indices
         rise through all of them. `done` are indices of requests that are answered already: they get
-        no completion, but what rows share is told with them.
+        no completion, but what rows share is told with them. `warn` takes what the user should
+        know and that stops nothing.
         """
         config = self.config
         bytes_per_block = self.kv_layout.bytes_per_token * config.block_size
@@ -143,6 +154,23 @@ class Engine:
             budget=budget,
             times=self._times,
             on_step=on_step,
+            stored=self._stored_prefixes(cache, warn),
+        )
+
+    def _stored_prefixes(
+        self, cache: KVCache, warn: Callable[[str], None] | None
+    ) -> StoredPrefixes | None:
+        """Return what a run with this cache may take from the prefix store, if there is one."""
+        if self._prefix_store is None:
+            return None
+        return self._prefix_store.for_run(
+            cache,
+            model_folder=self.config.model,
+            model_config=self.model_config,
+            dtype=self.dtype,
+            reproducible=self.config.reproducible,
+            device=self.device,
+            warn=warn or (lambda message: None),
         )
 
     def _check_fit(self, num_blocks: int) -> None:

@@ -9,6 +9,7 @@ from pagedrun.paged.preemption_mode import PreemptionMode
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEFAULT_STORE_BYTES = 10 * 2**30
 _OPTIONAL = frozenset({"max_model_len", "num_blocks", "kv_cache_memory_bytes"})
 
 
@@ -19,8 +20,9 @@ class EngineConfig:
     `max_model_len` bounds prompt and answer together, in tokens. `swap_space_bytes` is host memory
     for preempted sequences. `gpu_memory_utilization` is the share of a GPU's memory that may be
     filled; `enforce_eager` computes every step kernel by kernel there; `reproducible` makes a row's
-    bytes independent of its batch there too, as they always are on a CPU. Raises `UsageError`
-    naming the flag for a value out of range.
+    bytes independent of its batch there too, as they always are on a CPU. `prefix_store` is a
+    folder that keeps shared prefixes from run to run, in at most `prefix_store_bytes`. Raises
+    `UsageError` naming the flag for a value out of range.
     """
 
     model: Path
@@ -40,6 +42,8 @@ class EngineConfig:
     kv_cache_dtype: str = "auto"
     reproducible: bool = False
     enforce_eager: bool = False
+    prefix_store: Path | None = None
+    prefix_store_bytes: int = DEFAULT_STORE_BYTES
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -50,6 +54,7 @@ class EngineConfig:
             ("max_model_len", 2),
             ("num_blocks", 1),
             ("kv_cache_memory_bytes", 1),
+            ("prefix_store_bytes", 1),
         ):
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
@@ -58,6 +63,10 @@ class EngineConfig:
                 raise UsageError(
                     f"{_flag(name)} is {value!r}; it must be an integer of at least {low}"
                 )
+        if self.prefix_store is not None and not self.prefix_caching:
+            raise UsageError(
+                "--prefix-store keeps what prefix caching finds; leave out --no-prefix-caching"
+            )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise UsageError(
                 f"--gpu-memory-utilization is {self.gpu_memory_utilization!r}; it must be above 0 "

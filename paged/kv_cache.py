@@ -1,6 +1,6 @@
 """KVCache: the tensors behind the block pool, allocated once, and the moves between them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -92,6 +92,8 @@ class KVCache:
         self._memories = [(self.blocks, self.host_blocks)]
         if scales is not None and host_scales is not None:
             self._memories.append((scales, host_scales))
+        self._staged: dict[int, tuple[Sequence[Tensor], int]] = {}
+        self._num_staged = 0
         self._device = device
         self._kernels = device.kernels
         self._layers = [
@@ -123,9 +125,38 @@ class KVCache:
         """Return a layer's part of the pool."""
         return self._layers[index]
 
+    def shapes(self, num_blocks: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """Return shape and dtype of what `read` returns for so many blocks."""
+        pools = [pool for pool, _ in self._memories]
+        return [((*p.shape[:2], num_blocks, *p.shape[3:]), p.dtype) for p in pools]
+
+    def read(self, block_ids: Sequence[int]) -> list[Tensor]:
+        """Return copies of some blocks on the host: keys and values and, if any, their scales.
+
+        [num_layers, 2, len(block_ids), num_kv_heads, block_size, head_dim], scales [..., 1].
+        Waits for what the device is computing.
+        """
+        chosen = torch.tensor(block_ids, device=self._device.torch_device)
+        return [
+            pool.view(torch.uint8).index_select(2, chosen).cpu().view(pool.dtype)
+            for pool, _ in self._memories
+        ]
+
+    def stage(self, tensors: Sequence[Tensor], position: int) -> int:
+        """Take a block that is not in the pool yet; return what a `LOAD` moves it by, once.
+
+        tensors: as `read` returns them. position: the block's place in them.
+        """
+        self._num_staged += 1
+        self._staged[self._num_staged] = (tensors, position)
+        return self._num_staged
+
     def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
         """Move the blocks in the order given; those that do not meet are moved together."""
         for run in _independent_runs(transfers):
+            if run[0].kind is TransferKind.LOAD:
+                self._load(run)
+                continue
             sources = torch.tensor([each.source for each in run])
             targets = torch.tensor([each.target for each in run])
             for pool, host in self._memories:
@@ -138,6 +169,21 @@ class KVCache:
                     case TransferKind.SWAP_IN:
                         with self._device.aside():
                             self._kernels.swap_blocks(host, pool, sources, targets)
+
+    def _load(self, run: Sequence[BlockTransfer]) -> None:
+        """Move staged blocks into the pool, those of one file together."""
+        files: dict[int, tuple[Sequence[Tensor], list[int], list[int]]] = {}
+        for each in run:
+            tensors, position = self._staged.pop(each.source)
+            _, positions, targets = files.setdefault(id(tensors), (tensors, [], []))
+            positions.append(position)
+            targets.append(each.target)
+        place = self._device.torch_device
+        for tensors, positions, targets in files.values():
+            for (pool, _), tensor in zip(self._memories, tensors, strict=True):
+                moved = tensor.view(torch.uint8).index_select(2, torch.tensor(positions))
+                written = torch.tensor(targets, device=place)
+                pool.view(torch.uint8).index_copy_(2, written, moved.to(place))
 
 
 def _scales_of(scales: Tensor) -> KVScales:

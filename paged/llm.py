@@ -1,5 +1,6 @@
 """LLM: the engine from Python, in the manner of vLLM."""
 
+import warnings
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +72,7 @@ class LLM:
                 requests.append(replace(request, prompt_token_ids=self._encode(prompt)))
             except RowError as error:
                 answers[index] = Completion(request, error=error)
-        run = self._engine.start(requests)
+        run = self._engine.start(requests, warn=_warn)
         answers |= {completion.request.index: completion for completion in run}
         self.report = run.report()
         return [answers[index] for index in range(len(batch))]
@@ -83,6 +84,10 @@ class LLM:
             text = self.tokenizer.render_chat(list(prompt))
             return tuple(self.tokenizer.encode_batch([text], add_special_tokens=False)[0])
         return tuple(prompt)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def _is_single(prompts: Any) -> bool:

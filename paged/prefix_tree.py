@@ -232,12 +232,12 @@ def _read_once(common: Int32s, work: int) -> Int32s:
     """Return how many leading tokens of each row are read together with others, [n] int32."""
     most = np.zeros(len(common), dtype=np.int32)
     for num_rows in READ_ONCE_ROWS:
-        shared = _common_to(num_rows, common)
+        shared = common_to(num_rows, common)
         most = np.maximum(most, np.where(shared >= work / num_rows, shared, 0))
     return most
 
 
-def _common_to(num_rows: int, common: Int32s) -> Int32s:
+def common_to(num_rows: int, common: Int32s) -> Int32s:
     """Return how many leading tokens each row has in common with `num_rows - 1` others.
 
     common: [n] int32, tokens in common with the row before, 0 for the first. Rows that share a

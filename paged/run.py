@@ -26,6 +26,7 @@ from pagedrun.paged.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.plan import Plan
 from pagedrun.paged.preemption_mode import PreemptionMode
+from pagedrun.paged.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.report.memory_report import memory_report
 from pagedrun.paged.report.recorder import Recorder
 from pagedrun.paged.report.run_statistics import RunStatistics
@@ -80,6 +81,7 @@ class Run:
         budget: MemoryBudget,
         times: Mapping[str, float],
         on_step: Callable[[StepRecord], None] | None,
+        stored: StoredPrefixes | None = None,
     ) -> None:
         config = engine_config
         eos_token_ids = model.config.eos_token_ids
@@ -99,7 +101,9 @@ class Run:
             PreemptionMode(config.preemption_mode),
             planned=self._planned(),
             prefix_caching=config.prefix_caching,
+            stored=stored,
         )
+        self._stored = stored
         self.statistics = RunStatistics(
             block_size=config.block_size,
             num_blocks=cache.num_blocks,
@@ -165,7 +169,7 @@ class Run:
                 error = self._too_large(request)
                 asked = self._asked.pop(request.index, ())
                 self._unanswerable.extend(fan_out(Completion(request, error=error), asked))
-            for sequence in plan:
+            for sequence in plan if self._stored is None else self._stored.watched(plan):
                 self._num_planned -= 1
                 yield sequence
 
@@ -183,6 +187,8 @@ class Run:
         if not batch.chunks:
             raise self._stalled("no sequence can go on")
         ids = self._runner.run(batch, before)
+        if self._stored is not None:
+            self._stored.note_step(batch)
         num_sequences = len(self.scheduler.running) + len(self.scheduler.ending)
         self.statistics.note_step(batch, self.pool, num_sequences)
         sampling = (chunk.sequence for chunk in batch.chunks if chunk.samples)
@@ -330,7 +336,8 @@ class Run:
         """Return what happened so far, in the report's shape; the job adds `rows`."""
         reads = self.attention_reads
         bytes_per_layer = self.statistics.bytes_per_token // self._model.config.num_layers
-        return memory_report(
+        stored = self._stored
+        report = memory_report(
             attention_bytes={
                 "read": reads.layer_tokens * bytes_per_layer,
                 "without_sharing": reads.layer_tokens_without_sharing * bytes_per_layer,
@@ -342,7 +349,9 @@ class Run:
             memory=self._ledger(),
             device=self._device.torch_device.type,
             config=asdict(self._config),
+            found_in_store=0 if stored is None else stored.counts.achievable_tokens,
         )
+        return report if stored is None else {**report, "prefix_store": stored.report()}
 
     def snapshot(self) -> Snapshot:
         """Return what became of every block so far."""

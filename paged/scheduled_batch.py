@@ -12,6 +12,7 @@ class TransferKind(Enum):
     COPY = "copy"  # pool → pool, for copy-on-write
     SWAP_OUT = "swap_out"  # pool → host
     SWAP_IN = "swap_in"  # host → pool
+    LOAD = "load"  # staged from the prefix store → pool
 
 
 @dataclass(frozen=True, slots=True)

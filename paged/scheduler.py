@@ -17,6 +17,7 @@ from pagedrun.paged.block_pool import BlockKey, BlockPool
 from pagedrun.paged.foresight import Foresight
 from pagedrun.paged.preemption_mode import PreemptionMode
 from pagedrun.paged.prefix_donor import find_donor
+from pagedrun.paged.prefix_source import PrefixSource, load_prefix
 from pagedrun.paged.scheduled_batch import (
     BlockTransfer,
     ScheduledBatch,
@@ -43,11 +44,12 @@ class Scheduler:
         planned: Iterable[Sequence] = (),
         prefix_caching: bool = True,
         foresight: Foresight | None = None,
+        stored: PrefixSource | None = None,
     ) -> None:
         """Run what is `planned`, in its order; it is asked for the next one when there is room.
 
         `foresight` decides who is let in beside others. Without `prefix_caching` no sequence is
-        given what another one computed.
+        given what another one computed. `stored` has what earlier runs computed.
         """
         self.pool = pool
         self.swap_space = swap_space
@@ -61,6 +63,7 @@ class Scheduler:
         self.stays = Stays()
         self._planned: Iterator[Sequence] = iter(planned)
         self._prefix_caching = prefix_caching
+        self._stored = stored
         self._written: dict[int, int] = {}  # block → first offset that this step writes
 
     @property
@@ -281,13 +284,14 @@ class Scheduler:
         return True
 
     def _copy_partial(self, sequence: Sequence, hits: list[int], batch: ScheduledBatch) -> int:
-        """Copy what a running sequence has of the first missing block; return its tokens."""
+        """Take what is missing from the store, or from a running sequence's block; say how much."""
         if not self._prefix_caching:
             return 0
         prompt = sequence.request.prompt_token_ids
         donor = find_donor(self.running, prompt, hits, self.pool.block_size, self._written)
-        if donor is None:
-            return 0
+        loaded = load_prefix(self._stored, sequence, len(hits), donor, batch)
+        if loaded or donor is None:
+            return loaded
         target = sequence.block_table[len(hits)]
         batch.transfers.append(BlockTransfer(TransferKind.COPY, donor.block_id, target))
         return donor.num_tokens
@@ -307,10 +311,12 @@ class Scheduler:
             sequence.num_cached_tokens = num_cached
             self.counts.prompt_tokens += sequence.num_prompt_tokens
             self.counts.cached_tokens += num_cached
-            self.counts.partial_hit_tokens += max(num_cached - num_hits * size, 0)
-            self.pool.counts.hits += num_hits
+            if num_copied <= size:  # more than a block comes from the store
+                self.counts.partial_hit_tokens += max(num_cached - num_hits * size, 0)
+            num_given = num_hits + num_copied // size
+            self.pool.counts.hits += num_given
             if self._prefix_caching:
-                self.pool.counts.misses += sequence.num_prompt_tokens // size - num_hits
+                self.pool.counts.misses += sequence.num_prompt_tokens // size - num_given
         stored = max(found, sequence.num_stored_tokens if sequence.host_blocks else 0)
         sequence.num_stored_tokens = stored
         # At least one token is computed, since only a computed token has logits.

@@ -95,6 +95,25 @@ def test_same_answers(setting: str, folder: Path, monkeypatch: pytest.MonkeyPatc
     )
 
 
+@pytest.mark.parametrize(
+    ("setting", "graphs"),
+    [("roomy", True), ("tiny-chunks", False), ("swapped", False), ("recomputed", False)],
+)
+def test_what_an_earlier_run_left_changes_nothing(
+    setting: str, graphs: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Foresight, "allows", lambda *_: True)
+    expected, _ = answers(folder, 0)
+    for _ in range(2):
+        got, run = answers(
+            folder, 1, graphs=graphs, prefix_store=tmp_path / "store", **SETTINGS[setting]
+        )
+        assert {i: c.outputs for i, c in got.items()} == {i: c.outputs for i, c in expected.items()}
+    store = run.report()["prefix_store"]
+    assert store["loaded_tokens"] >= 140
+    assert store["stored_tokens"] == 0
+
+
 def test_the_host_is_behind(folder: Path) -> None:
     """What a stopped row computes in the step that was already launched is thrown away."""
     _, at_once = answers(folder, 0)

@@ -60,10 +60,12 @@ class EngineLike(Protocol):
         on_step: Callable[[StepRecord], None] | None = None,
         more: Iterable[Sequence[Request]] | None = None,
         done: Container[int] = frozenset(),
+        warn: Callable[[str], None] | None = None,
     ) -> RunLike:
         """Plan the requests and return their run; `more` are windows to plan when it has room.
 
-        `done` are indices of requests that are answered already and get no completion.
+        `done` are indices of requests that are answered already and get no completion. `warn`
+        takes what the user should know and that stops nothing.
         """
 
 

@@ -26,18 +26,22 @@ from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.job.ward import JobWard
 from pagedrun.paged.job.writer import RowWriter
+from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """A finished job: its report, and where that and the manifest were written, if anywhere."""
+    """A finished job: its report, where that and the manifest were written, if anywhere, and what
+    became of every block; None if no row needed the engine.
+    """
 
     report: dict[str, Any]
     num_failed: int
     report_path: Path | None
     manifest_path: Path | None
+    snapshot: Snapshot | None = None
 
 
 def run_job(
@@ -131,9 +135,10 @@ class _Job:
             self._listener.on_phase(Phase.FINISH)
             writer.finish(self._tally.num_rows)
             report = self._report(engine_report)
+            snapshot = None if run is None else run.snapshot()
             with self._guard.hold():
                 self._files.write_report(report)
-                self._files.write_snapshot(None if run is None else run.snapshot())
+                self._files.write_snapshot(snapshot)
                 self._files.write_manifest(manifest, JobStatus.FINISHED, self._tally)
         except BaseException as error:
             self._explain(error, writer)
@@ -143,7 +148,8 @@ class _Job:
                 self._save(writer, manifest, status)
             raise
         num_failed = self._tally.failed + self._finished.num_failed
-        return JobResult(report, num_failed, self._config.report_path, self._config.manifest_path)
+        paths = self._config.report_path, self._config.manifest_path
+        return JobResult(report, num_failed, *paths, snapshot)
 
     def _explain(self, error: BaseException, writer: RowWriter) -> None:
         """Add to `error` what it has left, and what to do."""
@@ -215,7 +221,8 @@ class _Job:
             writer.sync_if_due()
             self._listener.on_step(record)
 
-        return engine.start(requests, on_step, windows, self._finished.rows)
+        warn = self._listener.on_warning
+        return engine.start(requests, on_step, windows, self._finished.rows, warn)
 
     def _ask(self, rows: Iterable[JobRow]) -> list[Request]:
         """Return the requests of the rows that have one; answers that are not there are awaited."""

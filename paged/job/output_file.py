@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from pagedrun.paged.atomic import PRIVATE_MODE, remove_leftovers, replace_file, sync_folder
 from pagedrun.paged.errors import PagedrunError, UsageError
-from pagedrun.paged.job.atomic import PRIVATE_MODE, remove_leftovers, replace_file, sync_folder
 from pagedrun.paged.job.reader import STDIN
 
 STDOUT = "-"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.job.atomic import replace_file, replace_json
+from pagedrun.paged.atomic import replace_file, replace_json
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.manifest import JobStatus, Manifest

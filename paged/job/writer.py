@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pagedrun.paged.atomic import replace_file
 from pagedrun.paged.errors import EngineError
-from pagedrun.paged.job.atomic import replace_file
 from pagedrun.paged.job.finished_rows import FinishedRows
 from pagedrun.paged.job.output_file import OutputError, OutputFile
 

@@ -22,6 +22,7 @@ def memory_report(
     memory: Mapping[str, int],
     config: Mapping[str, Any],
     device: str,
+    found_in_store: int = 0,
 ) -> dict[str, Any]:
     """Return the report without `rows`, which only the job knows.
 
@@ -34,11 +35,17 @@ def memory_report(
     gave, the parts of blocks that were copied (`partial_hit_tokens`), and the duplicates' prompts;
     `achievable_hit_rate` is that of a cache which keeps every common prefix to its last token,
     `block_hit_rate` that of one which keeps whole blocks, `possible_hit_rate` what it would be if
-    caching were on. `seconds_saved` is estimated by what a computed prompt token took.
+    caching were on; all of them had the `found_in_store` tokens of earlier runs besides.
+    `seconds_saved` is estimated by what a computed prompt token took, None if too few were to tell.
     `short_of_blocks` is the share of steps in which a row was kept out, or sent away.
     """
     prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
     run_s = max(statistics.run_s, 1e-9)
+    token_s = statistics.step_times.seconds_per_prompt_token
+
+    def rate(planned: int) -> float:
+        return (planned + found_in_store) / prompt if prompt else 0.0
+
     return {
         "tokens": {
             "prompt": prompt,
@@ -62,9 +69,9 @@ def memory_report(
         "prefix": {
             "hit_tokens": cached,
             "hit_rate": cached / prompt if prompt else 0.0,
-            "achievable_hit_rate": statistics.achievable_hit_tokens / prompt if prompt else 0.0,
-            "block_hit_rate": statistics.block_hit_tokens / prompt if prompt else 0.0,
-            "possible_hit_rate": statistics.common_tokens / prompt if prompt else 0.0,
+            "achievable_hit_rate": rate(statistics.achievable_hit_tokens),
+            "block_hit_rate": rate(statistics.block_hit_tokens),
+            "possible_hit_rate": rate(statistics.common_tokens),
             "partial_hit_tokens": scheduler.partial_hit_tokens,
             "duplicate_rows": statistics.duplicate_rows,
             "hits": pool.hits,
@@ -72,7 +79,7 @@ def memory_report(
             "evictions": pool.evictions,
             "shared_blocks_peak": pool.peak_shared,
             "bytes_saved": cached * statistics.bytes_per_token,
-            "seconds_saved": cached * statistics.step_times.seconds_per_prompt_token,
+            "seconds_saved": None if token_s is None else cached * token_s,
             "attention_bytes_read": attention_bytes["read"],
             "attention_bytes_without_sharing": attention_bytes["without_sharing"],
         },

@@ -47,7 +47,8 @@ FLAGS = """
 --gpu-memory-utilization --enforce-eager --reproducible --recipe --generation-config
 --no-ordered --no-ignore-eos --no-reproducible --no-enforce-eager
 --strict --on-overlong --stall-timeout
---json --quiet
+--prefix-store --prefix-store-bytes
+--json --quiet --html
 """
 
 RunJob = Callable[[JobConfig, JobListener], JobResult]

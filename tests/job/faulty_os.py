@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-MODULES = ("output_file", "atomic")  # all writing of a job is in these
+MODULES = ("job.output_file", "atomic")  # all writing of a job is in these
 # What each call can fail with. A short write is no failure: the rest must follow.
 FAULTS: dict[str, tuple[int, ...]] = {
     "open": (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS),
@@ -91,5 +91,5 @@ def failing(place: int, pick: int, *, and_after: bool) -> Iterator[FaultyOs]:
     faulty = FaultyOs(place, pick, and_after=and_after)
     with pytest.MonkeyPatch.context() as patch:
         for module in MODULES:
-            patch.setattr(f"pagedrun.paged.job.{module}.os", faulty)
+            patch.setattr(f"pagedrun.paged.{module}.os", faulty)
         yield faulty

@@ -98,6 +98,7 @@ class ScriptedModel:
         on_step: Callable[[StepRecord], None] | None = None,
         more: Iterable[Sequence[Request]] | None = None,
         done: Container[int] = frozenset(),
+        warn: Callable[[str], None] | None = None,
     ) -> ScriptedRun:
         return ScriptedRun(
             [each for each in requests if each.index not in done], self.answer, on_step, more

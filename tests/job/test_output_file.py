@@ -238,7 +238,7 @@ class TestRowWriter:
         def fail(source: object, target: object) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr("pagedrun.paged.job.atomic.os.replace", fail)
+        monkeypatch.setattr("pagedrun.paged.atomic.os.replace", fail)
         with pytest.raises(OutputError, match="in the order in which they finished"):
             writer.finish(2)
         assert rows_in(out) == [{"index": 1}, {"index": 0}]
