@@ -1,22 +1,23 @@
 """The terminal on stderr. stdout is for data, and nothing here ever writes to it."""
 
 import sys
-from typing import TextIO
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.text import Text
 
+from pagedrun.cli.lossy_stream import LossyStream
 from pagedrun.cli.safe_text import safe
 
 
 def stderr_console(stream: TextIO | None = None, width: int | None = None) -> Console:
     """Return a console that takes text literally: no markup, no emoji codes, no highlighting.
 
-    Width and colour follow COLUMNS, NO_COLOR, TERM and whether stderr is a terminal.
+    Width and colour follow COLUMNS, NO_COLOR, TERM and whether stderr is a terminal. What cannot be
+    written is dropped.
     """
-    return Console(
-        file=stream or sys.stderr, width=width, markup=False, emoji=False, highlight=False
-    )
+    file = cast(TextIO, LossyStream(stream or sys.stderr))
+    return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
 
 
 def note(console: Console, message: str, style: str = "") -> None:

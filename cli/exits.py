@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 import typer
 
+from pagedrun.cli.lossy_stream import LossyStream
 from pagedrun.cli.safe_text import safe
 from pagedrun.paged.errors import EngineError, PagedrunError, RowError, UsageError
 from pagedrun.paged.job.output_file import OutputError
-from pagedrun.paged.job.signals import JobInterrupted, exit_status
+from pagedrun.paged.job.signals import JobInterrupted, SignalGuard, exit_status
 
 OK = 0
 ENGINE_FAILED = 1
@@ -36,20 +37,27 @@ DEBUG_VARIABLE = "PAGEDRUN_DEBUG"
 
 
 @contextmanager
-def boundary() -> Iterator[None]:
-    """Turn any error into one sentence on stderr and its exit status."""
+def boundary(guard: SignalGuard | None = None) -> Iterator[None]:
+    """Turn any error into one sentence on stderr and its exit status.
+
+    `guard` knows whether a signal came. A library in whose middle it was raised may have made
+    another error of it; it is what ended the command all the same.
+    """
     try:
         yield
     except typer.Exit:
         raise
-    except BaseException as error:
+    except BaseException as raised:
+        error = raised
+        if guard is not None and guard.interruption is not None:
+            error = guard.interruption
         if not isinstance(error, Exception | KeyboardInterrupt | JobInterrupted):
             raise
         if os.environ.get(DEBUG_VARIABLE) == "1":
             traceback.print_exc()
         sentence = describe(error)
         if sentence is not None:
-            print(sentence, file=sys.stderr)
+            LossyStream(sys.stderr).write(f"{sentence}\n")
         raise typer.Exit(status_of(error)) from error
 
 
@@ -64,13 +72,11 @@ def describe(error: BaseException) -> str | None:
     """Return what to tell the user; None where the reader of a pipe has simply gone away."""
     if isinstance(error, BrokenPipeError) or isinstance(error.__cause__, BrokenPipeError):
         return None
-    if isinstance(error, OutputError):
-        return f"Error: {safe(str(error))}"  # it tells itself what becomes of the rows
     if isinstance(error, PagedrunError):
         return "; ".join([f"Error: {safe(str(error))}", *_notes(error)])
     if isinstance(error, JobInterrupted):
         notes = _notes(error) or ["nothing was written"]
-        return "; ".join([f"Stopped by {error.signal_name}", *notes])
+        return "; ".join([str(error), *notes])
     if isinstance(error, KeyboardInterrupt):
         return "Stopped."
     if isinstance(error, MemoryError):

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits, options
+from pagedrun.cli.lossy_stream import discard
+from pagedrun.paged.job.output_file import OutputError
+from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 
 if TYPE_CHECKING:
     from pagedrun.cli.settings import Settings
@@ -32,7 +35,7 @@ Examples:
   pagedrun generate - -o - < rows.jsonl > answers.jsonl
 
 Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, 4 stopped early, \
-130 or 143 interrupted.
+130 interrupted by SIGINT, 143 by SIGTERM, 129 by SIGHUP: resumable, like 1 and 4.
 """
 
 
@@ -45,6 +48,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     resume: options.Resume = None,
     retry_errors: options.RetryErrors = None,
     ordered: options.Ordered = None,
+    strict: options.Strict = None,
     limit: options.Limit = None,
     report: options.ReportPath = None,
     html: options.HtmlPath = None,
@@ -59,6 +63,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     prompt_template: options.PromptTemplateFlag = None,
     prompt_field: options.PromptField = None,
     chat_template: options.ChatTemplate = None,
+    on_overlong: options.OnOverlong = None,
     max_tokens: options.MaxTokens = None,
     min_tokens: options.MinTokens = None,
     temperature: options.Temperature = None,
@@ -85,6 +90,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     kv_cache_dtype: options.KvCacheDtypeFlag = None,
     gpu_memory_utilization: options.GpuMemoryUtilization = None,
     enforce_eager: options.EnforceEager = None,
+    stall_timeout: options.StallTimeout = None,
     progress: options.Progress = None,
     json_report: options.JsonFlag = None,
     quiet: options.Quiet = None,
@@ -92,14 +98,15 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     """Answer every row of INPUT, and report where the memory went."""
     from pagedrun.cli.settings import Settings  # here, because `--help` must not wait for it
 
-    with exits.boundary():
+    guard = context.obj
+    with exits.boundary(guard):
         given = {key: value for key, value in context.params.items() if value not in (None, [], ())}
         settings = Settings.of(given)
         with settings.named():
-            raise typer.Exit(_run(settings))
+            raise typer.Exit(_run(settings, guard))
 
 
-def _run(settings: "Settings") -> int:
+def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.cli.console import note, stderr_console
     from pagedrun.cli.job_flags import job_config, warn_of_model
@@ -121,18 +128,31 @@ def _run(settings: "Settings") -> int:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
     with show_progress(str(given.get("progress", "auto")), console, quiet=quiet) as listener:
         warn_of_model(settings, config, listener)
-        result = run_job(config, listener)
-    if not quiet:
-        draw_report(result.report, console)
-        for line in summary(result, config.output):
-            note(console, line, "bold yellow" if result.num_failed else "bold")
-    if given.get("json_report"):
+        result = run_job(config, listener, guard=guard)
+    try:
+        if not quiet:
+            draw_report(result.report, console)
+            for line in summary(result, config.output):
+                note(console, line, "bold yellow" if result.num_failed else "bold")
+        if given.get("json_report"):
+            _print_json(result.report)
+        if isinstance(page, Path):
+            write_job_page(result, config, page)
+            if not quiet:
+                note(console, f"page → {page}", "bold")
+    except (JobInterrupted, OutputError) as error:
+        error.add_note("every row is written")
+        raise
+    return exits.ROWS_FAILED if result.num_failed else exits.OK
+
+
+def _print_json(report: dict[str, object]) -> None:
+    try:
         # ASCII: a path in it may hold what turns a terminal around.
-        json.dump(result.report, sys.stdout, ensure_ascii=True, allow_nan=False)
+        json.dump(report, sys.stdout, ensure_ascii=True, allow_nan=False)
         sys.stdout.write("\n")
         sys.stdout.flush()
-    if isinstance(page, Path):
-        write_job_page(result, config, page)
-        if not quiet:
-            note(console, f"page → {page}", "bold")
-    return exits.ROWS_FAILED if result.num_failed else exits.OK
+    except OSError as error:
+        discard(sys.stdout)
+        message = f"the report cannot be written to standard output ({error.strerror})"
+        raise OutputError(message, error) from error

@@ -16,9 +16,11 @@ from pagedrun.paged.hub import resolve_model
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.output_file import STDOUT
+from pagedrun.paged.job.overlong import Overlong
 from pagedrun.paged.job.prompts import PromptConfig
 from pagedrun.paged.job.reader import input_stem
 from pagedrun.paged.job.template import PromptTemplate
+from pagedrun.paged.job.watchdog import DEFAULT_STALL_TIMEOUT
 from pagedrun.paged.sampling import FIELD_NAMES, SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 
@@ -59,6 +61,9 @@ def job_config(settings: Settings) -> JobConfig:
         resume=given.get("resume", False),
         retry_errors=given.get("retry_errors", False),
         ordered=given.get("ordered", False),
+        strict=given.get("strict", False),
+        on_overlong=Overlong(given.get("on_overlong", Overlong.ERROR)),
+        stall_timeout=given.get("stall_timeout", DEFAULT_STALL_TIMEOUT),
         report=given.get("report"),
         origins={**dict.fromkeys(by_model, "model"), **settings.origins},
         recipe=_recipe_file(settings),

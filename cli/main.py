@@ -15,6 +15,7 @@ from pagedrun.cli.plan import HELP as PLAN_HELP
 from pagedrun.cli.plan import plan
 from pagedrun.cli.recipes import app as recipes_app
 from pagedrun.cli.safe_text import safe
+from pagedrun.paged.job.signals import SignalGuard
 
 # Flags of other programs that need an answer, not only a refusal.
 _OTHERS_FLAGS = {
@@ -56,11 +57,16 @@ def _options(
 
 def main() -> None:
     """Run the command line and exit with its status."""
+    sys.exit(run())
+
+
+def run(guard: SignalGuard | None = None) -> int:
+    """Run the command line and return its exit status; commands find `guard` in their context."""
     try:
-        status = app(prog_name="pagedrun", standalone_mode=False)
+        status = app(prog_name="pagedrun", standalone_mode=False, obj=guard)
     except Exception as error:
         status = _refuse(error)
-    sys.exit(status if isinstance(status, int) else exits.OK)
+    return status if isinstance(status, int) else exits.OK
 
 
 def _refuse(error: Exception) -> int:

@@ -20,6 +20,8 @@ from pagedrun.cli.choices import (
 )
 from pagedrun.cli.sizes import parse_size, show_size
 from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.job.overlong import Overlong
+from pagedrun.paged.job.watchdog import DEFAULT_STALL_TIMEOUT
 from pagedrun.paged.sampling import SamplingParams
 
 
@@ -95,6 +97,32 @@ RetryErrors = Annotated[
 ]
 Ordered = Annotated[
     bool | None, _switch("ordered", "Sort the output by input order at the end.", _FILES)
+]
+Strict = Annotated[
+    bool | None,
+    _switch("strict", "Refuse the whole input for one bad row, before the model loads.", _FILES),
+]
+OnOverlong = Annotated[
+    Overlong | None,
+    _flag(
+        "on-overlong",
+        "What becomes of a prompt without room for an answer: error, truncate-left or "
+        "truncate-right.",
+        "Prompts",
+        default="error",
+        metavar="MODE",
+    ),
+]
+StallTimeout = Annotated[
+    float | None,
+    _flag(
+        "stall-timeout",
+        "End the run if a step takes longer, with a dump of its state; 0 for never.",
+        "Memory and batching",
+        default=f"{DEFAULT_STALL_TIMEOUT:g}",
+        min=0,
+        metavar="SECONDS",
+    ),
 ]
 Limit = Annotated[
     int | None, _flag("limit", "Answer only the first N rows.", _FILES, min=1, metavar="N")

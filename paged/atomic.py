@@ -3,12 +3,15 @@
 import errno
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 PRIVATE_MODE = 0o600  # prompts and answers are the owner's
+_BESIDE = r"\.(run|report|state)\.json|\.snapshot\.npz"  # an output's name goes on like this
 
 
 def replace_file(path: Path, chunks: Iterable[bytes]) -> None:
@@ -29,6 +32,18 @@ def replace_file(path: Path, chunks: Iterable[bytes]) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a killed process has left of `replace_file` for `path` and the files beside it.
+
+    Nobody else may be writing them. What cannot be removed stays.
+    """
+    name = re.compile(rf"\.{re.escape(path.name)}({_BESIDE})?\.[0-9a-f]{{16}}\.tmp")
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            if name.fullmatch(entry.name):
+                os.unlink(entry.path)
 
 
 def replace_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -5,7 +5,11 @@ PagedrunError
 │   └── ModelError    the model folder cannot be used                      (exit status 2)
 ├── RowError          one input row cannot be answered; the run goes on    (exit status 3)
 └── EngineError       the engine cannot go on; undone rows stay undone     (exit status 1)
+    └── EngineStalled it goes on, but gets nowhere                         (exit status 1)
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 
 class PagedrunError(Exception):
@@ -22,6 +26,14 @@ class ModelError(UsageError):
 
 class EngineError(PagedrunError):
     """The engine cannot go on. Rows not yet written are not done."""
+
+
+class EngineStalled(EngineError):
+    """The engine makes no progress. `state` is what JSON can hold of it, without prompt text."""
+
+    def __init__(self, message: str, state: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.state = state
 
 
 class RowError(PagedrunError):

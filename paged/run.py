@@ -18,7 +18,7 @@ from pagedrun.paged.decode_graphs import DecodeGraphs
 from pagedrun.paged.device import Device
 from pagedrun.paged.duplicates import fan_out
 from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import EngineError, RowError
+from pagedrun.paged.errors import EngineStalled, RowError
 from pagedrun.paged.in_flight import InFlight
 from pagedrun.paged.kv_cache import KVCache
 from pagedrun.paged.memory import MemoryBudget, peak_resident_bytes
@@ -31,12 +31,14 @@ from pagedrun.paged.report.memory_report import memory_report
 from pagedrun.paged.report.recorder import Recorder
 from pagedrun.paged.report.run_statistics import RunStatistics
 from pagedrun.paged.report.snapshot import Snapshot
+from pagedrun.paged.report.state import engine_state
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request, SampleOutput
 from pagedrun.paged.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.scheduler import Scheduler
 from pagedrun.paged.scheduler_limits import SchedulerLimits
 from pagedrun.paged.sequence import UNKNOWN_TOKEN, Sequence
+from pagedrun.paged.step_watch import StepWatch
 from pagedrun.paged.stopping import StopRule
 from pagedrun.paged.swap_space import SwapSpace
 from pagedrun.paged.tokenizer import Tokenizer
@@ -128,6 +130,7 @@ class Run:
         self._num_finished = 0
         self._num_steps = 0
         self._in_flight: deque[InFlight] = deque()
+        self._watch = StepWatch(model.config.max_position_embeddings, config.max_num_batched_tokens)
 
     def __iter__(self) -> Iterator[Completion]:
         """Yield one completion per request, as they finish."""
@@ -182,11 +185,7 @@ class Run:
             self.cache.transfer(batch.transfers)
             return False
         if not batch.chunks:
-            raise EngineError(
-                f"no sequence can go on: {len(self.scheduler.running)} running, "
-                f"{len(self.scheduler.waiting)} waiting, {self.pool.num_free} of "
-                f"{self.pool.num_blocks} blocks free; please report this"
-            )
+            raise self._stalled("no sequence can go on")
         ids = self._runner.run(batch, before)
         if self._stored is not None:
             self._stored.note_step(batch)
@@ -199,6 +198,8 @@ class Run:
             if len(sequence.output_token_ids) == sequence.request.params.max_tokens:
                 self.scheduler.retire(sequence)
         self._in_flight.append(step)
+        if self._watch.is_stalled(len(step.sequences)):
+            raise self._stalled(f"no row got a token in {self._watch.num_steps} steps")
         return True
 
     def _settle(self, step: InFlight) -> Iterator[Completion]:
@@ -318,6 +319,18 @@ class Run:
     def captured_shapes(self) -> list[GraphShape]:
         """The shapes of decode steps that have graphs, in the order in which they occurred."""
         return self._runner.captured_shapes
+
+    def _stalled(self, what: str) -> EngineStalled:
+        return EngineStalled(
+            f"{what}: {len(self.scheduler.running)} running, {len(self.scheduler.waiting)} "
+            f"waiting, {self.pool.num_free} of {self.pool.num_blocks} blocks free; please report "
+            "this",
+            self.state(),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return what runs and waits now and which blocks it holds; any thread may ask."""
+        return engine_state(self.scheduler, self._num_steps, self._num_finished)
 
     def report(self) -> dict[str, Any]:
         """Return what happened so far, in the report's shape; the job adds `rows`."""

@@ -20,6 +20,7 @@ NOT_IN_THE_REPOSITORY = {
     "prompts.out.jsonl",
     "OUT.report.json",
     "OUT.run.json",
+    "OUT.state.json",
     "config.json",
     "generation_config.json",
     "path/to/model",

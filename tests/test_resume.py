@@ -1,12 +1,7 @@
 """Resume: a job that died anywhere goes on to the same rows, each of them once."""
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +14,6 @@ from pagedrun.paged.errors import UsageError
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.sampling import SamplingParams
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 class MakeModel(Protocol):
@@ -226,20 +219,3 @@ def test_without_a_manifest_nobody_can_tell(whole: JobConfig, tmp_path: Path) ->
     Path(f"{job.output}.run.json").unlink()
     with pytest.raises(UsageError, match="nobody can tell whether the output is of the same job"):
         run_job(job)
-
-
-def test_a_killed_process(tmp_path: Path) -> None:
-    """SIGKILL while answers are being written, then one command for the rest."""
-    command = [sys.executable, "-m", "pagedrun", "generate"]
-    command += [str(ROOT / "recipes/demo/prompts.jsonl"), "--quiet", "--max-num-seqs", "2"]
-    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    subprocess.run([*command, "-o", str(whole)], check=True, timeout=200)
-    process = subprocess.Popen([*command, "-o", str(cut)])
-    until = time.monotonic() + 120
-    while time.monotonic() < until and (not cut.exists() or cut.stat().st_size < 20_000):
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait(timeout=60) == -signal.SIGKILL
-    assert 0 < cut.read_bytes().count(b"\n") < 336
-    subprocess.run([*command, "-o", str(cut), "--resume"], check=True, timeout=200)
-    assert rows(cut) == rows(whole)

@@ -6,12 +6,15 @@ from pathlib import Path
 
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.job.output_file import STDOUT
+from pagedrun.paged.job.overlong import Overlong
 from pagedrun.paged.job.prompts import PromptConfig
 from pagedrun.paged.job.reader import DEFAULT_MAX_LINE_BYTES
+from pagedrun.paged.job.watchdog import DEFAULT_STALL_TIMEOUT
 from pagedrun.paged.sampling import SamplingParams
 
 REPORT_SUFFIX = ".report.json"
 MANIFEST_SUFFIX = ".run.json"
+STATE_SUFFIX = ".state.json"
 SNAPSHOT_SUFFIX = ".snapshot.npz"
 
 
@@ -22,8 +25,11 @@ class JobConfig:
     `tokenizer` is a folder, None for the model's own. `chat_template` is Jinja text. `limit` is
     the number of rows to read. `report` is where the report goes instead of beside the output.
     `resume` goes on with the rows that the output lacks, `retry_errors` also with those that
-    failed. `origins` names where a setting came from ("flag", "recipe", "model"); one that is not
-    in it is the default. `recipe` has path and SHA-256 of the recipe, for the manifest.
+    failed. `on_overlong` says what becomes of prompts that leave no room for an answer; `strict`
+    refuses the whole job for one bad row. `stall_timeout` is the most seconds that a step of the
+    engine may take before the job is ended, 0 for any. `origins` names where a setting came from
+    ("flag", "recipe", "model"); one that is not in it is the default. `recipe` has path and SHA-256
+    of the recipe, for the manifest.
     """
 
     input: str
@@ -39,6 +45,9 @@ class JobConfig:
     resume: bool = False
     retry_errors: bool = False
     ordered: bool = False
+    on_overlong: Overlong = Overlong.ERROR
+    strict: bool = False
+    stall_timeout: float = DEFAULT_STALL_TIMEOUT
     report: Path | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     recipe: Mapping[str, str] | None = None
@@ -52,6 +61,11 @@ class JobConfig:
     def manifest_path(self) -> Path | None:
         """Where the manifest goes: beside the output; None if that is a stream."""
         return self._beside(MANIFEST_SUFFIX)
+
+    @property
+    def state_path(self) -> Path | None:
+        """Where the state of an engine goes that does not go on; None if the output is a stream."""
+        return self._beside(STATE_SUFFIX)
 
     @property
     def snapshot_path(self) -> Path | None:

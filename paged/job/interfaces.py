@@ -41,6 +41,9 @@ class RunLike(Protocol):
     def report(self) -> dict[str, Any]:
         """Return what happened, in the shape of the report file, without the rows."""
 
+    def state(self) -> dict[str, Any]:
+        """Return what runs and waits now and what it holds; any thread may ask."""
+
     def snapshot(self) -> Snapshot:
         """Return what became of every block of the pool."""
 

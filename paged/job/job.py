@@ -1,15 +1,15 @@
 """The job: a file of rows in, a file of answers out, and beside it what happened."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.atomic import replace_file, replace_json
 from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import EngineError, UsageError
+from pagedrun.paged.errors import EngineError, EngineStalled, UsageError
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.disk_space import missing_space, space_warning
 from pagedrun.paged.job.finished_rows import FinishedRows
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
 from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
@@ -21,10 +21,13 @@ from pagedrun.paged.job.reader import file_stamp, open_rows
 from pagedrun.paged.job.report_file import empty_engine_report, job_report
 from pagedrun.paged.job.requests import JobRow
 from pagedrun.paged.job.sharing_check import check_sharing
+from pagedrun.paged.job.side_files import SideFiles
 from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.job.ward import JobWard
 from pagedrun.paged.job.writer import RowWriter
 from pagedrun.paged.report.snapshot import Snapshot
+from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
 
 
@@ -45,40 +48,44 @@ def run_job(
     config: JobConfig,
     listener: JobListener | None = None,
     open_model: ModelOpener | None = None,
+    guard: SignalGuard | None = None,
 ) -> JobResult:
     """Answer every row of the input; one output row for each, whatever becomes of it.
 
     Nothing is written before input, prompts and model have been checked and the run is planned.
     Raises `UsageError` for what is refused, `EngineError` if the engine cannot go on,
     `OutputError` if the output cannot, `JobInterrupted` for a signal; rows written by then stay,
-    and the output is whole lines.
+    and the output is whole lines. `guard` is one that is entered already; None for one that lasts
+    as long as the job and has no watchdog.
     """
     listener = listener or SilentListener()
     check_side_files(config)
-    with SignalGuard() as guard:
-        output = OutputFile.claim(
-            config.output,
-            overwrite=config.overwrite,
-            resume=config.resume,
-            input_name=config.input,
-        )
-        try:
-            if config.ordered and not output.is_regular:
-                raise UsageError("--ordered sorts the output at the end; name a file with -o")
-            if config.resume and not output.is_regular:
-                raise UsageError("--resume goes on with a file; name it with -o")
-            stamp = file_stamp(config.input)
-            with open_rows(config.input, config.max_line_bytes) as source:
-                prepared = prepare(config, source, listener, open_model or _open_local)
-                result = _Job(config, listener, guard, prepared).run(output)
-            if file_stamp(config.input) != stamp:
-                listener.on_warning(
-                    f"{config.input} was changed during the run; the answers are those of its rows "
-                    "as they were when they were read"
-                )
-            return result
-        finally:
-            output.close()
+    with ExitStack() as stack:
+        guard = guard or stack.enter_context(SignalGuard())
+        with guard.hold():  # so that no file is left that nobody knows of
+            output = OutputFile.claim(
+                config.output,
+                overwrite=config.overwrite,
+                resume=config.resume,
+                input_name=config.input,
+            )
+            stack.enter_context(output)
+            ward = JobWard(output, config.stall_timeout)
+            guard.look_after(ward)
+        if config.ordered and not output.is_regular:
+            raise UsageError("--ordered sorts the output at the end; name a file with -o")
+        if config.resume and not output.is_regular:
+            raise UsageError("--resume goes on with a file; name it with -o")
+        stamp = file_stamp(config.input)
+        with open_rows(config.input, config.max_line_bytes) as source:
+            prepared = prepare(config, source, listener, open_model or _open_local)
+            result = _Job(config, listener, guard, ward, prepared).run(output)
+        if file_stamp(config.input) != stamp:
+            listener.on_warning(
+                f"{config.input} was changed during the run; the answers are those of its rows "
+                "as they were when they were read"
+            )
+        return result
 
 
 def _open_local(
@@ -93,12 +100,19 @@ class _Job:
     """The second half of a job: all is checked, the rows are to be answered."""
 
     def __init__(
-        self, config: JobConfig, listener: JobListener, guard: SignalGuard, prepared: Prepared
+        self,
+        config: JobConfig,
+        listener: JobListener,
+        guard: SignalGuard,
+        ward: JobWard,
+        prepared: Prepared,
     ) -> None:
         self._config = config
         self._listener = listener
         self._guard = guard
+        self._ward = ward
         self._prepared = prepared
+        self._files = SideFiles(config, listener)
         self._tally = Tally(total=0)
         self._waiting: dict[int, JobRow] = {}  # rows that the engine was asked, by index
         self._finished = FinishedRows()  # by an earlier run
@@ -109,36 +123,65 @@ class _Job:
         if self._config.resume:
             self._finished = self._go_on(output, manifest)
         self._count(prepared.rows)
+        self._warn_of_little_space(output)
         writer = RowWriter(output, ordered=self._config.ordered, hold=self._guard.hold)
         run = self._start(writer)
         try:
             with self._guard.hold():
                 writer.begin(self._finished)
-                self._write_manifest(manifest, JobStatus.RUNNING)
+                self._files.write_manifest(manifest, JobStatus.RUNNING, self._tally)
+                self._ward.begin(lambda: self._leave(writer, manifest))
             engine_report = self._answer(writer, run)
             self._tally.check()
             manifest = replace(manifest, input=prepared.source())
             self._listener.on_phase(Phase.FINISH)
-            writer.finish()
+            writer.finish(self._tally.num_rows)
+            report = self._report(engine_report)
+            snapshot = None if run is None else run.snapshot()
+            with self._guard.hold():
+                self._files.write_report(report)
+                self._files.write_snapshot(snapshot)
+                self._files.write_manifest(manifest, JobStatus.FINISHED, self._tally)
         except BaseException as error:
+            self._explain(error, writer)
             interrupted = isinstance(error, JobInterrupted | KeyboardInterrupt)
             status = JobStatus.INTERRUPTED if interrupted else JobStatus.FAILED
-            done = self._tally.ok + self._tally.failed + self._tally.skipped
-            rest = "; the same command with --resume does the rest" if output.is_regular else ""
-            error.add_note(f"{done:,} of {self._tally.total:,} rows are written and whole{rest}")
-            with suppress(OutputError), self._guard.hold():  # the first error is the one to tell
-                writer.sync()
-                self._write_manifest(manifest, status)
+            with self._guard.hold():
+                self._save(writer, manifest, status)
             raise
-        report = self._report(engine_report)
-        snapshot = None if run is None else run.snapshot()
-        with self._guard.hold():
-            self._write_report(report)
-            self._write_snapshot(snapshot)
-            self._write_manifest(manifest, JobStatus.FINISHED)
         num_failed = self._tally.failed + self._finished.num_failed
         paths = self._config.report_path, self._config.manifest_path
         return JobResult(report, num_failed, *paths, snapshot)
+
+    def _explain(self, error: BaseException, writer: RowWriter) -> None:
+        """Add to `error` what it has left, and what to do."""
+        if isinstance(error, EngineStalled):
+            error.add_note(self._files.write_state(error.state))
+        error.add_note(self._so_far(writer))
+        if isinstance(error, OutputError):
+            left = self._tally.total - self._tally.num_rows
+            missing = missing_space(error, writer.num_bytes, self._tally.num_rows, left)
+            if missing:
+                error.add_note(missing)
+
+    def _so_far(self, writer: RowWriter) -> str:
+        """Return how far the job came, and how the rest is done."""
+        rows, rest = self._tally, ""
+        if writer.is_resumable:
+            instead = " in place of --overwrite" if self._config.overwrite else ""
+            rest = f"; the same command with --resume{instead} does the rest"
+        return f"{rows.num_rows:,} of {rows.total:,} rows are written and whole{rest}"
+
+    def _leave(self, writer: RowWriter, manifest: Manifest) -> str:
+        """Save what there is, from another thread than the job's: the process is about to end."""
+        self._save(writer, manifest, JobStatus.INTERRUPTED)
+        return self._so_far(writer)
+
+    def _save(self, writer: RowWriter, manifest: Manifest, status: JobStatus) -> None:
+        with suppress(OutputError):  # the first error is the one to tell
+            writer.sync()
+        with suppress(OutputError):
+            self._files.write_manifest(manifest, status, self._tally)
 
     def _go_on(self, output: OutputFile, manifest: Manifest) -> FinishedRows:
         """Return what an earlier run of the same job has left; with `retry_errors` its failed rows
@@ -152,7 +195,8 @@ class _Job:
         manifest.check_same_job(path)
         if self._config.retry_errors and finished.num_failed:
             kept = [(row.offset, row.num_bytes) for row in finished.answered()]
-            output.rewrite(output.read(*span) for span in kept)
+            with self._guard.hold():
+                output.rewrite(output.read(*span) for span in kept)
             finished = FinishedRows.read(output.path)
         return finished
 
@@ -173,10 +217,14 @@ class _Job:
         engine.warm_up()
         self._listener.on_phase(Phase.PLAN)
         windows = None if more is None else self._ask_more(more, writer)
-        listener = self._listener
-        return engine.start(
-            requests, listener.on_step, windows, self._finished.rows, listener.on_warning
-        )
+
+        def on_step(record: StepRecord) -> None:
+            self._ward.step()
+            writer.sync_if_due()
+            self._listener.on_step(record)
+
+        warn = self._listener.on_warning
+        return engine.start(requests, on_step, windows, self._finished.rows, warn)
 
     def _ask(self, rows: Iterable[JobRow]) -> list[Request]:
         """Return the requests of the rows that have one; answers that are not there are awaited."""
@@ -190,6 +238,7 @@ class _Job:
     ) -> Iterator[list[Request]]:
         """Yield the requests of one window after the other, while the engine runs."""
         for rows in windows:
+            self._ward.step()
             self._count(rows)
             self._write_failed(rows, writer)
             yield self._ask(rows)
@@ -198,8 +247,10 @@ class _Job:
         """Write every row: first those that cannot be asked, then the answers as they come."""
         self._listener.on_phase(Phase.RUN)
         self._write_failed(self._prepared.rows, writer)
+        self._prepared = replace(self._prepared, rows=())  # those that are answered can go now
         if run is None:
             return empty_engine_report()
+        self._ward.run(lambda: self._files.write_state(run.state()))
         warned = False
         for completion in run:
             row = _asked(self._waiting, completion)
@@ -208,18 +259,28 @@ class _Job:
                 self._listener.on_warning(
                     f"row {row.id!r}, {row.unit} {row.line}, cannot be answered: {completion.error}"
                 )
-            writer.write(answered_row(row, completion))
-            self._tally.note_completion(row, completion)
+            with self._guard.hold():  # written and counted, or neither
+                writer.write(answered_row(row, completion))
+                self._tally.note_completion(row, completion)
             self._listener.on_tally(self._tally)
+        self._ward.rest()
         return run.report()
 
     def _write_failed(self, rows: Iterable[JobRow], writer: RowWriter) -> None:
         """Write the rows that cannot be asked."""
         for row in rows:
             if row.error is not None and row.index not in self._finished.rows:
-                writer.write(failed_row(row, row.error))
-                self._tally.note_failed(row, row.error)
+                with self._guard.hold():
+                    writer.write(failed_row(row, row.error))
+                    self._tally.note_failed(row, row.error)
                 self._listener.on_tally(self._tally)
+
+    def _warn_of_little_space(self, output: OutputFile) -> None:
+        finished = self._finished.rows
+        rows = [row for row in self._prepared.rows if row.index not in finished]
+        warning = space_warning(output, rows, ordered=self._config.ordered)
+        if warning is not None:
+            self._listener.on_warning(warning)
 
     def _report(self, engine_report: dict[str, Any]) -> dict[str, Any]:
         config = self._config
@@ -229,32 +290,6 @@ class _Job:
             template_advice=check_sharing(config, engine_report, self._prepared.model.tokenizer),
             ignore_eos=config.sampling.ignore_eos,
         )
-
-    def _write_report(self, report: dict[str, Any]) -> None:
-        path = self._config.report_path
-        if path is not None:
-            _write(path, report)
-
-    def _write_snapshot(self, snapshot: Snapshot | None) -> None:
-        """Write where every block was; a view of what is done, so a failure costs only that."""
-        path = self._config.snapshot_path
-        if path is None:
-            return
-        try:
-            if snapshot is None:
-                path.unlink(missing_ok=True)  # of another run
-            else:
-                replace_file(path, [snapshot.to_bytes()])
-        except OSError as error:
-            self._listener.on_warning(
-                f"{path} cannot be written ({error.strerror}): inspect-cache will have no blocks "
-                "to show of this run"
-            )
-
-    def _write_manifest(self, manifest: Manifest, status: JobStatus) -> None:
-        path = self._config.manifest_path
-        if path is not None:
-            _write(path, manifest.to_json(status, self._tally.rows()))
 
 
 def _asked(waiting: dict[int, JobRow], completion: Completion) -> JobRow:
@@ -270,10 +305,3 @@ def _asked(waiting: dict[int, JobRow], completion: Completion) -> JobRow:
             f"{completion.request.params.n}; please report this"
         )
     return row
-
-
-def _write(path: Path, value: dict[str, Any]) -> None:
-    try:
-        replace_json(path, value)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written ({error.strerror})", error) from error

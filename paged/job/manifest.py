@@ -37,6 +37,7 @@ _NOT_DECIDING = frozenset(
         "resume",
         "retry_errors",
         "ordered",
+        "strict",
     }
 )
 
@@ -140,6 +141,8 @@ class Manifest:
             "resume": config.resume,
             "retry_errors": config.retry_errors,
             "ordered": config.ordered,
+            "on_overlong": config.on_overlong.value,
+            "strict": config.strict,
         }
         return {
             name: {

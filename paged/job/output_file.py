@@ -3,22 +3,35 @@
 import errno
 import fcntl
 import os
+import select
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 
-from pagedrun.paged.atomic import PRIVATE_MODE, replace_file, sync_folder
+from pagedrun.paged.atomic import PRIVATE_MODE, remove_leftovers, replace_file, sync_folder
 from pagedrun.paged.errors import PagedrunError, UsageError
 from pagedrun.paged.job.reader import STDIN
 
 STDOUT = "-"
 STDOUT_DESCRIPTOR = 1
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+_WAYS_OUT = {
+    errno.ENOSPC: "make room on its disk",
+    errno.EDQUOT: "make room, or have the quota raised",
+    errno.EIO: "the disk may be failing: look at the system's log",
+    errno.EROFS: "its disk is mounted read-only",
+    errno.EBADF: "name a file with -o if it is closed",
+}
 _UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class OutputError(PagedrunError):
-    """The output cannot be written any more. What is in it is whole; other rows are not done."""
+    """The output cannot be written any more. What is in it is whole; other rows are not done.
+
+    `errno` is the operating system's number for the reason.
+    """
 
     def __init__(self, message: str, reason: OSError) -> None:
         super().__init__(message)
@@ -67,6 +80,26 @@ class OutputFile:
             raise
         return cls(path, descriptor, created=mode is None)
 
+    def __enter__(self) -> "OutputFile":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except OutputError:
+            if error is None:
+                raise  # else that one is to be told
+
+    @property
+    def num_bytes(self) -> int:
+        """Where the next append goes."""
+        return self._num_bytes
+
     @property
     def is_regular(self) -> bool:
         """Whether this is a file on disk, not a device or standard output."""
@@ -79,7 +112,9 @@ class OutputFile:
         if self._is_regular:
             try:
                 os.ftruncate(self._descriptor, keep)
-                sync_folder(Path(os.path.realpath(self.path)).parent)
+                path = Path(os.path.realpath(self.path))
+                remove_leftovers(path)
+                sync_folder(path.parent)
             except OSError as error:
                 raise self._error(error) from error
 
@@ -94,9 +129,10 @@ class OutputFile:
             descriptor = os.open(path, _FLAGS)
         except OSError as error:
             raise self._error(error) from error
+        old, self._descriptor = self._descriptor, descriptor
+        with suppress(OSError):  # nobody needs that file any more
+            os.close(old)
         _lock(path, descriptor)
-        os.close(self._descriptor)
-        self._descriptor = descriptor
 
     def append(self, data: bytes) -> int:
         """Append `data` whole or not at all; return the offset where it begins.
@@ -107,12 +143,28 @@ class OutputFile:
         done = 0
         try:
             while done < len(data):  # one write, but a full disk or a pipe may take only a part
-                done += os.write(self._descriptor, data[done:] if done else data)
+                done += self._write(data[done:] if done else data)
         except OSError as error:
             self._cut(offset)
             raise self._error(error) from error
         self._num_bytes += len(data)
         return offset
+
+    def check(self) -> None:
+        """Raise `OutputError` if the file is not as long as what was appended to it."""
+        if not self._is_regular:
+            return
+        try:
+            size = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise self._error(error) from error
+        if size != self._num_bytes:
+            reason = OSError(errno.EIO, f"{size:,} bytes instead of {self._num_bytes:,}")
+            raise OutputError(
+                f"{self.path} was changed by another program while it was written "
+                f"({reason.strerror})",
+                reason,
+            )
 
     def read(self, offset: int, num_bytes: int) -> bytes:
         """Return bytes that were appended before."""
@@ -131,12 +183,20 @@ class OutputFile:
         if self.path == STDOUT or self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
-        if self._created:
-            Path(self.path).unlink(missing_ok=True)
         try:
+            if self._created:
+                Path(self.path).unlink(missing_ok=True)
             os.close(descriptor)  # releases the lock too
         except OSError as error:
             raise self._error(error) from error
+
+    def _write(self, data: bytes) -> int:
+        """Write a part of `data`, at least one byte; wait for a pipe that is full."""
+        while True:
+            try:
+                return os.write(self._descriptor, data)
+            except BlockingIOError:  # somebody has set it so
+                select.select([], [self._descriptor], [])
 
     def _cut(self, length: int) -> None:
         if self._is_regular:
@@ -147,11 +207,9 @@ class OutputFile:
 
     def _error(self, error: OSError) -> OutputError:
         name = "standard output" if self.path == STDOUT else self.path
-        return OutputError(
-            f"{name} cannot be written any further ({error.strerror}); the rows in it are whole, "
-            "the others are not done",
-            error,
-        )
+        way_out = _WAYS_OUT.get(error.errno or 0, "find out why, or write to another disk")
+        reason = f"{error.strerror}; {way_out}"
+        return OutputError(f"{name} cannot be written any further ({reason})", error)
 
 
 def _mode(path: str) -> int | None:

@@ -17,7 +17,11 @@ def answered_row(row: JobRow, completion: Completion) -> dict[str, Any]:
     if completion.error is not None:
         return failed_row(row, completion.error, BROKEN)
     if row.call is not None:
-        return answered_call(row.call, row.index, row.num_prompt_tokens, completion)
+        answer = answered_call(row.call, row.index, row.num_prompt_tokens, completion)
+        usage = answer["response"]["body"]["usage"]
+        usage["truncated_tokens"] = row.num_truncated_tokens
+        usage["max_tokens_clamped"] = row.clamped
+        return answer
     first = completion.outputs[0]
     result = _common(row)
     result["text"] = first.text
@@ -52,6 +56,8 @@ def _common(row: JobRow) -> dict[str, Any]:
             "prompt_tokens": row.num_prompt_tokens,
             "cached_tokens": 0,
             "completion_tokens": 0,
+            "truncated_tokens": row.num_truncated_tokens,
+            "max_tokens_clamped": row.clamped,
         },
         "input": row.input,
         "error": None,

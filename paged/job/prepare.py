@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.job.config import JobConfig
@@ -12,11 +13,11 @@ from pagedrun.paged.job.interfaces import ModelOpener, ModelShape, OpenModel
 from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.output_file import STDOUT
 from pagedrun.paged.job.prompts import PromptBuilder
-from pagedrun.paged.job.reader import STDIN
+from pagedrun.paged.job.reader import STDIN, is_repeatable, open_rows
 from pagedrun.paged.job.requests import JobRow, Limits, RequestBuilder
 from pagedrun.paged.job.row import Row
 from pagedrun.paged.job.unique_ids import UniqueIds
-from pagedrun.paged.job.windows import RowWindows
+from pagedrun.paged.job.windows import RowWindows, refused_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,11 @@ class Prepared:
 def prepare(
     config: JobConfig, source: RowSource, listener: JobListener, open_model: ModelOpener
 ) -> Prepared:
-    """Read and encode the first window. Raises `UsageError` for what concerns all rows."""
+    """Read and encode the first window. Raises `UsageError` for what concerns all rows.
+
+    With `strict`, that is any row that cannot be asked: all rows are looked at before anything is
+    loaded, where the input can be read twice.
+    """
     listener.on_phase(Phase.READ)
     windows = RowWindows(source, config)
     ids = UniqueIds(config.input)
@@ -47,13 +52,14 @@ def prepare(
     folder = config.tokenizer or config.engine.model
     model = open_model(config.engine, folder, config.chat_template)
     max_model_len = _max_model_len(config, model.config)
-    limits = Limits(max_model_len, model.config.vocab_size)
+    limits = Limits(max_model_len, model.config.vocab_size, config.on_overlong)
     _check_stop_token_ids(config, limits)
     prompts = PromptBuilder(config.prompts, config.sampling, model.tokenizer)
     builder = RequestBuilder(prompts, model.tokenizer, limits)
 
     def encode(window: Iterable[Row]) -> list[JobRow]:
-        job_rows = list(builder.build(window))
+        built = builder.build(window)
+        job_rows = list(_refuse_bad(built, config) if config.strict else built)
         _warn(job_rows, max_model_len, listener)
         return job_rows
 
@@ -63,6 +69,8 @@ def prepare(
 
     first = encode(rows)
     more = None if windows.is_last else read_more()
+    if config.strict and more is not None and is_repeatable(config.input):
+        _refuse_bad_beyond(len(first), config, builder)
     return Prepared(model, first, more, windows.digest, max_model_len)
 
 
@@ -99,6 +107,22 @@ def _check_stop_token_ids(config: JobConfig, limits: Limits) -> None:
             )
 
 
+def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:
+    """Yield rows; raise `UsageError` at the first one that cannot be asked."""
+    for row in rows:
+        if row.error is not None:
+            raise refused_row(config.input, row.unit, row.line, row.error)
+        yield row
+
+
+def _refuse_bad_beyond(num_rows: int, config: JobConfig, builder: RequestBuilder) -> None:
+    """Look at the rows after the first `num_rows`, in a second reading of the input."""
+    with open_rows(config.input, config.max_line_bytes) as source:
+        rows = islice(iter(source), num_rows, config.limit)
+        for _ in _refuse_bad(builder.build(rows), config):
+            pass
+
+
 def _warn(rows: Sequence[JobRow], max_model_len: int, listener: JobListener) -> None:
     refused = [row for row in rows if row.error is not None]
     if refused:
@@ -106,6 +130,11 @@ def _warn(rows: Sequence[JobRow], max_model_len: int, listener: JobListener) -> 
         listener.on_warning(
             f"{len(refused)} of {len(rows)} rows cannot be asked; "
             f"the first is {first.unit} {first.line}: {first.error}"
+        )
+    num_cut = sum(row.num_truncated_tokens > 0 for row in rows)
+    if num_cut:
+        listener.on_warning(
+            f"the prompts of {num_cut} rows were cut to fit max_model_len {max_model_len}"
         )
     num_clamped = sum(row.clamped for row in rows)
     if num_clamped:

@@ -8,6 +8,7 @@ from typing import Any
 from pagedrun.paged.errors import RowError
 from pagedrun.paged.job.batch_call import BatchCall
 from pagedrun.paged.job.interfaces import TokenizerLike
+from pagedrun.paged.job.overlong import Overlong
 from pagedrun.paged.job.prompts import Prompt, PromptBuilder
 from pagedrun.paged.job.row import LINE, Row, at_line
 from pagedrun.paged.request import Request
@@ -20,10 +21,14 @@ MAX_CHARS_PER_TOKEN = 256
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the model allows: context in tokens, and the number of token ids."""
+    """What the model allows: context in tokens, and the number of token ids.
+
+    `on_overlong` says what becomes of a prompt that is too long for it.
+    """
 
     max_model_len: int
     vocab_size: int
+    on_overlong: Overlong = Overlong.ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class JobRow:
     unit: str = LINE  # what `line` counts
     call: BatchCall | None = None
     clamped: bool = False  # max_tokens was cut to the room that the prompt leaves
+    num_truncated_tokens: int = 0  # of the prompt, dropped because it was too long
 
 
 class RequestBuilder:
@@ -112,15 +118,19 @@ class RequestBuilder:
     ) -> JobRow:
         outcome: Request | RowError
         clamped = False
+        num_tokens = 0 if isinstance(ids, RowError) else len(ids)
         if isinstance(prompt, RowError):
             outcome = prompt
         elif isinstance(ids, RowError):
             outcome = ids
         else:
+            limits = self._limits
+            ids = limits.on_overlong.cut(ids, limits.max_model_len, prompt.params.max_tokens)
             asked = Request(row.index, ids, prompt.params)
             outcome = self._fitted(asked)
             clamped = outcome is not asked and isinstance(outcome, Request)
         expected = row.columns.get("expected")
+        num_kept = 0 if isinstance(ids, RowError) else len(ids)
         return JobRow(
             index=row.index,
             line=row.line,
@@ -129,10 +139,11 @@ class RequestBuilder:
             expected=expected if isinstance(expected, str) else None,
             request=outcome if isinstance(outcome, Request) else None,
             error=at_line(outcome, row.line) if isinstance(outcome, RowError) else None,
-            num_prompt_tokens=0 if isinstance(ids, RowError) else len(ids),
+            num_prompt_tokens=num_kept,
             unit=row.unit,
             call=BatchCall.of(row.columns),
             clamped=clamped,
+            num_truncated_tokens=num_tokens - num_kept,
         )
 
     def _fitted(self, asked: Request) -> Request | RowError:

@@ -7,15 +7,14 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from pagedrun.paged.job.watchdog import SIGNALS, Ward, Watchdog, exit_status_of, stopped_by
 
 
 class JobInterrupted(BaseException):
     """The user or the system asked the job to stop; not an `Exception`, so nothing swallows it."""
 
     def __init__(self, signum: int) -> None:
-        self.signal_name = signal.Signals(signum).name
-        super().__init__(f"stopped by {self.signal_name}")
+        super().__init__(stopped_by(signum))
         self.signum = signum
 
 
@@ -24,16 +23,25 @@ class SignalGuard:
 
     The signal waits while `hold()` is active. A second one kills the process at once. Outside the
     main thread, where Python delivers no signals, entering changes nothing.
+
+    With a `watchdog` the guard is that of the whole process. A signal ends it on the spot while
+    nothing is written that could be lost: what is raised in the middle of an import or a compiler
+    is often swallowed there. And the watchdog ends it if the main thread does not come to it, in a
+    long native call for example.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watchdog: Watchdog | None = None) -> None:
+        self.interruption: JobInterrupted | None = None  # raised, or about to be
+        self._watchdog = watchdog
         self._previous: dict[signal.Signals, Any] = {}
         self._num_holds = 0
-        self._pending: int | None = None
+        self._pending: JobInterrupted | None = None
 
     def __enter__(self) -> "SignalGuard":
         if threading.current_thread() is threading.main_thread():
-            for each in _SIGNALS:
+            if self._watchdog is not None:
+                self._watchdog.start()
+            for each in SIGNALS:
                 if signal.getsignal(each) is not signal.SIG_IGN:  # as nohup sets it
                     self._previous[each] = signal.signal(each, self._on_signal)
         return self
@@ -47,6 +55,8 @@ class SignalGuard:
         for each, handler in self._previous.items():
             signal.signal(each, handler)
         self._previous.clear()
+        if self._watchdog is not None:
+            self._watchdog.stop()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -57,18 +67,29 @@ class SignalGuard:
         finally:
             self._num_holds -= 1
             if self._num_holds == 0 and self._pending is not None:
-                signum, self._pending = self._pending, None
-                raise JobInterrupted(signum)
+                pending, self._pending = self._pending, None
+                self._stop(pending)
+
+    def look_after(self, ward: Ward) -> None:
+        """Let the watchdog, if there is one, look after `ward` from now on."""
+        if self._watchdog is not None:
+            self._watchdog.look_after(ward)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         for each in self._previous:
             signal.signal(each, signal.SIG_DFL)
+        self.interruption = JobInterrupted(signum)
         if self._num_holds:
-            self._pending = signum
+            self._pending = self.interruption
         else:
-            raise JobInterrupted(signum)
+            self._stop(self.interruption)
+
+    def _stop(self, interruption: JobInterrupted) -> None:
+        if self._watchdog is not None and not self._watchdog.has_something_to_lose:
+            self._watchdog.end_stopped(interruption.signum)
+        raise interruption
 
 
 def exit_status(interruption: JobInterrupted) -> int:
     """Return what shells expect of a process that a signal ended."""
-    return 128 + interruption.signum
+    return exit_status_of(interruption.signum)

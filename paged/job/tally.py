@@ -41,11 +41,16 @@ class Tally:
 
     def check(self) -> None:
         """Raise `EngineError` unless every row was counted once."""
-        done = self.ok + self.failed + self.skipped
-        if done != self.total:
+        if self.num_rows != self.total:
             raise EngineError(
-                f"{self.total} rows were read but {done} are accounted for; please report this"
+                f"{self.total} rows were read but {self.num_rows} are accounted for; please "
+                "report this"
             )
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that stand in the output by now, those of an earlier run included."""
+        return self.ok + self.failed + self.skipped
 
     def rows(self) -> dict[str, int]:
         """Return the `rows` object of report and manifest."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from pagedrun.paged.errors import UsageError
+from pagedrun.paged.errors import RowError, UsageError
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.input_digest import InputDigest
 from pagedrun.paged.job.inputs.row_source import RowSource
@@ -18,13 +18,14 @@ WINDOW_BYTES = 2**28
 class RowWindows:
     """Reads one window after the other; `is_last` says whether there is another one.
 
-    Raises `UsageError` if the source cannot be read.
+    Raises `UsageError` if the source cannot be read, and for a bad row of a `strict` job.
     """
 
     def __init__(self, source: RowSource, config: JobConfig) -> None:
         self._config = config
         self._source = source
-        self._rows = islice(iter(source), config.limit)
+        rows = islice(iter(source), config.limit)
+        self._rows = self._refuse_bad(rows) if config.strict else rows
         self._ahead: Row | None = None
         self._num_read = 0
         self._digest: InputDigest | None = None
@@ -64,7 +65,21 @@ class RowWindows:
             yield row
         self._finish()
 
+    def _refuse_bad(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            if row.error is not None:
+                raise refused_row(self._config.input, row.unit, row.line, row.error)
+            yield row
+
     def _finish(self) -> None:
         was_cut = self._num_read == self._config.limit
         whole = not was_cut or self._source.drain()
         self._digest = self._source.digest(whole=whole)
+
+
+def refused_row(name: str, unit: str, line: int, error: RowError) -> UsageError:
+    """Return the refusal of a whole input because of one row, as `strict` asks for."""
+    return UsageError(
+        f"{name}, {unit} {line}: {error} ({error.code}); --strict refuses the whole input for it, "
+        "without it the row gets an error for an answer"
+    )

@@ -46,6 +46,7 @@ FLAGS = """
 --overwrite --resume --retry-errors --ordered --progress --report --kv-cache-dtype
 --gpu-memory-utilization --enforce-eager --reproducible --recipe --generation-config
 --no-ordered --no-ignore-eos --no-reproducible --no-enforce-eager
+--strict --on-overlong --stall-timeout
 --prefix-store --prefix-store-bytes
 --json --quiet --html
 """
@@ -71,7 +72,7 @@ def run(
     """Run the command with a job that does what it is told; return status, stdout and stderr."""
 
     def run_command(job: RunJob | BaseException | None, *args: str) -> tuple[int, str, str]:
-        def run_job(config: JobConfig, listener: JobListener) -> JobResult:
+        def run_job(config: JobConfig, listener: JobListener, **more: object) -> JobResult:
             if isinstance(job, BaseException):
                 raise job
             return result_with(0) if job is None else job(config, listener)

@@ -97,7 +97,7 @@ def test_what_a_recipe_turns_on_a_flag_turns_off(
     """Through the real command line: `--no-NAME` has to be a flag."""
     seen: list[JobConfig] = []
 
-    def run_job(config: JobConfig, listener: object) -> JobResult:
+    def run_job(config: JobConfig, listener: object, **more: object) -> JobResult:
         seen.append(config)
         raise UsageError("seen")
 

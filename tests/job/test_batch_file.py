@@ -182,6 +182,8 @@ def test_a_chat_is_answered_with_a_message() -> None:
         "completion_tokens": 2,
         "total_tokens": 3,
         "prompt_tokens_details": {"cached_tokens": 1},
+        "truncated_tokens": 0,
+        "max_tokens_clamped": False,
     }
 
 

@@ -45,6 +45,16 @@ class TestClaim:
         claim(out).close()
         assert not out.exists()
 
+    def test_what_a_killed_run_left_beside_it_is_removed(self, out: Path) -> None:
+        mine = [f".out.jsonl{suffix}.{'0a' * 8}.tmp" for suffix in ("", ".run.json")]
+        others = [f".other.jsonl.{'0a' * 8}.tmp", f".out.jsonl.b.{'0a' * 8}.tmp", ".out.jsonl.tmp"]
+        for name in mine + others:
+            (out.parent / name).touch()
+        output = claim(out)
+        output.begin()
+        output.close()
+        assert {path.name for path in out.parent.iterdir()} == {"out.jsonl", *others}
+
     def test_an_existing_file_is_refused_and_untouched(self, out: Path) -> None:
         out.write_text("precious")
         with pytest.raises(UsageError, match="exists; pass --resume to go on with it, --overwrite"):
@@ -120,7 +130,7 @@ class TestRowWriter:
         texts = ["é\u2028\x85", "line\nbreak", "\x1b[2J\u202e", "half \ud800"]
         for index, text in enumerate(texts):
             writer.write({"index": index, "text": text})
-        writer.finish()
+        writer.finish(4)
         output.close()
         lines = out.read_bytes().decode("utf-8").split("\n")
         assert len(lines) == 5
@@ -147,7 +157,7 @@ class TestRowWriter:
         )
         writer = begun(claim(out))
         writer.write({"index": 0, "text": "abc"})
-        writer.finish()
+        writer.finish(1)
         assert rows_in(out) == [{"index": 0, "text": "abc"}]
 
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
@@ -192,7 +202,7 @@ class TestRowWriter:
             now[0] = moment
             writer.write({"index": 0})
         assert synced == [1.0, 2.5]
-        writer.finish()
+        writer.finish(5)
         assert len(synced) == 3
 
     def test_a_failing_fsync_is_an_output_error(
@@ -205,7 +215,7 @@ class TestRowWriter:
 
         monkeypatch.setattr("pagedrun.paged.job.output_file.os.fsync", fail)
         with pytest.raises(OutputError):
-            writer.finish()
+            writer.finish(0)
 
     def test_ordered_sorts_by_index_and_keeps_the_bytes(self, out: Path) -> None:
         output = claim(out)
@@ -213,7 +223,7 @@ class TestRowWriter:
         for index in (2, 10, 0, 1):
             writer.write({"index": index, "text": "é" * index})
         before = sorted(out.read_bytes().splitlines(), key=lambda line: json.loads(line)["index"])
-        writer.finish()
+        writer.finish(4)
         output.close()
         assert out.read_bytes().splitlines() == before
         assert [path.name for path in out.parent.iterdir()] == ["out.jsonl"]
@@ -230,6 +240,6 @@ class TestRowWriter:
 
         monkeypatch.setattr("pagedrun.paged.atomic.os.replace", fail)
         with pytest.raises(OutputError, match="in the order in which they finished"):
-            writer.finish()
+            writer.finish(2)
         assert rows_in(out) == [{"index": 1}, {"index": 0}]
         assert [path.name for path in out.parent.iterdir()] == ["out.jsonl"]

@@ -7,117 +7,26 @@ import json
 import os
 import signal
 import stat
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pagedrun.paged.block_pool import BlockPool
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, ModelError, RowError, UsageError
-from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.interfaces import ModelOpener
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.listener import Phase, SilentListener
 from pagedrun.paged.job.output_file import OutputError
 from pagedrun.paged.job.report_file import empty_engine_report
 from pagedrun.paged.job.signals import JobInterrupted
 from pagedrun.paged.job.tally import Tally
-from pagedrun.paged.report.recorder import Recorder
-from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.paged.report.timeline import StepRecord
-from pagedrun.paged.request import Completion, FinishReason, Request, SampleOutput
+from pagedrun.paged.request import Completion, Request
 from pagedrun.paged.sampling import SamplingParams
-from pagedrun.paged.stays import Stays
+from tests.job.scripted_model import Answer, ScriptedModel, ScriptedRun, config_for, echo
 
-Answer = Callable[[Request], Completion]
 OUTPUT_KEYS = ["index", "id", "text", "finish_reason", "outputs", "usage", "input", "error"]
-
-
-def echo(request: Request) -> Completion:
-    """Answer with the prompt's letters, one output for each asked."""
-    text = "".join(chr(token_id) for token_id in request.prompt_token_ids)
-    outputs = tuple(
-        SampleOutput(index, f"{text}!", (1, 2), FinishReason.STOP, "!")
-        for index in range(request.params.n)
-    )
-    return Completion(request, outputs, num_cached_tokens=1)
-
-
-class ScriptedRun:
-    """Answers in reverse order, one step each."""
-
-    def __init__(
-        self,
-        requests: Sequence[Request],
-        answer: Answer,
-        on_step: Callable[[StepRecord], None] | None,
-        more: Iterable[Sequence[Request]] | None = None,
-    ) -> None:
-        self._requests = requests
-        self._more = more
-        self._answer = answer
-        self._on_step = on_step
-
-    def __iter__(self) -> Iterator[Completion]:
-        for number, request in enumerate(reversed(self._requests)):
-            yield self._answer(request)
-            if self._on_step is not None:
-                total = len(self._requests)
-                self._on_step(StepRecord(0.1, number, 1, 0, 8, 1, 0, 0, 1, number, total, *[0] * 4))
-
-        for window in self._more or ():
-            for request in window:
-                yield self._answer(request)
-
-    def report(self) -> dict[str, Any]:
-        report = empty_engine_report()
-        return {**report, "tokens": {**report["tokens"], "prompt": 7}}
-
-    def snapshot(self) -> Snapshot:
-        return Recorder(BlockPool(2, 16), Stays()).snapshot(bytes_per_token=8)
-
-
-class ScriptedModel:
-    """Letters are tokens. Counts how often its weights are read."""
-
-    vocab_size = 200
-    max_position_embeddings = 64
-
-    def __init__(self, answer: Answer = echo) -> None:
-        self.answer = answer
-        self.num_loads = 0
-        self.config = self
-        self.tokenizer = self
-
-    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
-        return [[ord(letter) % 200 for letter in text] for text in texts]
-
-    def render_chat(self, messages: list[dict[str, Any]]) -> str:
-        return "".join(message["content"] for message in messages)
-
-    def load_engine(self) -> "ScriptedModel":
-        self.num_loads += 1
-        return self
-
-    def warm_up(self) -> None:
-        pass
-
-    def start(
-        self,
-        requests: Sequence[Request],
-        on_step: Callable[[StepRecord], None] | None = None,
-        more: Iterable[Sequence[Request]] | None = None,
-        done: Container[int] = frozenset(),
-        warn: Callable[[str], None] | None = None,
-    ) -> ScriptedRun:
-        return ScriptedRun(
-            [each for each in requests if each.index not in done], self.answer, on_step, more
-        )
-
-    def open(self) -> ModelOpener:
-        return lambda engine_config, tokenizer_folder, chat_template: self
 
 
 class Heard(SilentListener):
@@ -147,20 +56,6 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     return tmp_path
-
-
-def config_for(place: Path, rows: Sequence[Any] = (), **changes: Any) -> JobConfig:
-    source = place / "in.jsonl"
-    if not source.exists():
-        lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
-        source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    settings: dict[str, Any] = {
-        "input": str(source),
-        "output": str(place / "out.jsonl"),
-        "engine": EngineConfig(model=place / "model"),
-        "sampling": SamplingParams(max_tokens=4),
-    }
-    return JobConfig(**{**settings, **changes})
 
 
 def run(
@@ -199,7 +94,13 @@ class TestRows:
             "text": "hi!",
             "finish_reason": "stop",
             "outputs": [output, {**output, "index": 1}],
-            "usage": {"prompt_tokens": 2, "cached_tokens": 1, "completion_tokens": 4},
+            "usage": {
+                "prompt_tokens": 2,
+                "cached_tokens": 1,
+                "completion_tokens": 4,
+                "truncated_tokens": 0,
+                "max_tokens_clamped": False,
+            },
             "input": {"keep": [1]},
             "error": None,
         }

@@ -1,0 +1,140 @@
+"""Watchdog: a thread that ends the process where the main thread cannot.
+
+Python's signal handlers run in the main thread, between two of its own instructions: while a
+kernel compiles or a long step computes, a signal waits. The operating system does not: it writes
+each signal into a pipe that this thread reads. And a step that never ends raises nothing at all.
+"""
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NOTHING_WRITTEN = "nothing was written"
+GRACE_SECONDS = 3.0  # for the main thread to stop by itself; what follows takes less than two more
+LEAVE_SECONDS = 1.0  # for rows to reach the disk when the process ends without its main thread
+TICK_SECONDS = 0.5
+LAST_TICK_SECONDS = 0.1  # once a signal has come
+DEFAULT_STALL_TIMEOUT = 3600.0  # seconds; one step of a large model on a slow machine takes long
+STALLED = 1  # the exit status of a run that does not go on
+
+
+class Ward(Protocol):
+    """What the watchdog looks after. Called from its thread; the main thread may be anywhere."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything that a sudden end could lose."""
+
+    def leave(self) -> str:
+        """Make what was done durable, as the process is about to end; return what to tell."""
+
+    def waited(self, seconds: float) -> str | None:
+        """Take note that so much time has passed; return what to tell if it is too much."""
+
+
+class Watchdog:
+    """Ends the process `grace_s` seconds after a signal, at once after a second one.
+
+    `say` gets the sentence that tells why. Time in which the whole process was stopped, by SIGSTOP
+    or with the machine, does not count.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        grace_s: float = GRACE_SECONDS,
+        exit_process: Callable[[int], None] = os._exit,
+    ) -> None:
+        self._say = say
+        self._grace_s = grace_s
+        self._exit = exit_process
+        self._ward: Ward | None = None
+        self._pipe: tuple[int, int] | None = None
+        self._previous_fd = -1
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to watch; call from the main thread."""
+        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._previous_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the watch; call from the main thread."""
+        if self._pipe is None or self._thread is None:
+            return
+        signal.set_wakeup_fd(self._previous_fd)
+        read_end, write_end = self._pipe
+        os.close(write_end)  # the thread reads the end of the pipe
+        self._thread.join()
+        os.close(read_end)
+        self._pipe = self._thread = None
+
+    def look_after(self, ward: Ward) -> None:
+        """Look after `ward` from now on."""
+        self._ward = ward
+
+    @property
+    def has_something_to_lose(self) -> bool:
+        """Whether the process should be given the time to stop by itself."""
+        return self._ward is not None and self._ward.has_begun
+
+    def end_stopped(self, signum: int) -> None:
+        """End the process because of a signal, with what its ward has to tell."""
+        self._end(exit_status_of(signum), stopped_by(signum), NOTHING_WRITTEN)
+
+    def _watch(self) -> None:
+        assert self._pipe is not None
+        poll = select.poll()
+        poll.register(self._pipe[0], select.POLLIN)
+        first: int | None = None
+        waited_s = 0.0
+        while True:
+            tick_s = TICK_SECONDS if first is None else LAST_TICK_SECONDS
+            began = time.monotonic()
+            if poll.poll(tick_s * 1000):
+                arrived = os.read(self._pipe[0], 1)
+                if not arrived:
+                    return
+                if arrived[0] in SIGNALS:
+                    if first is not None:
+                        self._exit(exit_status_of(first))
+                        return
+                    first = arrived[0]
+            passed_s = min(time.monotonic() - began, tick_s)
+            waited_s += passed_s if first is not None else 0.0
+            if first is not None and waited_s >= self._grace_s:
+                self.end_stopped(first)
+                return
+            stalled = self._ward.waited(passed_s) if self._ward is not None else None
+            if stalled is not None and first is None:
+                self._end(STALLED, f"Error: {stalled}", "")
+                return
+
+    def _end(self, status: int, sentence: str, otherwise: str) -> None:
+        """End the process, with what its ward has to tell; `otherwise` if there is none."""
+        told: list[str] = []
+        ward = self._ward
+        if ward is not None:
+            # In a thread of its own, since a disk that does not answer must not keep us.
+            leaving = threading.Thread(target=lambda: told.append(ward.leave()), daemon=True)
+            leaving.start()
+            leaving.join(LEAVE_SECONDS)
+        self._say("; ".join(part for part in [sentence, *(told or [otherwise])] if part))
+        self._exit(status)
+
+
+def stopped_by(signum: int) -> str:
+    """Return the words for a process that a signal ended."""
+    return f"Stopped by {signal.Signals(signum).name}"
+
+
+def exit_status_of(signum: int) -> int:
+    """Return what shells expect of a process that a signal ended."""
+    return 128 + signum

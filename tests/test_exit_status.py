@@ -1,0 +1,264 @@
+"""The table of exit statuses, whole, through the real command: what ended it, and what it told."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tests.command_server import CommandServer
+
+# A native call that no signal ends, unlike `sleep`.
+NATIVE = "0 * len(__import__('hashlib').pbkdf2_hmac('sha256', b'', b'', {rounds}))"
+MANY = 10**9  # minutes of it
+RESUME = "; the same command with --resume does the rest"
+SLOW = """
+import time
+from pagedrun.paged.engine import Engine
+Engine.warm_up = lambda engine: None
+from pagedrun.paged.models.decoder import Decoder
+compute = Decoder.logits
+def logits(*args):
+    time.sleep({seconds})
+    return compute(*args)
+Decoder.logits = logits
+"""
+# So that a test can find a short phase.
+SLOW_PHASE = """
+import time
+from pagedrun.cli.run_figures import RunWatch
+on_phase = RunWatch.on_phase
+def slow(watch, phase):
+    on_phase(watch, phase)
+    for _ in range(100 * (phase.name.lower() == "{phase}")):
+        time.sleep(0.01)
+RunWatch.on_phase = slow
+"""
+
+
+class MakeModel(Protocol):
+    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[CommandServer]:
+    with CommandServer() as running:
+        yield running
+
+
+@pytest.fixture
+def args(make_model: MakeModel, tmp_path: Path) -> list[str]:
+    """A command with ten good rows."""
+    rows = [json.dumps({"prompt": f"row {index}", "max_tokens": 20}) for index in range(10)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    model = str(make_model("qwen3", "status"))
+    flags = ["--max-num-seqs", "2", "--ignore-eos", "--progress", "json"]
+    return ["generate", "rows.jsonl", "--model", model, *flags]
+
+
+def sentence(stderr: str) -> str:
+    """Return the one line that is no progress."""
+    (line,) = [line for line in stderr.splitlines() if not line.startswith("{")]
+    return line
+
+
+def whole_rows(path: Path) -> int:
+    data = path.read_bytes()
+    assert data == b"" or data.endswith(b"\n")
+    return len({json.loads(line)["index"] for line in data.splitlines()})
+
+
+def test_1_a_step_that_does_not_end(server: CommandServer, args: list[str], tmp_path: Path) -> None:
+    before = SLOW.format(seconds=600)
+    began = time.monotonic()
+    status, told = server.run([*args, "--stall-timeout", "1"], tmp_path, before=before)
+    assert time.monotonic() - began < 60
+    assert status == 1
+    assert sentence(told) == (
+        "Error: the engine has not finished a step for 1 seconds; --stall-timeout gives it more "
+        "time; its state is in rows.out.jsonl.state.json; 0 of 10 rows are written and whole"
+        + RESUME
+    )
+    state = json.loads((tmp_path / "rows.out.jsonl.state.json").read_text())
+    assert state["running"] == len(state["sequences"]["running"]) == 2
+    assert all(each["block_table"] for each in state["sequences"]["running"])
+    assert "row 1" not in json.dumps(state)
+
+
+def test_2_refused(server: CommandServer, args: list[str], tmp_path: Path) -> None:
+    (tmp_path / "rows.out.jsonl").write_text("precious")
+    status, told = server.run(args, tmp_path)
+    assert (status, "rows.out.jsonl exists" in sentence(told)) == (2, True)
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n{"prompt": 5}\n')
+    status, told = server.run([*args, "--strict", "--overwrite"], tmp_path)
+    assert status == 2
+    assert sentence(told) == (
+        "Error: rows.jsonl, line 2: prompt must be a string (unsupported_content); --strict "
+        "refuses the whole input for it, without it the row gets an error for an answer"
+    )
+    assert (tmp_path / "rows.out.jsonl").read_text() == "precious"
+
+
+def test_3_some_rows_failed(server: CommandServer, args: list[str], tmp_path: Path) -> None:
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        file.write("\nnot JSON\n")
+    status, _ = server.run([*args, "--quiet"], tmp_path)
+    assert (status, whole_rows(tmp_path / "rows.out.jsonl")) == (3, 11)
+
+
+def test_4_the_disk_is_full(server: CommandServer, args: list[str], tmp_path: Path) -> None:
+    status, told = server.run([*args, "-o", "/dev/full"], tmp_path)
+    assert status == 4
+    assert sentence(told) == (
+        "Error: /dev/full cannot be written any further (No space left on device; make room on "
+        "its disk); 0 of 10 rows are written and whole"
+    )
+
+
+@pytest.mark.long
+def test_4_standard_output_is_full(server: CommandServer, args: list[str], tmp_path: Path) -> None:
+    status, told = server.run([*args, "-o", "-", "--quiet"], tmp_path, stdout="/dev/full")
+    assert (status, "standard output cannot be written" in sentence(told)) == (4, True)
+    status, told = server.run([*args, "--json", "--quiet"], tmp_path, stdout="/dev/full")
+    assert (status, sentence(told)) == (
+        4,
+        "Error: the report cannot be written to standard output (No space left on device); every "
+        "row is written",
+    )
+
+
+def test_4_and_0_a_limit_on_the_size_of_files(
+    server: CommandServer, args: list[str], tmp_path: Path
+) -> None:
+    """A real disk that is full in the middle of a row; when there is room, the rest is done."""
+    rows = [json.dumps({"prompt": f"row {index}", "input": "x" * 1500}) for index in range(10)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    before = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))"
+    ignore = "\nimport signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)"
+    status, told = server.run(args, tmp_path, before=before + ignore)
+    num_rows = whole_rows(tmp_path / "rows.out.jsonl")
+    assert status == 4
+    assert 0 < num_rows < 10
+    assert f"(File too large; find out why, or write to another disk); {num_rows} of 10" in told
+    status, _ = server.run([*args, "--resume"], tmp_path)
+    assert (status, whole_rows(tmp_path / "rows.out.jsonl")) == (0, 10)
+
+
+@pytest.mark.parametrize(
+    ("signum", "status"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_while_rows_are_answered(
+    signum: int, status: int, server: CommandServer, args: list[str], tmp_path: Path
+) -> None:
+    command = server.start(args, tmp_path, before=SLOW.format(seconds=0.02))
+    output = tmp_path / "rows.out.jsonl"
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not (output.exists() and output.stat().st_size):
+        time.sleep(0.005)
+    command.signal(signum)
+    began = time.monotonic()
+    assert command.wait() == status
+    assert time.monotonic() - began < 5
+    num_rows = whole_rows(output)
+    assert 0 < num_rows < 10
+    name = signal.Signals(signum).name
+    assert sentence(command.told()) == (
+        f"Stopped by {name}; {num_rows} of 10 rows are written and whole{RESUME}"
+    )
+    assert json.loads(Path(f"{output}.run.json").read_text())["status"] == "interrupted"
+
+
+LONG_PHASES = [pytest.param(each, marks=pytest.mark.long) for each in ("read", "load", "plan")]
+
+
+@pytest.mark.parametrize("phase", ["encode", "compile", *LONG_PHASES])
+def test_a_signal_before_that_leaves_nothing(
+    phase: str, server: CommandServer, args: list[str], tmp_path: Path
+) -> None:
+    command = server.start(args, tmp_path, before=SLOW_PHASE.format(phase=phase))
+    assert command.wait_for(f'"phase": "{phase}"')
+    command.signal(signal.SIGTERM)
+    began = time.monotonic()
+    assert command.wait() == 143
+    assert time.monotonic() - began < 5
+    assert sentence(command.told()) == "Stopped by SIGTERM; nothing was written"
+    assert not (tmp_path / "rows.out.jsonl").exists()
+
+
+def test_a_signal_that_python_does_not_see(
+    server: CommandServer, args: list[str], tmp_path: Path
+) -> None:
+    """One long native call: the watchdog saves what is written, and ends the process."""
+    rounds = f"{MANY} if len(args[1].input_ids) == 1 else 1"
+    before = SLOW.format(seconds=NATIVE.format(rounds=rounds))
+    (tmp_path / "rows.jsonl").write_text(
+        '{"prompt": "short", "max_tokens": 2}\n{"prompt": "long", "max_tokens": 4}\n'
+    )
+    command = server.start(args, tmp_path, before=before)
+    output = tmp_path / "rows.out.jsonl"
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not (output.exists() and output.stat().st_size):
+        time.sleep(0.005)
+    command.signal(signal.SIGINT)
+    began = time.monotonic()
+    assert command.wait() == 130
+    assert 2 < time.monotonic() - began < 5
+    assert sentence(command.told()) == (
+        f"Stopped by SIGINT; 1 of 2 rows are written and whole{RESUME}"
+    )
+    assert json.loads(Path(f"{output}.run.json").read_text())["status"] == "interrupted"
+
+
+@pytest.mark.long
+def test_a_second_signal_ends_it_at_once(
+    server: CommandServer, args: list[str], tmp_path: Path
+) -> None:
+    before = SLOW.format(seconds=NATIVE.format(rounds=MANY))
+    command = server.start(args, tmp_path, before=before)
+    assert command.wait_for('"phase": "run"')
+    time.sleep(0.2)
+    command.signal(signal.SIGTERM)
+    time.sleep(0.2)
+    began = time.monotonic()
+    command.signal(signal.SIGTERM)
+    assert command.wait() in (143, -signal.SIGTERM)
+    assert time.monotonic() - began < 1.5
+
+
+@pytest.mark.long
+def test_a_process_that_was_stopped_goes_on(
+    server: CommandServer, args: list[str], tmp_path: Path
+) -> None:
+    before = SLOW.format(seconds=0.02).replace("Engine.warm_up =", "_ =")  # no compiling later
+    command = server.start([*args, "--stall-timeout", "3"], tmp_path, before=before)
+    assert command.wait_for('"phase": "run"')
+    command.signal(signal.SIGSTOP)
+    time.sleep(4.0)
+    command.signal(signal.SIGCONT)
+    assert command.wait() == 0
+    assert whole_rows(tmp_path / "rows.out.jsonl") == 10
+
+
+def test_a_signal_while_the_interpreter_starts(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pagedrun", "generate", "rows.jsonl"]
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    for delay in (0.1, 0.5):
+        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        time.sleep(delay)
+        began = time.monotonic()
+        os.kill(process.pid, signal.SIGTERM)
+        told = process.communicate(timeout=30)[1]
+        assert time.monotonic() - began < 5
+        assert process.returncode in (143, -signal.SIGTERM)  # no Python yet to tell anything
+        assert told in ("", "Stopped by SIGTERM; nothing was written\n") or "No --model" in told

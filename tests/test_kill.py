@@ -1,0 +1,150 @@
+"""SIGKILL at random moments, again and again: every row is there once, with the bytes it would
+have had."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.job import run_job
+from tests.command_server import Command, CommandServer
+
+NUM_ROWS = 120
+SECONDS = 60.0  # for a process to come to anything
+
+
+class MakeModel(Protocol):
+    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+
+
+class Process:
+    """A command from the interpreter's start on, where a `Command` begins after the imports."""
+
+    def __init__(self, args: list[str], cwd: Path) -> None:
+        self._process = subprocess.Popen([sys.executable, "-m", "pagedrun", *args], cwd=cwd)
+        self.pid = self._process.pid
+
+    def signal(self, signum: int) -> None:
+        os.kill(self.pid, signum)
+
+    def wait(self) -> int:
+        return self._process.wait(timeout=SECONDS)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[CommandServer]:
+    with CommandServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def whole(make_model: MakeModel, tmp_path_factory: pytest.TempPathFactory) -> JobConfig:
+    """A job that ran undisturbed: rows that share prefixes, samples, the same twice, bad ones."""
+    folder = tmp_path_factory.mktemp("whole")
+    rng = random.Random(11)
+    shared = [rng.randrange(256) for _ in range(70)]
+    lines = ["not JSON", json.dumps({"prompt": 5})]
+    for index in range(NUM_ROWS - len(lines)):
+        row: dict[str, Any] = {
+            "prompt_token_ids": [*(shared if index % 4 else []), index % 50, rng.randrange(9)],
+            "max_tokens": rng.randrange(1, 24),
+            "label": f"label {index}",
+        }
+        if index % 3 == 0:
+            row |= {"temperature": 1.0, "n": 1 + index % 2}
+        lines.append(json.dumps(row))
+    rng.shuffle(lines)
+    (folder / "rows.jsonl").write_text("\n".join(lines))
+    model = make_model("qwen3", "kill", max_position_embeddings=256)
+    config = JobConfig(
+        input=str(folder / "rows.jsonl"),
+        output=str(folder / "whole.jsonl"),
+        engine=EngineConfig(model=model, dtype="float32", max_num_seqs=2),
+    )
+    run_job(config)
+    return config
+
+
+def rows(path: str | Path) -> list[str]:
+    """Return the rows in input order, without what a resumed run may do differently."""
+    found = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    for row in found:
+        row["usage"]["cached_tokens"] = 0
+    return [json.dumps(row) for row in sorted(found, key=lambda row: row["index"])]
+
+
+def command_line(whole: JobConfig, rng: random.Random) -> list[str]:
+    """Return the job's command, with a batch size of its own each time."""
+    flags = ["--max-num-seqs", str(rng.choice([2, 3, 5])), "--dtype", "float32", "--quiet"]
+    flags += ["--ordered"] * (rng.random() < 0.3)
+    model = str(whole.engine.model)
+    return ["generate", whole.input, "-o", "out.jsonl", "--resume", "--model", model, *flags]
+
+
+def wait_for_rows(pid: int, output: Path, num_bytes: int) -> None:
+    """Return when the output has grown by so much, or the process is over, or after a while."""
+    before = output.stat().st_size if output.exists() else 0
+    until = time.monotonic() + 8
+    while time.monotonic() < until and Path(f"/proc/{pid}/exe").exists():
+        size = output.stat().st_size if output.exists() else 0
+        if size >= before + num_bytes:
+            return
+        time.sleep(0.001)
+
+
+def kill_again_and_again(
+    num_kills: int, seed: int, whole: JobConfig, server: CommandServer, folder: Path
+) -> int:
+    """Kill jobs so often; return how many of them came to their end in between."""
+    rng = random.Random(seed)
+    output = folder / "out.jsonl"
+    expected = rows(whole.output)
+    num_ended = 0
+    killed = 0
+    while killed < num_kills or output.exists():
+        args = command_line(whole, rng)
+        process: Process | Command
+        process = Process(args, folder) if rng.random() < 0.2 else server.start(args, folder)
+        if killed < num_kills:
+            if rng.random() < 0.7:
+                wait_for_rows(process.pid, output, rng.randrange(1, 12_000))
+            else:
+                time.sleep(rng.random() * 2.5)
+            with suppress(ProcessLookupError):  # it was faster
+                process.signal(signal.SIGKILL)
+        status = process.wait()
+        if status == -signal.SIGKILL:
+            killed += 1
+            if output.exists():
+                for line in output.read_bytes().split(b"\n")[:-1]:
+                    json.loads(line)
+            continue
+        assert status == 3  # two rows are bad
+        assert rows(output) == expected
+        num_ended += 1
+        for path in folder.glob("*out*"):
+            path.unlink()
+    return num_ended
+
+
+def test_killed_a_few_times(whole: JobConfig, server: CommandServer, tmp_path: Path) -> None:
+    assert kill_again_and_again(4, 1, whole, server, tmp_path) >= 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_killed_200_times(whole: JobConfig, server: CommandServer, tmp_path: Path) -> None:
+    num_ended = kill_again_and_again(200, 2, whole, server, tmp_path)
+    print(f"200 kills, {num_ended} jobs came to their end")
+    assert num_ended >= 5
