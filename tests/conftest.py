@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ import torch  # noqa: E402
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+from tests.interpreter import patch_language_once  # noqa: E402
+
 NUM_BYTES = 256
 # Ids 256 and up, in this order.
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>")
@@ -30,6 +33,15 @@ CHATML = (
 )
 # Weights this large keep the logits of a random model far apart, so that an argmax is no tie.
 INITIALIZER_RANGE = 0.15
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_interpreter() -> Iterator[None]:
+    """Halve the time of interpreted kernels, where any test module has imported them."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if "triton.runtime.interpreter" in sys.modules:
+            patch_language_once(monkeypatch)
+        yield
 
 
 class MakeModel(Protocol):
