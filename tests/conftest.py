@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pagedrun.kernels.threads import prepare_environment
 
@@ -20,6 +21,10 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 from tests.interpreter import patch_language_once  # noqa: E402
+
+# An example takes as long as the machine is busy: none is too slow.
+settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-load")
 
 NUM_BYTES = 256
 # Ids 256 and up, in this order.
