@@ -20,6 +20,13 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
+class GenerationDefaults(StrEnum):
+    """Whose sampling settings apply where neither flag nor recipe has one."""
+
+    AUTO = "auto"
+    VLLM = "vllm"
+
+
 class KvCacheDtype(StrEnum):
     """In what keys and values are stored."""
 

@@ -2,10 +2,14 @@
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import typer
 
 from pagedrun.cli import exits, options
+
+if TYPE_CHECKING:
+    from pagedrun.cli.settings import Settings
 
 HELP = """Answer every row of INPUT: one output row each, and a memory report at the end.
 
@@ -20,6 +24,7 @@ Examples:
   pagedrun generate prompts.jsonl
   pagedrun generate prompts.jsonl -o answers.jsonl --model ./model --max-tokens 64
   pagedrun generate rows.jsonl --prompt-template "Translate: {{ text }}"
+  pagedrun generate rows.jsonl --recipe judge --model ./model
   pagedrun generate rows.csv.gz --prompt-field question
   pagedrun generate hf:openai/gsm8k@main:test --prompt-field question --limit 100
   pagedrun generate - -o - < rows.jsonl > answers.jsonl
@@ -33,6 +38,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     context: typer.Context,
     input_name: options.InputName,
     output: options.Output = None,
+    recipe: options.RecipeFlag = None,
     overwrite: options.Overwrite = None,
     resume: options.Resume = None,
     retry_errors: options.RetryErrors = None,
@@ -61,6 +67,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     stop: options.Stop = None,
     stop_token_ids: options.StopTokenIds = None,
     ignore_eos: options.IgnoreEos = None,
+    generation_config: options.GenerationConfigFlag = None,
     block_size: options.BlockSize = None,
     num_blocks: options.NumBlocks = None,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
@@ -78,15 +85,19 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     quiet: options.Quiet = None,
 ) -> None:
     """Answer every row of INPUT, and report where the memory went."""
+    from pagedrun.cli.settings import Settings  # here, because `--help` must not wait for it
+
     with exits.boundary():
         given = {key: value for key, value in context.params.items() if value not in (None, [], ())}
-        raise typer.Exit(_run(given))
+        settings = Settings.of(given)
+        with settings.named():
+            raise typer.Exit(_run(settings))
 
 
-def _run(given: dict[str, object]) -> int:
+def _run(settings: "Settings") -> int:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.cli.console import note, stderr_console
-    from pagedrun.cli.job_flags import job_config
+    from pagedrun.cli.job_flags import job_config, warn_of_model
     from pagedrun.cli.progress import show_progress
     from pagedrun.cli.report import draw_report, summary
     from pagedrun.kernels.threads import prepare_environment
@@ -94,11 +105,13 @@ def _run(given: dict[str, object]) -> int:
 
     prepare_environment()  # before anything imports torch
     console = stderr_console()
+    given = settings.values
     quiet = bool(given.get("quiet"))
-    config = job_config(given)
+    config = job_config(settings)
     if "model" not in given and not quiet:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
     with show_progress(str(given.get("progress", "auto")), console, quiet=quiet) as listener:
+        warn_of_model(settings, config, listener)
         result = run_job(config, listener)
     if not quiet:
         draw_report(result.report, console)

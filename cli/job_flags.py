@@ -1,4 +1,4 @@
-"""From flags as given to a `JobConfig`; a flag that is not given keeps its default."""
+"""From settings as given to a `JobConfig`; one that is not given keeps its default."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -6,10 +6,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from pagedrun.cli.choices import GenerationDefaults
+from pagedrun.cli.settings import Settings
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import RowError, UsageError
+from pagedrun.paged.generation_config import GenerationConfig
 from pagedrun.paged.hub import resolve_model
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.output_file import STDOUT
 from pagedrun.paged.job.prompts import PromptConfig
 from pagedrun.paged.job.reader import input_stem
@@ -21,28 +25,33 @@ OUTPUT_SUFFIX = ".out.jsonl"
 _ENGINE_FIELDS = frozenset(field.name for field in fields(EngineConfig)) - {"model"}
 
 
-def job_config(given: Mapping[str, Any]) -> JobConfig:
-    """Return the job that the flags describe.
+def job_config(settings: Settings) -> JobConfig:
+    """Return the job that flags and recipe describe.
 
-    `given` maps flag names, with underscores, to their values. Raises `UsageError` for a value
-    that cannot be used, and for flags that exclude each other.
+    Raises `UsageError` for a value that cannot be used, and for flags that exclude each other.
     """
+    given = settings.values
     output = given.get("output") or default_output(given["input_name"])
     if output == STDOUT and given.get("json_report"):
         raise UsageError("--json and -o - both write to stdout; use --report PATH for one of them")
     if given.get("resume") and given.get("overwrite"):
         raise UsageError("--resume and --overwrite exclude each other")
-    if given.get("retry_errors") and not given.get("resume"):
+    retries = given.get("retry_errors") and settings.origins["retry_errors"] == "flag"
+    if retries and not given.get("resume"):  # a recipe says it for whenever there is a resume
         raise UsageError("--retry-errors goes with --resume")
     engine = {name: _plain(value) for name, value in given.items() if name in _ENGINE_FIELDS}
-    tokenizer = given.get("tokenizer")
+    with settings.blamed("model"):
+        model = _model_folder(given)
+    with settings.blamed("tokenizer"):
+        tokenizer = resolve_model(given["tokenizer"]) if "tokenizer" in given else None
+    by_model = model_sampling(given, model).values
     return JobConfig(
         input=given["input_name"],
         output=output,
-        engine=EngineConfig(model=_model_folder(given), **engine),
-        tokenizer=resolve_model(tokenizer) if tokenizer is not None else None,
+        engine=EngineConfig(model=model, **engine),
+        tokenizer=tokenizer,
         chat_template=text_or_file(given.get("chat_template"), "--chat-template"),
-        sampling=_sampling(given),
+        sampling=_sampling({**by_model, **given}),
         prompts=_prompts(given),
         limit=given.get("limit"),
         overwrite=given.get("overwrite", False),
@@ -50,8 +59,23 @@ def job_config(given: Mapping[str, Any]) -> JobConfig:
         retry_errors=given.get("retry_errors", False),
         ordered=given.get("ordered", False),
         report=given.get("report"),
-        origins=dict.fromkeys(given, "flag"),
+        origins={**dict.fromkeys(by_model, "model"), **settings.origins},
+        recipe=_recipe_file(settings),
     )
+
+
+def model_sampling(given: Mapping[str, Any], model: Path) -> GenerationConfig:
+    """Return what the model's authors advise, if that is asked for."""
+    if given.get("generation_config") != GenerationDefaults.AUTO:
+        return GenerationConfig()
+    return GenerationConfig.from_folder(model)
+
+
+def warn_of_model(settings: Settings, config: JobConfig, listener: JobListener) -> None:
+    """Tell what the model's generation_config.json asks for and does not get."""
+    names = model_sampling(settings.values, config.engine.model).not_taken
+    if names:
+        listener.on_warning(f"generation_config.json: not applied: {', '.join(names)}")
 
 
 def default_output(input_name: str) -> str:
@@ -72,6 +96,11 @@ def text_or_file(value: str | None, flag: str) -> str | None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"{flag} {value}: the file cannot be read ({reason})") from error
     return text.removesuffix("\n")
+
+
+def _recipe_file(settings: Settings) -> dict[str, str] | None:
+    recipe = settings.recipe
+    return None if recipe is None else {"path": str(recipe.path), "sha256": recipe.sha256}
 
 
 def _model_folder(given: Mapping[str, Any]) -> Path:

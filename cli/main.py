@@ -11,6 +11,7 @@ from pagedrun.cli.bench.app import app as bench_app
 from pagedrun.cli.generate import HELP, generate
 from pagedrun.cli.plan import HELP as PLAN_HELP
 from pagedrun.cli.plan import plan
+from pagedrun.cli.recipes import app as recipes_app
 from pagedrun.cli.safe_text import safe
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command(help=HELP)(generate)
 app.command(help=PLAN_HELP)(plan)
 app.add_typer(bench_app, name="bench")
+app.add_typer(recipes_app, name="recipes")
 
 
 def _show_version(wanted: bool) -> None:

@@ -10,7 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from pagedrun.cli.choices import Device, Dtype, KvCacheDtype, Preemption, ProgressMode
+from pagedrun.cli.choices import (
+    Device,
+    Dtype,
+    GenerationDefaults,
+    KvCacheDtype,
+    Preemption,
+    ProgressMode,
+)
 from pagedrun.cli.sizes import parse_size, show_size
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.sampling import SamplingParams
@@ -21,6 +28,11 @@ def _flag(name: str, help_text: str, panel: str, **settings: Any) -> Any:
     shown = help_text if default is None else f"{help_text} Default: {default}."
     settings.update(help=shown, rich_help_panel=panel, show_default=False)
     return typer.Option(*settings.pop("declared", (f"--{name}",)), **settings)
+
+
+def _switch(name: str, help_text: str, panel: str) -> Any:
+    """Return a flag that is off unless given; its --no- form turns off what a recipe turned on."""
+    return _flag(name, help_text, panel, declared=(f"--{name}/--no-{name}",))
 
 
 def _engine(name: str, help_text: str, panel: str, **settings: Any) -> Any:
@@ -62,16 +74,27 @@ Output = Annotated[
         metavar="OUT",
     ),
 ]
-Overwrite = Annotated[bool | None, _flag("overwrite", "Replace the output if it exists.", _FILES)]
+RecipeFlag = Annotated[
+    str | None,
+    _flag(
+        "recipe",
+        "Settings from a YAML file, or a bundled recipe (pagedrun recipes list). Flags win.",
+        _FILES,
+        metavar="FILE",
+    ),
+]
+Overwrite = Annotated[bool | None, _switch("overwrite", "Replace the output if it exists.", _FILES)]
 Resume = Annotated[
     bool | None,
-    _flag("resume", "Go on with the output of a run that was stopped: the rows it lacks.", _FILES),
+    _switch(
+        "resume", "Go on with the output of a run that was stopped: the rows it lacks.", _FILES
+    ),
 ]
 RetryErrors = Annotated[
-    bool | None, _flag("retry-errors", "With --resume, try failed rows again.", _FILES)
+    bool | None, _switch("retry-errors", "With --resume, try failed rows again.", _FILES)
 ]
 Ordered = Annotated[
-    bool | None, _flag("ordered", "Sort the output by input order at the end.", _FILES)
+    bool | None, _switch("ordered", "Sort the output by input order at the end.", _FILES)
 ]
 Limit = Annotated[
     int | None, _flag("limit", "Answer only the first N rows.", _FILES, min=1, metavar="N")
@@ -103,7 +126,15 @@ Tokenizer = Annotated[
     ),
 ]
 DeviceFlag = Annotated[Device | None, _engine("device", "Where the model runs.", _MODEL)]
-DtypeFlag = Annotated[Dtype | None, _engine("dtype", "Number format of the model.", _MODEL)]
+DtypeFlag = Annotated[
+    Dtype | None,
+    _engine(
+        "dtype",
+        "Number format of the model: auto, float32, bfloat16, float16.",
+        _MODEL,
+        metavar="FORMAT",
+    ),
+]
 MaxModelLen = Annotated[
     int | None,
     _flag(
@@ -180,7 +211,17 @@ StopTokenIds = Annotated[
     ),
 ]
 IgnoreEos = Annotated[
-    bool | None, _flag("ignore-eos", "Go on after the model's end of text.", "Sampling")
+    bool | None, _switch("ignore-eos", "Go on after the model's end of text.", "Sampling")
+]
+GenerationConfigFlag = Annotated[
+    GenerationDefaults | None,
+    _flag(
+        "generation-config",
+        "auto: what neither flag nor recipe says of temperature, top-p, top-k and min-p, the "
+        "model's generation config does. vllm: it does not.",
+        "Sampling",
+        default="vllm",
+    ),
 ]
 
 BlockSize = Annotated[
@@ -203,7 +244,7 @@ KvCacheMemoryBytes = Annotated[
 ]
 Reproducible = Annotated[
     bool | None,
-    _flag(
+    _switch(
         "reproducible",
         "On a GPU, the same bytes whatever runs beside a row; slower. A CPU always gives them.",
         _MODEL,
@@ -229,7 +270,7 @@ GpuMemoryUtilization = Annotated[
 ]
 EnforceEager = Annotated[
     bool | None,
-    _flag("enforce-eager", "On a GPU, launch kernels one by one: no CUDA graphs.", _MEMORY),
+    _switch("enforce-eager", "On a GPU, launch kernels one by one: no CUDA graphs.", _MODEL),
 ]
 MaxNumSeqs = Annotated[
     int | None, _engine("max-num-seqs", "Most sequences in one step.", _MEMORY, metavar="N")

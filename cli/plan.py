@@ -2,11 +2,14 @@
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pagedrun.cli import exits, options
+
+if TYPE_CHECKING:
+    from pagedrun.cli.settings import Settings
 
 HELP = """Say what a run of INPUT would compute, hold and share; the model's weights are not loaded.
 
@@ -18,6 +21,7 @@ Examples:
 
   pagedrun plan prompts.jsonl --model ./model --max-tokens 64
   pagedrun plan rows.jsonl --prompt-template @prompt.jinja --kv-cache-memory-bytes 4GiB
+  pagedrun plan rows.jsonl --recipe judge.yaml
   pagedrun plan prompts.jsonl --json --quiet | jq .tokens
 
 Exit status: 0 planned, 1 failure, 2 refused.
@@ -48,6 +52,7 @@ ShowText = Annotated[
 def plan(  # one parameter for each flag: this is where Typer reads them from
     context: typer.Context,
     input_name: options.InputName,
+    recipe: options.RecipeFlag = None,
     limit: options.Limit = None,
     model: options.Model = None,
     revision: options.Revision = None,
@@ -76,12 +81,16 @@ def plan(  # one parameter for each flag: this is where Typer reads them from
     quiet: options.Quiet = None,
 ) -> None:
     """Say what a run of INPUT would compute, hold and share."""
+    from pagedrun.cli.settings import Settings  # here, because `--help` must not wait for it
+
     with exits.boundary():
         given = {key: value for key, value in context.params.items() if value not in (None, [], ())}
-        _run(given)
+        settings = Settings.of(given)
+        with settings.named():
+            _run(settings)
 
 
-def _run(given: dict[str, object]) -> None:
+def _run(settings: "Settings") -> None:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.cli.console import note, stderr_console
     from pagedrun.cli.job_flags import job_config
@@ -92,8 +101,9 @@ def _run(given: dict[str, object]) -> None:
 
     prepare_environment()
     console = stderr_console()
+    given = settings.values
     quiet = bool(given.get("quiet"))
-    config = job_config(given)
+    config = job_config(settings)
     if "model" not in given and not quiet:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
     simulated = given.get("simulate_rows", DEFAULT_SIMULATED_ROWS)

@@ -30,6 +30,11 @@ def draw_report(report: Mapping[str, Any], console: Console) -> None:
         for figure in figures:
             for line in figure_lines(figure, note_width):
                 console.print(line, soft_wrap=True)
+    if report.get("advice"):
+        console.print(heading("Advice", console, width))
+        for each in report["advice"]:
+            for words in textwrap.wrap(safe(each["sentence"]), width - 4):
+                console.print(Text(f"  {words}"), soft_wrap=True)
 
 
 def summary(result: JobResult, output: str) -> list[str]:

@@ -107,6 +107,7 @@ def _memory(memory: Mapping[str, int]) -> list[Figure]:
 def _pool(report: Mapping[str, Any], sparkline_chars: int) -> list[Figure]:
     kv = report["kv"]
     block_bytes = show_size(kv["block_size"] * kv["bytes_per_token"])
+    expected = f"at half a block for each row: {kv['tail_waste_expected']:.1%}"
     figures = [
         Figure(
             "blocks", _count(kv["num_blocks"]), f"of {kv['block_size']} tokens, {block_bytes} each"
@@ -119,8 +120,9 @@ def _pool(report: Mapping[str, Any], sparkline_chars: int) -> list[Figure]:
         Figure(
             "utilisation at peak",
             f"{kv['utilization_at_peak']:.1%}",
-            f"of slots in use; tail waste {kv['tail_waste']:.1%}",
+            "of slots in use; the rest is tail waste",
         ),
+        Figure("tail waste", f"{kv['tail_waste']:.1%}", expected),
     ]
     used = [record["blocks_used"] for record in report.get("timeline", [])]
     if len(used) > 1:
@@ -147,7 +149,11 @@ def _prefixes(prefix: Mapping[str, Any]) -> list[Figure]:
         figures.append(Figure("rows that ask the same", repeated, "as another; computed once"))
     figures += [
         Figure("shared blocks at peak", _count(prefix["shared_blocks_peak"])),
-        Figure("KV not computed again", show_size(prefix["bytes_saved"])),
+        Figure(
+            "KV not computed again",
+            show_size(prefix["bytes_saved"]),
+            f"about {_seconds(prefix['seconds_saved'])} of computing",
+        ),
     ]
     read, unshared = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]
     if read != unshared:

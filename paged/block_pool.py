@@ -77,8 +77,8 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.counts = PoolCounts()
-        self._ref_counts = [0] * num_blocks
-        self._fill = [0] * num_blocks  # tokens stored in each block
+        self._ref_counts = array("i", [0]) * num_blocks
+        self._fill = array("i", [0]) * num_blocks  # tokens stored in each block
         self._key_of: dict[int, BlockKey] = {}
         self._block_of: dict[bytes, int] = {}
         # Free blocks without content: last freed, first taken, so that memory once touched is used
@@ -120,6 +120,16 @@ class BlockPool:
     def num_tokens_held(self) -> int:
         """Tokens stored in held blocks; a shared block counts once."""
         return self._num_tokens_held
+
+    @property
+    def ref_counts(self) -> "array[int]":
+        """A copy of every block's reference count."""
+        return self._ref_counts[:]
+
+    @property
+    def fills(self) -> "array[int]":
+        """A copy of how many tokens every block stores; a free block that stores any is cached."""
+        return self._fill[:]
 
     def ref_count(self, block_id: int) -> int:
         """Return how many block tables hold `block_id`."""

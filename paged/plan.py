@@ -24,9 +24,10 @@ class Plan:
 
     `achievable_hit_tokens` counts prompt tokens that need not be computed if each prefix is kept
     to the token while it is needed; `block_hit_tokens` those that whole blocks spare, which every
-    pool gives that is large enough; `num_shared_blocks` the distinct blocks that more than one
-    request holds. Duplicates count as hits with all their tokens. `too_large` are the requests
-    that would not fit into a pool of `max_blocks`.
+    pool gives that is large enough; `common_tokens` is what they would be if nothing forbade it;
+    `num_shared_blocks` the distinct blocks that more than one request holds. Duplicates count as
+    hits with all their tokens. `too_large` are the requests that would not fit into a pool of
+    `max_blocks`.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Plan:
         self.too_large = [self._requests[row] for row in tree.order[~fits & is_left]]
         self.tree = tree.keep(fits & is_left)
         copied = self.duplicates.num_copied_tokens(without=self.too_large)
+        self.common_tokens = copied + self.tree.num_common_tokens
         self.achievable_hit_tokens = self.block_hit_tokens = copied
         self.num_shared_blocks = 0
         if prefix_caching:

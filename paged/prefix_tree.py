@@ -5,6 +5,7 @@ Flat arrays, no object per node: a million rows are a few dozen megabytes beside
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,22 @@ class SharedPrefix:
     num_tokens_saved: int
 
 
+class TreeNodes(NamedTuple):
+    """Every prefix at which rows part, [num_nodes] each, in no order.
+
+    parent: int32, the node of the longest prefix around this one, -1 if there is none. It adds the
+    tokens [`start`, `end`), int32, to that. row: int64, one of its num_rows: int64.
+    num_tokens_saved: int64, what whole blocks of it spare, beyond what the nodes above do.
+    """
+
+    parent: Int32s
+    start: Int32s
+    end: Int32s
+    row: Int64s
+    num_rows: Int64s
+    num_tokens_saved: Int64s
+
+
 @dataclass(frozen=True)
 class PrefixTree:
     """Prompts in run order: depth first, in each group the longest expected answer first.
@@ -62,6 +79,7 @@ class PrefixTree:
     num_read_once_tokens: Int32s
     group: Int32s
     _walk: TreeWalk
+    _walked: Int64s  # row numbers as they were walked, before any was left out
 
     @classmethod
     def build(
@@ -103,6 +121,7 @@ class PrefixTree:
             num_read_once_tokens=_read_once(before, read_once_work),
             group=walk.group[begin:],
             _walk=walk,
+            _walked=row_order,
         )
 
     def keep(self, kept: NDArray[np.bool_]) -> "PrefixTree":
@@ -126,6 +145,7 @@ class PrefixTree:
             num_read_once_tokens=self.num_read_once_tokens[places],
             group=self.group[places],
             _walk=self._walk,
+            _walked=self._walked,
         )
 
     def __len__(self) -> int:
@@ -175,22 +195,37 @@ class PrefixTree:
 
     def top_prefixes(self, count: int) -> list[SharedPrefix]:
         """Return the prefixes whose sharing saves most, best first."""
-        walk = self._walk
-        blocks = walk.node_depth[1:] // self.block_size
-        above = walk.node_depth[walk.node_parent[1:]] // self.block_size
-        saved = (walk.node_size[1:] - 1) * (blocks - above).astype(np.int64) * self.block_size
-        begin = len(walk.order) - len(self.order)
-        best = np.argsort(-saved, kind="stable")[:count]
+        nodes = self.nodes
         return [
             SharedPrefix(
-                row=int(self.order[max(int(walk.node_first[node + 1]) - begin, 0)]),
-                num_tokens=int(walk.node_depth[node + 1]),
-                num_rows=int(walk.node_size[node + 1]),
-                num_tokens_saved=int(saved[node]),
+                row=int(nodes.row[node]),
+                num_tokens=int(nodes.end[node]),
+                num_rows=int(nodes.num_rows[node]),
+                num_tokens_saved=int(nodes.num_tokens_saved[node]),
             )
-            for node in best
-            if saved[node] > 0
+            for node in np.argsort(-nodes.num_tokens_saved, kind="stable")[:count]
+            if nodes.num_tokens_saved[node] > 0
         ]
+
+    @property
+    def nodes(self) -> TreeNodes:
+        """The prefixes that rows have in common, as a tree."""
+        walk = self._walk
+        parent = walk.node_parent[1:] - 1
+        end = walk.node_depth[1:]
+        start = walk.node_depth[walk.node_parent[1:]]
+        num_rows = walk.node_size[1:]
+        num_blocks = end // self.block_size - start // self.block_size
+        begin = len(walk.order) - len(self._walked)  # the row of the window before, if any
+        first = np.maximum(walk.node_first[1:] - begin, 0)
+        return TreeNodes(
+            parent=parent,
+            start=start,
+            end=end,
+            row=self._walked[first],
+            num_rows=num_rows,
+            num_tokens_saved=(num_rows - 1) * num_blocks.astype(np.int64) * self.block_size,
+        )
 
 
 def _read_once(common: Int32s, work: int) -> Int32s:

@@ -27,11 +27,14 @@ from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.plan import Plan
 from pagedrun.paged.preemption_mode import PreemptionMode
 from pagedrun.paged.report.memory_report import memory_report
+from pagedrun.paged.report.recorder import Recorder
 from pagedrun.paged.report.run_statistics import RunStatistics
+from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request, SampleOutput
 from pagedrun.paged.sampler import NO_TOKEN, Sampler
-from pagedrun.paged.scheduler import Scheduler, SchedulerLimits
+from pagedrun.paged.scheduler import Scheduler
+from pagedrun.paged.scheduler_limits import SchedulerLimits
 from pagedrun.paged.sequence import UNKNOWN_TOKEN, Sequence
 from pagedrun.paged.stopping import StopRule
 from pagedrun.paged.swap_space import SwapSpace
@@ -103,6 +106,7 @@ class Run:
             achievable_hit_tokens=0,
             num_shared_blocks_planned=0,
         )
+        self._recorder = Recorder(self.pool, self.scheduler.stays)
         self._runner = ModelRunner(
             model,
             self.cache,
@@ -123,13 +127,19 @@ class Run:
 
     def __iter__(self) -> Iterator[Completion]:
         """Yield one completion per request, as they finish."""
-        began = time.perf_counter()
+        began, statistics = time.perf_counter(), self.statistics
         while self.scheduler.has_work or self._in_flight:
             yield from self._refused()
+            self.scheduler.stays.step = self._num_steps + 1
+            before = statistics.last_step
             launched = self._launch() if self.scheduler.has_work else False
             while len(self._in_flight) > self._device.lag * launched:
                 yield from self._settle(self._in_flight.popleft())
-            self.statistics.run_s = time.perf_counter() - began
+            now = time.perf_counter() - began
+            # A host that runs ahead of its device has waited for the step before.
+            settled = before if self._device.lag else statistics.last_step
+            statistics.step_times.add(now - statistics.run_s, *settled)
+            statistics.run_s = now
             self._record_step()
         yield from self._refused()
 
@@ -143,14 +153,10 @@ class Run:
             plan = window.plan
             self._times["plan_s"] += window.plan_s
             self._num_total += len(window)
+            self._recorder.note_plan(plan)
             self._asked |= plan.duplicates.asked
             self._num_planned += len(plan)
-            statistics = self.statistics
-            statistics.achievable_hit_tokens += plan.achievable_hit_tokens
-            statistics.duplicate_rows += plan.duplicates.num_duplicates
-            statistics.num_shared_blocks_planned = max(
-                statistics.num_shared_blocks_planned, plan.num_shared_blocks
-            )
+            self.statistics.note_plan(plan)
             self._unanswerable.extend(window.refused)
             for request in plan.too_large:
                 error = self._too_large(request)
@@ -178,7 +184,8 @@ class Run:
                 f"{self.pool.num_blocks} blocks free; please report this"
             )
         ids = self._runner.run(batch, before)
-        self.statistics.note_step(batch, self.pool)
+        num_sequences = len(self.scheduler.running) + len(self.scheduler.ending)
+        self.statistics.note_step(batch, self.pool, num_sequences)
         sampling = (chunk.sequence for chunk in batch.chunks if chunk.samples)
         unknown = ([UNKNOWN_TOKEN] * len(sequence.pending_samples) for sequence in sampling)
         step = InFlight.launched(ids, self.scheduler.update(batch, unknown), self._device)
@@ -255,6 +262,7 @@ class Run:
     def _completed(self, completion: Completion) -> Completion:
         self._num_finished += 1
         self.statistics.note_completion(completion)
+        self._recorder.note_completion(completion)
         return completion
 
     def _too_large(self, request: Request) -> RowError:
@@ -269,6 +277,7 @@ class Run:
     def _record_step(self) -> None:
         scheduler, pool, statistics = self.scheduler, self.pool, self.statistics
         self._num_steps += 1
+        self._recorder.note_step(self._num_steps, statistics.run_s)
         wanted = statistics.timeline.wants(self._num_steps)
         if not wanted and self._on_step is None:
             return
@@ -290,7 +299,7 @@ class Run:
             preemptions=sum(scheduler.counts.preemptions.values()),
         )
         if wanted:
-            statistics.timeline.add(record)
+            statistics.timeline.add(record.step, record)
         if self._on_step is not None:
             self._on_step(record)
 
@@ -321,6 +330,10 @@ class Run:
             device=self._device.torch_device.type,
             config=asdict(self._config),
         )
+
+    def snapshot(self) -> Snapshot:
+        """Return what became of every block so far."""
+        return self._recorder.snapshot(self.statistics.bytes_per_token)
 
     def _ledger(self) -> dict[str, int]:
         """Return where the device's memory went, in bytes.

@@ -56,6 +56,11 @@ class ScheduledBatch:
         """Tokens of all chunks."""
         return sum(chunk.num_tokens for chunk in self.chunks)
 
+    @property
+    def num_samples(self) -> int:
+        """Chunks that end with logits to sample from."""
+        return sum(chunk.samples for chunk in self.chunks)
+
     def halves(self) -> tuple["ScheduledBatch", "ScheduledBatch"]:
         """Return two batches, each with about half of the tokens, to be computed one by one.
 

@@ -12,7 +12,6 @@ with what waiting sequences come back for (`BlockPool.want`).
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from pagedrun.paged.block_pool import BlockKey, BlockPool
 from pagedrun.paged.foresight import Foresight
@@ -24,33 +23,11 @@ from pagedrun.paged.scheduled_batch import (
     ScheduledChunk,
     TransferKind,
 )
+from pagedrun.paged.scheduler_counts import SchedulerCounts
+from pagedrun.paged.scheduler_limits import SchedulerLimits
 from pagedrun.paged.sequence import Sequence
+from pagedrun.paged.stays import Stays
 from pagedrun.paged.swap_space import SwapSpace
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
-    """How much one step may hold: sequences, and tokens to compute."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-
-@dataclass(slots=True)
-class SchedulerCounts:
-    """Totals since the run began."""
-
-    prompt_tokens: int = 0  # of admitted sequences, whether computed or cached
-    cached_tokens: int = 0  # of these, taken from the cache
-    partial_hit_tokens: int = 0  # of these, copied with the first part of another's block
-    computed_tokens: int = 0  # every token of every chunk
-    recomputed_tokens: int = 0  # of these, computed before and lost to a preemption
-    forks: int = 0
-    steps_short_of_memory: int = 0  # in which a sequence was kept out, or sent away
-    blocks_held_when_short: int = 0  # in all of these steps together
-    preemptions: dict[PreemptionMode, int] = field(
-        default_factory=lambda: dict.fromkeys(PreemptionMode, 0)
-    )
 
 
 class Scheduler:
@@ -81,6 +58,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.ending: list[Sequence] = []  # scheduled for the last time, not yet finished
         self.foresight = foresight or Foresight()
+        self.stays = Stays()
         self._planned: Iterator[Sequence] = iter(planned)
         self._prefix_caching = prefix_caching
         self._written: dict[int, int] = {}  # block → first offset that this step writes
@@ -108,7 +86,7 @@ class Scheduler:
             while not self._reserve(sequence, end, batch):
                 preempted = True
                 victim = self.running.pop()
-                self._preempt(victim, batch)
+                self._preempt(victim, sequence, end, batch)
                 if victim is sequence:
                     break
             else:
@@ -169,6 +147,7 @@ class Scheduler:
             self.retire(sequence)
         self.ending.remove(sequence)
         self.pool.release(sequence.block_table)
+        self.stays.end(sequence)
         self._drop_host_blocks(sequence)
 
     def check(self) -> None:
@@ -208,6 +187,7 @@ class Scheduler:
                 if own is None:
                     return False
                 table[index] = own
+                self.stays.replace(sequence, index)
                 batch.transfers.append(BlockTransfer(TransferKind.COPY, shared, own))
         missing = self.pool.num_blocks_for(end) - len(table)
         if missing > 0:
@@ -215,6 +195,7 @@ class Scheduler:
             if new is None:
                 return False
             table += new
+            self.stays.grow(sequence)
         return True
 
     def _add_chunk(self, sequence: Sequence, end: int, batch: ScheduledBatch) -> int:
@@ -258,6 +239,7 @@ class Scheduler:
         room = max(self.limits.max_num_seqs - len(self.running), 0)
         for child in children[:room]:
             self.pool.share(child.block_table)
+            self.stays.begin(child, len(child.block_table))
             self.running.append(child)
         for child in children[room:]:
             self._want_prompt(child)
@@ -290,6 +272,7 @@ class Scheduler:
             self.pool.want_path(sequence.block_keys[: sequence.num_keep_blocks])
         self._want_no_more(sequence)
         sequence.block_table = hits + (self.pool.allocate(num_new) or [])
+        self.stays.begin(sequence, len(hits))
         for index in restore:
             source, target = sequence.host_blocks[index], sequence.block_table[index]
             batch.transfers.append(BlockTransfer(TransferKind.SWAP_IN, source, target))
@@ -342,14 +325,24 @@ class Scheduler:
 
     # ── Preemption ──────────────────────────────────────────────────────────────────────────────
 
-    def _preempt(self, sequence: Sequence, batch: ScheduledBatch) -> None:
-        """Take a sequence's blocks; its private ones are saved to the host if it has room."""
+    def _preempt(
+        self, sequence: Sequence, needy: Sequence, end: int, batch: ScheduledBatch
+    ) -> None:
+        """Take a sequence's blocks; its private ones are saved to the host if it has room.
+
+        `needy`, which may be the same, wants to store its tokens up to `end`.
+        """
+        num_free = self.pool.num_free
         self._want_prompt(sequence)
         mode = self.preemption_mode
         if mode is PreemptionMode.SWAP and not self._swap_out(sequence, batch):
             mode = PreemptionMode.RECOMPUTE
         self.counts.preemptions[mode] += 1
         sequence.num_preemptions += 1
+        # No block is missing where it only needs a copy of a shared one.
+        num_needed = max(self.pool.num_blocks_for(end) - len(needy.block_table), 1)
+        self.stays.preempt(sequence, mode, needy, num_needed, num_free)
+        self.stays.end(sequence)
         self.pool.release(sequence.block_table)
         sequence.block_table = []
         if mode is PreemptionMode.RECOMPUTE:

@@ -18,12 +18,15 @@ from pagedrun.paged.plan import Plan
 from pagedrun.paged.preemption_mode import PreemptionMode
 from pagedrun.paged.prefix_reads import PrefixReads
 from pagedrun.paged.report.run_statistics import RunStatistics
-from pagedrun.paged.report.timeline import StepRecord, Timeline
+from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.scheduled_batch import ScheduledBatch
-from pagedrun.paged.scheduler import Scheduler, SchedulerCounts, SchedulerLimits
+from pagedrun.paged.scheduler import Scheduler
+from pagedrun.paged.scheduler_counts import SchedulerCounts
+from pagedrun.paged.scheduler_limits import SchedulerLimits
 from pagedrun.paged.sequence import Sequence
 from pagedrun.paged.swap_space import SwapSpace
+from pagedrun.paged.thinned import Thinned
 
 TIMELINE_RECORDS = 500
 
@@ -95,7 +98,7 @@ class Simulator:
             max_model_len=max_model_len,
             achievable_hit_tokens=0,
             num_shared_blocks_planned=0,
-            timeline=Timeline(TIMELINE_RECORDS),
+            timeline=Thinned(TIMELINE_RECORDS),
         )
         self._reads = PrefixReads()
         self._num_steps = 0
@@ -121,7 +124,7 @@ class Simulator:
             generated_tokens=statistics.generated_tokens,
             counts=scheduler.counts,
             kv=statistics.kv(),
-            timeline=statistics.timeline.records,
+            timeline=statistics.timeline.items,
             reads_without_sharing=self._reads.without_sharing,
             reads_with_sharing=self._reads.without_sharing - self._reads.saved,
             at_peak=np.array(sorted(self._at_peak), dtype=np.int64).reshape(-1, 3),
@@ -215,7 +218,7 @@ class Simulator:
 
     def _note_step(self, batch: ScheduledBatch) -> None:
         scheduler = self._scheduler
-        self._statistics.note_step(batch, self._pool)
+        self._statistics.note_step(batch, self._pool, len(scheduler.running))
         self._max_running = max(self._max_running, len(scheduler.running))
         held = (self._pool.num_held, self._pool.num_tokens_held)
         if held > self._peak:
@@ -247,6 +250,7 @@ class Simulator:
         if not statistics.timeline.wants(self._num_steps):
             return
         statistics.timeline.add(
+            self._num_steps,
             StepRecord(
                 t=0.0,  # how long a step takes is not known
                 step=self._num_steps,
@@ -263,5 +267,5 @@ class Simulator:
                 cached_tokens=scheduler.counts.cached_tokens,
                 generated_tokens=statistics.generated_tokens,
                 preemptions=sum(scheduler.counts.preemptions.values()),
-            )
+            ),
         )

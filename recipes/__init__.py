@@ -1,1 +1,1 @@
-"""What to run: the bundled demo model with its prompts."""
+"""What to run: recipes, the bundled ones, and the demo model."""

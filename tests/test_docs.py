@@ -16,7 +16,14 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md")}
 FOLDERS = ("cli/", "paged/", "kernels/", "recipes/", "tests/", "benchmarks/", "src/")
 # A run or a command makes these, or they stand for whatever a user has.
-NOT_IN_THE_REPOSITORY = {"prompts.out.jsonl", "OUT.report.json", "config.json", "path/to/model"}
+NOT_IN_THE_REPOSITORY = {
+    "prompts.out.jsonl",
+    "OUT.report.json",
+    "OUT.run.json",
+    "config.json",
+    "generation_config.json",
+    "path/to/model",
+}
 
 
 def code_spans(text: str) -> list[str]:

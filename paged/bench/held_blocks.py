@@ -13,7 +13,8 @@ from pagedrun.paged.block_pool import BlockPool
 from pagedrun.paged.plan import Plan
 from pagedrun.paged.request import Request
 from pagedrun.paged.sampling import SamplingParams
-from pagedrun.paged.scheduler import Scheduler, SchedulerLimits
+from pagedrun.paged.scheduler import Scheduler
+from pagedrun.paged.scheduler_limits import SchedulerLimits
 from pagedrun.paged.swap_space import SwapSpace
 
 

@@ -12,6 +12,7 @@ from pagedrun.paged.sampling import SamplingParams
 
 REPORT_SUFFIX = ".report.json"
 MANIFEST_SUFFIX = ".run.json"
+SNAPSHOT_SUFFIX = ".snapshot.npz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +22,8 @@ class JobConfig:
     `tokenizer` is a folder, None for the model's own. `chat_template` is Jinja text. `limit` is
     the number of rows to read. `report` is where the report goes instead of beside the output.
     `resume` goes on with the rows that the output lacks, `retry_errors` also with those that
-    failed. `origins` names where a setting came from ("flag", "recipe"); one that is not in it is
-    the default.
+    failed. `origins` names where a setting came from ("flag", "recipe", "model"); one that is not
+    in it is the default. `recipe` has path and SHA-256 of the recipe, for the manifest.
     """
 
     input: str
@@ -40,6 +41,7 @@ class JobConfig:
     ordered: bool = False
     report: Path | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
+    recipe: Mapping[str, str] | None = None
 
     @property
     def report_path(self) -> Path | None:
@@ -50,6 +52,11 @@ class JobConfig:
     def manifest_path(self) -> Path | None:
         """Where the manifest goes: beside the output; None if that is a stream."""
         return self._beside(MANIFEST_SUFFIX)
+
+    @property
+    def snapshot_path(self) -> Path | None:
+        """Where the blocks' lives go: beside the output; None if that is a stream."""
+        return self._beside(SNAPSHOT_SUFFIX)
 
     def _beside(self, suffix: str) -> Path | None:
         path = Path(self.output)

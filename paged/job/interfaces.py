@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
 
@@ -39,6 +40,9 @@ class RunLike(Protocol):
 
     def report(self) -> dict[str, Any]:
         """Return what happened, in the shape of the report file, without the rows."""
+
+    def snapshot(self) -> Snapshot:
+        """Return what became of every block of the pool."""
 
 
 class EngineLike(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, UsageError
-from pagedrun.paged.job.atomic import replace_json
+from pagedrun.paged.job.atomic import replace_file, replace_json
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.finished_rows import FinishedRows
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
@@ -20,9 +20,11 @@ from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare
 from pagedrun.paged.job.reader import open_rows
 from pagedrun.paged.job.report_file import empty_engine_report, job_report
 from pagedrun.paged.job.requests import JobRow
+from pagedrun.paged.job.sharing_check import check_sharing
 from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.job.writer import RowWriter
+from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.paged.request import Completion, Request
 
 
@@ -118,9 +120,10 @@ class _Job:
                 writer.sync()
                 self._write_manifest(manifest, status)
             raise
-        report = job_report(engine_report, self._tally)
+        report = self._report(engine_report)
         with self._guard.hold():
             self._write_report(report)
+            self._write_snapshot(None if run is None else run.snapshot())
             self._write_manifest(manifest, JobStatus.FINISHED)
         num_failed = self._tally.failed + self._finished.num_failed
         return JobResult(report, num_failed, self._config.report_path, self._config.manifest_path)
@@ -203,10 +206,35 @@ class _Job:
                 self._tally.note_failed(row, row.error)
                 self._listener.on_tally(self._tally)
 
+    def _report(self, engine_report: dict[str, Any]) -> dict[str, Any]:
+        config = self._config
+        return job_report(
+            engine_report,
+            self._tally,
+            template_advice=check_sharing(config, engine_report, self._prepared.model.tokenizer),
+            ignore_eos=config.sampling.ignore_eos,
+        )
+
     def _write_report(self, report: dict[str, Any]) -> None:
         path = self._config.report_path
         if path is not None:
             _write(path, report)
+
+    def _write_snapshot(self, snapshot: Snapshot | None) -> None:
+        """Write where every block was; a view of what is done, so a failure costs only that."""
+        path = self._config.snapshot_path
+        if path is None:
+            return
+        try:
+            if snapshot is None:
+                path.unlink(missing_ok=True)  # of another run
+            else:
+                replace_file(path, [snapshot.to_bytes()])
+        except OSError as error:
+            self._listener.on_warning(
+                f"{path} cannot be written ({error.strerror}): inspect-cache will have no blocks "
+                "to show of this run"
+            )
 
     def _write_manifest(self, manifest: Manifest, status: JobStatus) -> None:
         path = self._config.manifest_path

@@ -115,6 +115,7 @@ class Manifest:
                 "first_window_sha256": self.first_window_sha256,
             },
             "output": self.config.output,
+            "recipe": self.config.recipe,
             "parameters": self._parameters(),
             "rows": rows,
         }

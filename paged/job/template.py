@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError
+from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from pagedrun.paged.errors import RowError, UsageError
+from pagedrun.paged.job.json_line import shown_key
+from pagedrun.paged.job.missing_column import MissingColumn, NamedUndefined
 
 MAX_OUTPUT_CHARS = 64 * 2**20
 MAX_RANGE_ITEMS = 1_000_000  # of all range() calls of one rendering
@@ -24,7 +26,7 @@ class PromptTemplate:
     def __init__(self, source: str, flag: str = "--prompt-template") -> None:
         self.source = source
         try:
-            self._template = _Sandbox(undefined=StrictUndefined).from_string(source)
+            self._template = _Sandbox(undefined=NamedUndefined).from_string(source)
         except TemplateSyntaxError as error:
             raise UsageError(f"{flag}, line {error.lineno}: {error.message}") from error
         except (TemplateError, RecursionError) as error:
@@ -43,6 +45,13 @@ class PromptTemplate:
                 parts.append(part)
             text = "".join(parts)
             text.encode("utf-8")
+        except MissingColumn as error:
+            name = shown_key(error.name)
+            raise RowError(
+                "template_error",
+                f"the prompt template needs a column {name!r}, which the row does not have",
+                param=name,
+            ) from error
         except Exception as error:  # a template may raise whatever its expressions raise
             reason = str(error)[:200].encode("utf-8", "replace").decode("utf-8")
             raise RowError(

@@ -7,7 +7,7 @@ from pagedrun.paged.block_pool import PoolCounts
 from pagedrun.paged.preemption_mode import PreemptionMode
 from pagedrun.paged.report.hardware import describe_hardware
 from pagedrun.paged.report.run_statistics import RunStatistics
-from pagedrun.paged.scheduler import SchedulerCounts
+from pagedrun.paged.scheduler_counts import SchedulerCounts
 
 LEDGER = ("weights", "kv_pool", "activations_peak", "other")
 
@@ -32,7 +32,10 @@ def memory_report(
     Rows that ask the same as another are answered with its tokens: their prompts count as cached,
     the answers as generated and, of these, copied. `hit_tokens` counts what whole cached blocks
     gave, the parts of blocks that were copied (`partial_hit_tokens`), and the duplicates' prompts;
-    `achievable_hit_rate` is that of a cache which keeps every common prefix to its last token.
+    `achievable_hit_rate` is that of a cache which keeps every common prefix to its last token,
+    `block_hit_rate` that of one which keeps whole blocks, `possible_hit_rate` what it would be if
+    caching were on. `seconds_saved` is estimated by what a computed prompt token took.
+    `short_of_blocks` is the share of steps in which a row was kept out, or sent away.
     """
     prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
     run_s = max(statistics.run_s, 1e-9)
@@ -54,17 +57,22 @@ def memory_report(
         "kv": {
             **statistics.kv(),
             "mean_use_when_short": _mean_use_when_short(scheduler, statistics.num_blocks),
+            "short_of_blocks": scheduler.steps_short_of_memory / max(statistics.num_steps, 1),
         },
         "prefix": {
             "hit_tokens": cached,
             "hit_rate": cached / prompt if prompt else 0.0,
             "achievable_hit_rate": statistics.achievable_hit_tokens / prompt if prompt else 0.0,
+            "block_hit_rate": statistics.block_hit_tokens / prompt if prompt else 0.0,
+            "possible_hit_rate": statistics.common_tokens / prompt if prompt else 0.0,
             "partial_hit_tokens": scheduler.partial_hit_tokens,
             "duplicate_rows": statistics.duplicate_rows,
             "hits": pool.hits,
             "misses": pool.misses,
+            "evictions": pool.evictions,
             "shared_blocks_peak": pool.peak_shared,
             "bytes_saved": cached * statistics.bytes_per_token,
+            "seconds_saved": cached * statistics.step_times.seconds_per_prompt_token,
             "attention_bytes_read": attention_bytes["read"],
             "attention_bytes_without_sharing": attention_bytes["without_sharing"],
         },
@@ -72,7 +80,7 @@ def memory_report(
         "preemptions": {mode.value: scheduler.preemptions[mode] for mode in PreemptionMode},
         "memory": {**memory, "free": memory["device_total"] - sum(memory[each] for each in LEDGER)},
         "finish_reasons": dict(statistics.finish_reasons),
-        "timeline": [record.to_dict() for record in statistics.timeline.records],
+        "timeline": [record.to_dict() for record in statistics.timeline.items],
         "config": {name: _plain(value) for name, value in config.items()},
         "hardware": describe_hardware(device),
     }

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pagedrun.paged.block_pool import BlockPool
-from pagedrun.paged.report.timeline import Timeline
+from pagedrun.paged.plan import Plan
+from pagedrun.paged.report.step_times import StepTimes
+from pagedrun.paged.report.timeline import TIMELINE_RECORDS, StepRecord
 from pagedrun.paged.request import Completion
 from pagedrun.paged.scheduled_batch import ScheduledBatch
+from pagedrun.paged.thinned import Thinned
 
 
 @dataclass(slots=True)
@@ -20,7 +23,12 @@ class RunStatistics:
     max_model_len: int
     achievable_hit_tokens: int
     num_shared_blocks_planned: int
-    timeline: Timeline = field(default_factory=Timeline)
+    block_hit_tokens: int = 0  # that whole blocks can spare
+    common_tokens: int = 0  # that prompts have in common, cached or not
+    num_steps: int = 0
+    step_times: StepTimes = field(default_factory=StepTimes)
+    last_step: tuple[int, int] = (0, 0)  # prompt tokens and generated ones
+    timeline: Thinned[StepRecord] = field(default_factory=lambda: Thinned(TIMELINE_RECORDS))
     finish_reasons: Counter[str] = field(default_factory=Counter)
     generated_tokens: int = 0
     copied_tokens: int = 0  # of these, answers to rows that asked the same as another
@@ -30,20 +38,30 @@ class RunStatistics:
     max_step_logits: int = 0
     _peak_blocks: int = 0
     _tokens_at_peak: int = 0
+    _sequences_at_peak: int = 0
     _finished_tokens: int = 0
     _finished_samples: int = 0
     _private_blocks: int = 0
 
-    def note_step(self, batch: ScheduledBatch, pool: BlockPool) -> None:
-        """Count one step."""
+    def note_plan(self, plan: Plan) -> None:
+        """Count what a window has in common."""
+        self.achievable_hit_tokens += plan.achievable_hit_tokens
+        self.block_hit_tokens += plan.block_hit_tokens
+        self.common_tokens += plan.common_tokens
+        self.duplicate_rows += plan.duplicates.num_duplicates
+        self.num_shared_blocks_planned = max(self.num_shared_blocks_planned, plan.num_shared_blocks)
+
+    def note_step(self, batch: ScheduledBatch, pool: BlockPool, num_sequences: int) -> None:
+        """Count one step, in which so many sequences hold blocks."""
+        self.num_steps += 1
+        num_samples = batch.num_samples
+        self.last_step = (batch.num_tokens - num_samples, num_samples)
         if pool.num_held > self._peak_blocks:
             self._peak_blocks, self._tokens_at_peak = pool.num_held, 0
-        if pool.num_held == self._peak_blocks:
-            self._tokens_at_peak = max(pool.num_tokens_held, self._tokens_at_peak)
+        if pool.num_held == self._peak_blocks and pool.num_tokens_held >= self._tokens_at_peak:
+            self._tokens_at_peak, self._sequences_at_peak = pool.num_tokens_held, num_sequences
         self.max_step_tokens = max(self.max_step_tokens, batch.num_tokens)
-        self.max_step_logits = max(
-            self.max_step_logits, sum(chunk.samples for chunk in batch.chunks)
-        )
+        self.max_step_logits = max(self.max_step_logits, num_samples)
 
     def note_completion(self, completion: Completion) -> None:
         """Count one finished request; a duplicate held no memory."""
@@ -80,7 +98,12 @@ class RunStatistics:
             "peak_blocks": self._peak_blocks,
             "utilization_at_peak": utilization,
             "tail_waste": 1.0 - utilization if slots else 0.0,
+            "tail_waste_expected": self._expected_waste(slots),
             "contiguous_utilization": min(mean_tokens / self.max_model_len, 1.0),
             "contiguous_max_requests": pool_tokens // self.max_model_len,
             "paged_max_requests": int(own_blocks / mean_private),
         }
+
+    def _expected_waste(self, slots: int) -> float:
+        """Return the share of slots that half an empty block for each sequence would be."""
+        return min(self._sequences_at_peak * self.block_size / 2 / slots, 1.0) if slots else 0.0

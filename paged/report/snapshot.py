@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,8 +73,8 @@ class Snapshot:
     prefixes: PrefixNodes
     lengths: Lengths
 
-    def write(self, file: BinaryIO) -> None:
-        """Write the snapshot as a NumPy archive (.npz)."""
+    def to_bytes(self) -> bytes:
+        """Return the snapshot as a NumPy archive (.npz)."""
         facts = {"format": FORMAT} | {name: getattr(self, name) for name in _FACTS}
         columns: dict[str, NDArray[Any]] = {
             "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),
@@ -86,7 +86,9 @@ class Snapshot:
         for table in _TABLES:
             for name, column in getattr(self, table).columns().items():
                 columns[f"{table}.{name}"] = column
-        np.savez_compressed(file, allow_pickle=False, **columns)
+        archive = io.BytesIO()
+        np.savez_compressed(archive, allow_pickle=False, **columns)
+        return archive.getvalue()
 
     @classmethod
     def read(cls, path: Path) -> "Snapshot":

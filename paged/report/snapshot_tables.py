@@ -1,6 +1,6 @@
 """The tables of a snapshot: columns of numbers, equally long within a table."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -53,8 +53,8 @@ class Holdings(Table):
     """Which sequence held which block, and when: one entry for each block of each stay.
 
     `row` and `sample` name the sequence, `position` is the block's place in its table. It was held
-    in the steps [`begin`, `end`). `found` tells a block that was in the cache from one that was
-    taken empty (or copied). Ordered by `begin`.
+    in the steps [`begin`, `end`). `found` tells a block that was there
+    with its content from one that was taken to be written. Ordered by `begin`.
     """
 
     row: Int32s
@@ -113,6 +113,32 @@ class PrefixNodes(Table):
     DTYPES: ClassVar[dict[str, str]] = dict.fromkeys(
         ("parent", "start", "end", "rows", "row"), "int32"
     ) | {"saved": "int64"}
+
+    def joined(self, other: "PrefixNodes") -> "PrefixNodes":
+        """Return the nodes of both trees side by side."""
+        moved = np.where(other.parent >= 0, other.parent + np.int32(len(self)), other.parent)
+        columns = replace(other, parent=moved.astype(np.int32)).columns()
+        return PrefixNodes(
+            **{name: np.append(column, columns[name]) for name, column in self.columns().items()}
+        )
+
+    def best(self, count: int) -> "PrefixNodes":
+        """Return the `count` nodes that save most; what stood between them joins the lower one."""
+        kept = np.zeros(len(self) + 1, dtype=bool)
+        chosen = np.argsort(-self.saved, kind="stable")[:count]
+        kept[chosen[self.saved[chosen] > 0]] = True
+        kept[-1] = True  # the top, which parents of -1 stand for
+        above = np.append(self.parent, -1)
+        around = self.parent
+        while not kept[around].all():
+            around = np.where(kept[around], around, above[around])
+        places = np.cumsum(kept) - 1
+        places[-1] = -1
+        start = np.where(around >= 0, np.append(self.end, 0)[around], 0)
+        contracted = replace(
+            self, parent=places[around].astype(np.int32), start=start.astype(np.int32)
+        )
+        return contracted.where(kept[:-1])
 
 
 @dataclass(frozen=True, slots=True)

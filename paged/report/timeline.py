@@ -1,7 +1,8 @@
-"""StepRecord, the engine's state after one step, and Timeline, a run's worth of them."""
+"""StepRecord: the engine's state after one step; a timeline is a run's worth of them."""
 
 from dataclasses import dataclass
 
+TIMELINE_RECORDS = 2000  # that a run keeps, however long
 _TIMELINE_KEYS = (
     "t",
     "step",
@@ -37,39 +38,3 @@ class StepRecord:
     def to_dict(self) -> dict[str, float]:
         """Return the record as it stands in the report's timeline."""
         return {name: getattr(self, name) for name in _TIMELINE_KEYS}
-
-
-class Timeline:
-    """Step records of a whole run in bounded memory.
-
-    Keeps every k-th step; when more than `capacity` are kept, every other one is dropped and k
-    doubles, so that a week-long run leaves as many points as a short one.
-    """
-
-    def __init__(self, capacity: int = 2000) -> None:
-        self._capacity = capacity
-        self._stride = 1
-        self._records: list[StepRecord] = []
-
-    @property
-    def records(self) -> tuple[StepRecord, ...]:
-        """The records kept so far, in order."""
-        return tuple(self._records)
-
-    @property
-    def stride(self) -> int:
-        """Steps from one kept record to the next."""
-        return self._stride
-
-    def wants(self, step: int) -> bool:
-        """Return whether a record of this step would be kept."""
-        return step % self._stride == 0
-
-    def add(self, record: StepRecord) -> None:
-        """Keep a record if its step is due."""
-        if not self.wants(record.step):
-            return
-        self._records.append(record)
-        if len(self._records) > self._capacity:
-            self._stride *= 2
-            self._records = [each for each in self._records if self.wants(each.step)]

@@ -26,7 +26,16 @@ from pagedrun.paged.job.signals import JobInterrupted
 from pagedrun.paged.job.tally import Tally
 
 HOSTILE = "\x1b[2J[/red]\u202e:smile:"
-HEAVY = {"torch", "transformers", "numba", "numpy", "tokenizers", "huggingface_hub", "jinja2"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "numba",
+    "numpy",
+    "tokenizers",
+    "huggingface_hub",
+    "jinja2",
+    "yaml",
+}
 
 FLAGS = """
 --output -o --model --revision --tokenizer --device --dtype --max-model-len --max-tokens
@@ -35,7 +44,8 @@ FLAGS = """
 --kv-cache-memory-bytes --max-num-seqs --max-num-batched-tokens --prefix-caching
 --no-prefix-caching --prefix-once --no-prefix-once --preemption-mode --swap-space-bytes
 --overwrite --resume --retry-errors --ordered --progress --report --kv-cache-dtype
---gpu-memory-utilization --enforce-eager --reproducible
+--gpu-memory-utilization --enforce-eager --reproducible --recipe --generation-config
+--no-ordered --no-ignore-eos --no-reproducible --no-enforce-eager
 --json --quiet
 """
 

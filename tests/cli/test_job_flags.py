@@ -7,6 +7,7 @@ import pytest
 
 from pagedrun.cli.choices import Dtype
 from pagedrun.cli.job_flags import default_output, job_config, text_or_file
+from pagedrun.cli.settings import Settings
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.sampling import SamplingParams
@@ -14,7 +15,7 @@ from pagedrun.recipes.demo import demo_model_folder
 
 
 def config(**given: Any) -> Any:
-    return job_config({"input_name": "in.jsonl", **given})
+    return job_config(Settings({"input_name": "in.jsonl", **given}))
 
 
 def test_without_flags_everything_is_the_default() -> None:

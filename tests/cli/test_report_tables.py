@@ -44,11 +44,17 @@ REPORT: dict[str, Any] = {
         "contiguous_max_requests": 15,
         "paged_max_requests": 61,
         "mean_use_when_short": 0.972,
+        "short_of_blocks": 0.41,
+        "tail_waste_expected": 0.013,
     },
     "prefix": {
         "hit_tokens": 1_000_000,
         "hit_rate": 0.81,
         "achievable_hit_rate": 0.83,
+        "block_hit_rate": 0.82,
+        "possible_hit_rate": 0.83,
+        "evictions": 0,
+        "seconds_saved": 75.5,
         "hits": 62_500,
         "misses": 14_660,
         "shared_blocks_peak": 13,
@@ -73,6 +79,13 @@ REPORT: dict[str, Any] = {
     "timeline": [{"blocks_used": used} for used in (0, 800, 1500, 200)],
     "config": {},
     "hardware": {},
+    "advice": [
+        {
+            "code": "pool_too_small",
+            "sentence": "the pool was [red]too small: raise it",
+            "weight": 0.2,
+        }
+    ],
 }
 FACTS = [
     "rows 1,200",
@@ -99,7 +112,9 @@ FACTS = [
     "memory of the machine 16.0 GiB",
     "blocks 2,000 of 16 tokens, 1.0 MiB each",
     "in use at peak 1,500 75.0% of the pool",
-    "utilisation at peak 98.5% of slots in use; tail waste 1.5%",
+    "utilisation at peak 98.5% of slots in use; the rest is tail waste",
+    "tail waste 1.5% at half a block for each row: 1.3%",
+    "Advice the pool was [red]too small",
     "in use, step by step ▁▅█▂",
     "while short of blocks 97.2% mean use while a row had to wait",
     "requests at once 61",

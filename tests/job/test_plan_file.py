@@ -71,7 +71,7 @@ def assert_told(forecast: dict[str, Any], report: dict[str, Any]) -> None:
     for name in ("prompt", "cached", "computed", "generated", "preempted_recomputed"):
         assert forecast["tokens"][name] == report["tokens"][name], name
     for name, value in report["kv"].items():
-        if name != "mean_use_when_short":
+        if name not in ("mean_use_when_short", "short_of_blocks"):
             assert forecast["kv"][name] == pytest.approx(value), name
     assert forecast["preemptions"] == report["preemptions"]
     assert forecast["prefix"]["hit_rate"] == report["prefix"]["hit_rate"]

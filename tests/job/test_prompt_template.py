@@ -54,6 +54,17 @@ def test_a_template_that_fails_fails_its_row_soon(source: str) -> None:
     caught.value.message.encode("utf-8")
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["{{ name }}", "{{ name.more }}", "{% for x in name %}{% endfor %}", "{{ name|upper ~ a }}"],
+)
+def test_a_column_that_is_missing_is_named(source: str) -> None:
+    with pytest.raises(RowError, match="needs a column 'name', which the row does not") as caught:
+        render(source, a=1)
+    assert (caught.value.code, caught.value.param) == ("template_error", "name")
+    assert render("{% if name is defined %}{{ name }}{% endif %}{{ name|default('x') }}") == "x"
+
+
 def test_the_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pagedrun.paged.job.template.MAX_OUTPUT_CHARS", 1000)
     assert len(render("{{ a }}", a="x" * 1000)) == 1000

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pagedrun.paged.block_pool import BlockPool
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import EngineError, ModelError, RowError, UsageError
 from pagedrun.paged.job.config import JobConfig
@@ -23,9 +24,12 @@ from pagedrun.paged.job.output_file import OutputError
 from pagedrun.paged.job.report_file import empty_engine_report
 from pagedrun.paged.job.signals import JobInterrupted
 from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.report.recorder import Recorder
+from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.sampling import SamplingParams
+from pagedrun.paged.stays import Stays
 
 Answer = Callable[[Request], Completion]
 OUTPUT_KEYS = ["index", "id", "text", "finish_reason", "outputs", "usage", "input", "error"]
@@ -68,7 +72,11 @@ class ScriptedRun:
                 yield self._answer(request)
 
     def report(self) -> dict[str, Any]:
-        return {**empty_engine_report(), "tokens": {"prompt": 7}}
+        report = empty_engine_report()
+        return {**report, "tokens": {**report["tokens"], "prompt": 7}}
+
+    def snapshot(self) -> Snapshot:
+        return Recorder(BlockPool(2, 16), Stays()).snapshot(bytes_per_token=8)
 
 
 class ScriptedModel:
@@ -366,7 +374,7 @@ class TestSideFiles:
         report = side_file(place, ".report.json")
         assert report == result.report
         assert next(iter(report)) == "rows"
-        assert report["tokens"] == {"prompt": 7}
+        assert report["tokens"]["prompt"] == 7
         assert report["finish_reasons"] == {"error": 1, "stop": 1}
         assert result.report_path == place / "out.jsonl.report.json"
 
@@ -414,10 +422,26 @@ class TestSideFiles:
 
     def test_files_are_private_and_nothing_else_is_left(self, place: Path) -> None:
         run(place, [{"prompt": "a"}], ordered=True)
-        names = {"out.jsonl", "out.jsonl.run.json", "out.jsonl.report.json"}
+        beside = {f"out.jsonl{suffix}" for suffix in (".run.json", ".report.json", ".snapshot.npz")}
+        names = {"out.jsonl"} | beside
         made = {path.name for path in place.iterdir()} - {"in.jsonl", "model"}
         assert made == names
         assert {stat.S_IMODE((place / name).stat().st_mode) for name in names} == {0o600}
+
+    def test_a_snapshot_that_cannot_be_written_costs_a_warning_and_no_row(
+        self, place: Path
+    ) -> None:
+        (place / "out.jsonl.snapshot.npz").mkdir()
+        heard = Heard()
+        result = run_job(config_for(place, [{"prompt": "a"}]), heard, ScriptedModel(echo).open())
+        assert result.num_failed == 0
+        assert [each for each in heard.warnings if "out.jsonl.snapshot.npz" in each]
+
+    def test_a_snapshot_of_another_run_is_not_left_beside_this_one(self, place: Path) -> None:
+        snapshot = place / "out.jsonl.snapshot.npz"
+        snapshot.write_bytes(b"old")
+        run(place, [{"nothing": "to ask"}])
+        assert not snapshot.exists()
 
     def test_a_device_gets_no_files_beside_it(self, place: Path) -> None:
         result = run_job(

@@ -21,7 +21,8 @@ from pagedrun.paged.preemption_mode import PreemptionMode
 from pagedrun.paged.request import Request
 from pagedrun.paged.sampling import SamplingParams
 from pagedrun.paged.scheduled_batch import ScheduledBatch, TransferKind
-from pagedrun.paged.scheduler import Scheduler, SchedulerLimits
+from pagedrun.paged.scheduler import Scheduler
+from pagedrun.paged.scheduler_limits import SchedulerLimits
 from pagedrun.paged.sequence import Sequence
 from pagedrun.paged.swap_space import SwapSpace
 

@@ -12,7 +12,8 @@ from pagedrun.paged.preemption_mode import PreemptionMode
 from pagedrun.paged.request import Request
 from pagedrun.paged.sampling import SamplingParams
 from pagedrun.paged.scheduled_batch import BlockTransfer, ScheduledBatch, TransferKind
-from pagedrun.paged.scheduler import Scheduler, SchedulerLimits
+from pagedrun.paged.scheduler import Scheduler
+from pagedrun.paged.scheduler_limits import SchedulerLimits
 from pagedrun.paged.sequence import Sequence
 from pagedrun.paged.swap_space import SwapSpace
 
@@ -186,7 +187,7 @@ def test_samples_that_share_all_blocks_come_back_on_their_own() -> None:
     [parent, child] = scheduler.running
     assert parent.block_table == child.block_table
     batch = ScheduledBatch()
-    scheduler._preempt(scheduler.running.pop(), batch)
+    scheduler._preempt(scheduler.running.pop(), parent, parent.num_tokens, batch)
     assert list(child.host_blocks) == [1]
     assert batch.transfers == [BlockTransfer(TransferKind.SWAP_OUT, parent.block_table[1], 0)]
     scheduler.check()

@@ -1,10 +1,11 @@
-"""Timeline: any number of steps in bounded memory, evenly spaced."""
+"""Thinned: any number of items in bounded memory, evenly spaced."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.paged.report.timeline import StepRecord, Timeline
+from pagedrun.paged.report.timeline import StepRecord
+from pagedrun.paged.thinned import Thinned
 
 
 def record(step: int) -> StepRecord:
@@ -28,11 +29,12 @@ def record(step: int) -> StepRecord:
 
 
 def run(num_steps: int, capacity: int) -> list[int]:
-    timeline = Timeline(capacity)
+    timeline = Thinned[StepRecord](capacity)
     for step in range(1, num_steps + 1):
-        timeline.add(record(step))
-        assert len(timeline.records) <= capacity
-    return [each.step for each in timeline.records]
+        timeline.add(step, record(step))
+        assert len(timeline.items) <= capacity
+    assert timeline.numbers == tuple(each.step for each in timeline.items)
+    return list(timeline.numbers)
 
 
 def test_a_short_run_keeps_every_step() -> None:
@@ -55,15 +57,15 @@ def test_a_long_run_stays_bounded_and_even(num_steps: int, capacity: int) -> Non
         assert len(steps) >= capacity // 2
 
 
-def test_a_record_is_made_only_where_it_is_wanted() -> None:
+def test_an_item_is_made_only_where_it_is_wanted() -> None:
     """The engine asks first, so that a step that is not kept costs nothing."""
-    timeline = Timeline(capacity=4)
+    timeline = Thinned[int](capacity=4)
     for step in range(1, 200):
         wanted = timeline.wants(step)
-        before = timeline.records
-        timeline.add(record(step))
+        before = timeline.items
+        timeline.add(step, step)
         if not wanted:
-            assert timeline.records == before
+            assert timeline.items == before
 
 
 def test_the_reports_form() -> None:
@@ -79,7 +81,8 @@ def test_the_reports_form() -> None:
     }
 
 
-def test_a_fresh_timeline_is_empty() -> None:
-    assert Timeline().records == ()
+def test_a_fresh_one_is_empty() -> None:
+    fresh = Thinned[int](3)
+    assert fresh.items == fresh.numbers == ()
     with pytest.raises(AttributeError):
-        Timeline().records = ()  # type: ignore[misc]
+        fresh.items = ()  # type: ignore[misc]

@@ -1,0 +1,113 @@
+"""`pagedrun recipes`: what recipes there are, what stands in one, and a copy to edit."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pagedrun.cli import exits
+from pagedrun.cli.options import Quiet
+
+HELP = """List the bundled recipes, show one, or copy one to edit.
+
+A recipe is a YAML file with settings of `generate`: the flags' names with underscores, and a \
+prompt. `generate --recipe NAME` runs a bundled one, `generate --recipe FILE` one of your own.
+"""
+LIST_HELP = """Say what the bundled recipes do, and which columns they need in a row.
+
+Examples:
+
+  pagedrun recipes list
+  pagedrun recipes list --json | jq -r '.[].name'
+"""
+SHOW_HELP = """Print a bundled recipe.
+
+Examples:
+
+  pagedrun recipes show judge
+  pagedrun recipes show judge > mine.yaml
+"""
+INIT_HELP = """Copy a bundled recipe and its sample input into a folder, to edit them there.
+
+Nothing is replaced: if one of the files exists, nothing is copied.
+
+Examples:
+
+  pagedrun recipes init judge
+  pagedrun recipes init judge ./my-judge
+"""
+
+app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
+
+RecipeName = Annotated[
+    str, typer.Argument(metavar="NAME", help="A bundled recipe: see `pagedrun recipes list`.")
+]
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Where to; it is made if it is not there.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead.")]
+
+
+@app.command(name="list", help=LIST_HELP)
+def list_recipes(json_result: Json = False) -> None:
+    """Say what the bundled recipes do."""
+    with exits.boundary():
+        from pagedrun.cli.recipe_text import draw_recipes, facts
+        from pagedrun.recipes.library import bundled_names
+
+        recipes = {name: _bundled(name) for name in bundled_names()}
+        if json_result:
+            _print_json([facts(name, recipe) for name, recipe in recipes.items()])
+        else:
+            draw_recipes(recipes)
+
+
+@app.command(name="show", help=SHOW_HELP)
+def show(name: RecipeName, json_result: Json = False) -> None:
+    """Print a bundled recipe."""
+    with exits.boundary():
+        from pagedrun.cli.recipe_text import draw_text, facts
+
+        recipe = _bundled(name)
+        if json_result:
+            _print_json({**facts(name, recipe), "settings": dict(recipe.values)})
+        else:
+            draw_text(recipe)
+
+
+@app.command(name="init", help=INIT_HELP)
+def init(
+    name: RecipeName, folder: Folder = Path(), json_result: Json = False, quiet: Quiet = None
+) -> None:
+    """Copy a bundled recipe and its sample to edit."""
+    with exits.boundary():
+        from pagedrun.cli.console import note, stderr_console
+        from pagedrun.cli.recipe_text import next_command
+        from pagedrun.recipes.copy import copy_recipe
+
+        copies = copy_recipe(_bundled(name), folder)
+        command = next_command(copies)
+        if not quiet:
+            console = stderr_console()
+            note(console, f"Written: {', '.join(map(str, copies))}")
+            note(console, "Edit them, then run:")
+        if json_result:
+            _print_json({"files": [str(path) for path in copies], "command": command})
+        else:
+            print(command)
+
+
+def _bundled(name: str) -> Any:
+    from pagedrun.cli.settings import recipe_settings
+    from pagedrun.recipes.library import bundled_path
+    from pagedrun.recipes.recipe import Recipe
+
+    path = bundled_path(name)
+    return Recipe.read(path, recipe_settings(), path.name)
+
+
+def _print_json(value: object) -> None:
+    json.dump(value, sys.stdout, ensure_ascii=False, indent=2)
+    sys.stdout.write("\n")

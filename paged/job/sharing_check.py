@@ -1,0 +1,28 @@
+"""Whether a run's prompts had little in common only because of what stands early in them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.interfaces import TokenizerLike
+from pagedrun.paged.job.reader import is_repeatable
+from pagedrun.paged.job.row_sample import sample_rows
+from pagedrun.paged.job.template_advice import TemplateAdvisor
+
+# Trying takes about half a second: not for runs that are nearly as short, nor where sharing works.
+MIN_RUN_SECONDS = 10.0
+ENOUGH_SHARED = 0.5
+NUM_ROWS = 100
+
+
+def check_sharing(
+    config: JobConfig, engine_report: Mapping[str, Any], tokenizer: TokenizerLike
+) -> dict[str, Any] | None:
+    """Return what `TemplateAdvisor` finds on the first rows; None where it is not worth a try."""
+    if engine_report["prefix"]["possible_hit_rate"] >= ENOUGH_SHARED:
+        return None
+    if engine_report["time"]["run_s"] < MIN_RUN_SECONDS or not is_repeatable(config.input):
+        return None
+    rows = sample_rows(replace(config, limit=min(config.limit or NUM_ROWS, NUM_ROWS)))
+    return TemplateAdvisor(config.prompts, config.sampling, tokenizer).advise(rows)

@@ -1,0 +1,119 @@
+"""`pagedrun recipes`: what it prints where, and what it never overwrites."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pagedrun.cli.main import main
+from pagedrun.recipes.library import bundled_names, bundled_path
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    monkeypatch.chdir(tmp_path)
+
+    def run_command(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["pagedrun", "recipes", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        captured = capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, captured.out, captured.err
+
+    return run_command
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_the_list_fits_its_screen_and_names_all(
+    run: Run, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    status, out, err = run("list")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert [line.split()[0] for line in lines if line[0] != " "][1:] == bundled_names()
+    assert "(optional)" in out
+    assert "\x1b" not in out
+
+
+def test_the_list_for_scripts(run: Run) -> None:
+    status, out, _ = run("list", "--json")
+    recipes = json.loads(out)
+    assert status == 0
+    assert [recipe["name"] for recipe in recipes] == bundled_names()
+    assert recipes[0]["columns"] == {"text": "what to label, here a message to a support desk"}
+    assert all(Path(recipe["sample"]).is_file() for recipe in recipes)
+
+
+@pytest.mark.parametrize("name", bundled_names())
+def test_show_prints_the_file(run: Run, name: str) -> None:
+    assert run("show", name) == (0, bundled_path(name).read_text(encoding="utf-8"), "")
+
+
+def test_show_in_colours_is_the_same_text(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    _, out, _ = run("show", "judge")
+    assert "\x1b[" in out
+    from rich.text import Text
+
+    assert Text.from_ansi(out).plain.strip() == bundled_path("judge").read_text().strip()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in run("show", "judge")[1]
+
+
+def test_show_for_scripts(run: Run) -> None:
+    settings = json.loads(run("show", "synthetic", "--json")[1])["settings"]
+    assert (settings["n"], settings["temperature"]) == (4, 0.9)
+
+
+def test_a_name_that_is_none(run: Run) -> None:
+    assert run("show", "juge") == (
+        2,
+        "",
+        "Error: juge: no bundled recipe of this name; did you mean judge?\n",
+    )
+    status, _, err = run("init", "../judge")
+    assert status == 2
+    assert "no bundled recipe of this name" in err
+
+
+def test_init_copies_and_says_how_to_run_it(run: Run) -> None:
+    status, out, err = run("init", "extract", "some folder/mine")
+    assert status == 0
+    assert out == (
+        "pagedrun generate 'some folder/mine/extract.jsonl' "
+        "--recipe 'some folder/mine/extract.yaml' --model MODEL\n"
+    )
+    assert "some folder/mine/extract.yaml" in err
+    copied = Path("some folder/mine/extract.yaml").read_bytes()
+    assert copied == bundled_path("extract").read_bytes()
+    assert Path("some folder/mine/extract.jsonl").is_file()
+
+
+@pytest.mark.parametrize("name", ["judge.yaml", "judge.jsonl"])
+def test_init_replaces_nothing_and_copies_nothing_then(run: Run, name: str) -> None:
+    Path(name).write_text("mine")
+    status, out, err = run("init", "judge")
+    assert (status, out) == (2, "")
+    assert err == f"Error: {name} exists; name another folder, or move the file away\n"
+    assert [path.name for path in Path().iterdir()] == [name]
+    assert Path(name).read_text() == "mine"
+
+
+def test_init_into_what_is_no_folder(run: Run) -> None:
+    Path("file").write_text("")
+    status, _, err = run("init", "judge", "file/sub")
+    assert status == 2
+    assert "cannot be written (Not a directory)" in err
+
+
+def test_init_for_scripts_and_quiet(run: Run) -> None:
+    _, out, err = run("init", "judge", "--json", "--quiet")
+    assert err == ""
+    assert json.loads(out)["files"] == ["judge.yaml", "judge.jsonl"]
