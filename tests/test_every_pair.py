@@ -1,8 +1,13 @@
 from itertools import combinations, product
+from typing import Any
 
 from tests.every_pair import every_pair
 
-VALUES = {"codes": ["int8", "fp8", None], "window": [None, 30], "size": [64, 80, 96, 128]}
+VALUES: dict[str, list[Any]] = {
+    "codes": ["int8", "fp8", None],
+    "window": [None, 30],
+    "size": [64, 80, 96, 128],
+}
 
 
 def test_the_default_run_keeps_every_pair_and_the_long_one_the_product() -> None:
@@ -19,5 +24,6 @@ def test_the_default_run_keeps_every_pair_and_the_long_one_the_product() -> None
 
 
 def test_one_parameter_and_two_are_kept_whole() -> None:
-    for values in ({"size": [1, 2, 3]}, {"size": [1, 2, 3], "window": [None, 5]}):
+    few: list[dict[str, list[Any]]] = [{"size": [1, 2, 3]}, {"size": [1, 2], "window": [None, 5]}]
+    for values in few:
         assert not any(case.marks for case in every_pair(**values).args[1])

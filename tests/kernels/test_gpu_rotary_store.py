@@ -169,7 +169,12 @@ def test_slots_beyond_32_bits_of_elements(gpu_device: torch.device) -> None:
 
 @every_pair(
     # (num_heads, num_kv_heads, head_dim), rotary_dim, block_size
-    shape=[((4, 2, 64), 64, 16), ((3, 3, 80), 32, 5), ((6, 2, 96), 96, 16), ((16, 8, 128), 128, 64)],
+    shape=[
+        ((4, 2, 64), 64, 16),
+        ((3, 3, 80), 32, 5),
+        ((6, 2, 96), 96, 16),
+        ((16, 8, 128), 128, 64),
+    ],
     codes=CODES,
     dtype=DTYPES,
 )
