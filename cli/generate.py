@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -27,6 +28,7 @@ Examples:
   pagedrun generate rows.jsonl --recipe judge --model ./model
   pagedrun generate rows.csv.gz --prompt-field question
   pagedrun generate hf:openai/gsm8k@main:test --prompt-field question --limit 100
+  pagedrun generate prompts.jsonl --html memory.html
   pagedrun generate - -o - < rows.jsonl > answers.jsonl
 
 Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, 4 stopped early, \
@@ -45,6 +47,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     ordered: options.Ordered = None,
     limit: options.Limit = None,
     report: options.ReportPath = None,
+    html: options.HtmlPath = None,
     model: options.Model = None,
     revision: options.Revision = None,
     tokenizer: options.Tokenizer = None,
@@ -96,18 +99,23 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
 
 def _run(settings: "Settings") -> int:
     # Imported here, because `--help` must not wait for them.
+    from pagedrun.kernels.threads import prepare_environment
+
+    prepare_environment()  # before numba, by the next lines, and torch are imported
     from pagedrun.cli.console import note, stderr_console
     from pagedrun.cli.job_flags import job_config, warn_of_model
+    from pagedrun.cli.page.job_page import check_job_page, write_job_page
     from pagedrun.cli.progress import show_progress
     from pagedrun.cli.report import draw_report, summary
-    from pagedrun.kernels.threads import prepare_environment
     from pagedrun.paged.job.job import run_job
 
-    prepare_environment()  # before anything imports torch
     console = stderr_console()
     given = settings.values
     quiet = bool(given.get("quiet"))
     config = job_config(settings)
+    page = given.get("html")
+    if isinstance(page, Path):
+        check_job_page(config, page)
     if "model" not in given and not quiet:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
     with show_progress(str(given.get("progress", "auto")), console, quiet=quiet) as listener:
@@ -121,4 +129,8 @@ def _run(settings: "Settings") -> int:
         json.dump(result.report, sys.stdout, ensure_ascii=False, allow_nan=False)
         sys.stdout.write("\n")
         sys.stdout.flush()
+    if isinstance(page, Path):
+        write_job_page(result, config, page)
+        if not quiet:
+            note(console, f"page → {page}", "bold")
     return exits.ROWS_FAILED if result.num_failed else exits.OK

@@ -9,6 +9,8 @@ from pagedrun._version import __version__
 from pagedrun.cli import exits
 from pagedrun.cli.bench.app import app as bench_app
 from pagedrun.cli.generate import HELP, generate
+from pagedrun.cli.inspect_cache import HELP as INSPECT_CACHE_HELP
+from pagedrun.cli.inspect_cache import inspect_cache
 from pagedrun.cli.plan import HELP as PLAN_HELP
 from pagedrun.cli.plan import plan
 from pagedrun.cli.recipes import app as recipes_app
@@ -25,6 +27,7 @@ app = typer.Typer(
 )
 app.command(help=HELP)(generate)
 app.command(help=PLAN_HELP)(plan)
+app.command(name="inspect-cache", help=INSPECT_CACHE_HELP)(inspect_cache)
 app.add_typer(bench_app, name="bench")
 app.add_typer(recipes_app, name="recipes")
 

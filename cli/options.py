@@ -105,6 +105,16 @@ ReportPath = Annotated[
         "report", "Where the memory report goes.", _FILES, metavar="PATH", default="OUT.report.json"
     ),
 ]
+HtmlPath = Annotated[
+    Path | None,
+    _flag(
+        "html",
+        "Write the memory report as a page with charts and the block map over time: one file of "
+        "5 MB, complete without a network.",
+        _FILES,
+        metavar="PATH",
+    ),
+]
 
 Model = Annotated[
     str | None,

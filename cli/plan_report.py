@@ -8,8 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from rich.tree import Tree
 
+from pagedrun.cli.prefix_lines import draw_prefixes
 from pagedrun.cli.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
 from pagedrun.cli.report_figures import Figure, sparkline
 from pagedrun.cli.safe_text import safe
@@ -17,7 +17,6 @@ from pagedrun.cli.sizes import show_size
 
 Line = tuple[str, str, str]  # label, value, note
 MAX_WIDTH = 110
-TEXT_CHARS = 60
 
 
 def draw_forecast(forecast: Mapping[str, Any], console: Console) -> None:
@@ -93,25 +92,7 @@ def _draw_tree(console: Console, forecast: Mapping[str, Any]) -> None:
     )
     if not found["top_prefixes"]:
         return
-    tree = Tree(Text("  those that save most"), guide_style="dim")
-    nodes: dict[int | None, Tree] = {None: tree}
-    # A prefix may stand before the shorter one that it continues.
-    left = dict(enumerate(found["top_prefixes"]))
-    while left:
-        for place, prefix in list(left.items()):
-            if prefix["parent"] in nodes:
-                nodes[place] = nodes[prefix["parent"]].add(_prefix(prefix))
-                del left[place]
-    console.print(tree)
-
-
-def _prefix(prefix: Mapping[str, Any]) -> Text:
-    shown = Text(no_wrap=True, overflow="ellipsis")
-    shown.append(f"{_count(prefix['tokens'])} tokens", "bold")
-    shown.append(f" × {_count(prefix['rows'])} rows, saves {_count(prefix['tokens_saved'])}")
-    if prefix.get("text"):
-        shown.append(f"  {safe(' '.join(prefix['text'].split()), TEXT_CHARS)}", "dim")
-    return shown
+    draw_prefixes(console, found["top_prefixes"])
 
 
 def _memory(forecast: Mapping[str, Any]) -> list[Line]:

@@ -2,14 +2,16 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
 from pagedrun.cli.report_figures import Figure, sections
 from pagedrun.cli.safe_text import safe
-from pagedrun.paged.job.job import JobResult
+
+if TYPE_CHECKING:
+    from pagedrun.paged.job.job import JobResult  # which imports much
 
 WIDTH = 80
 LABEL_WIDTH = 25
@@ -37,7 +39,7 @@ def draw_report(report: Mapping[str, Any], console: Console) -> None:
                 console.print(Text(f"  {words}"), soft_wrap=True)
 
 
-def summary(result: JobResult, output: str) -> list[str]:
+def summary(result: "JobResult", output: str) -> list[str]:
     """Return the last lines: what became of the rows, and where to look."""
     rows = result.report["rows"]
     where = "standard output" if output == "-" else output

@@ -40,7 +40,9 @@ def fenced(text: str, language: str) -> list[str]:
 def known_flags() -> set[str]:
     """All flags of the commands that the documents show, and that these commands are there."""
     text = "\n".join(DOCS.values())
-    shown = set(re.findall(r"(?:^|`)pagedrun ([a-z]+(?: [a-z]+\b(?![./]))?)", text, flags=re.M))
+    shown = set(
+        re.findall(r"(?:^|`)pagedrun ([a-z]+(?:-[a-z]+)*(?: [a-z]+\b(?![./]))?)", text, flags=re.M)
+    )
     assert "generate" in {words.split()[0] for words in shown}
     known: set[str] = set()
     for words in shown:
@@ -166,6 +168,27 @@ def test_the_run_of_the_readme_looks_like_one(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert labels(runs[0]) == labels(done.stderr)
+    (inspected,) = [block for block in fenced(DOCS["README.md"], "") if "Block map" in block]
+    done = subprocess.run(
+        [sys.executable, "-m", "pagedrun", *INSPECT],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(shapes(inspected)) > 9
+    assert [label for label in shapes(inspected) if label not in shapes(done.stderr)] == []
+
+
+INSPECT = ("inspect-cache", "prompts.out.jsonl", "--at", "20", "--row", "17")
+
+
+def shapes(screen: str) -> list[str]:
+    """Return the labels of an excerpt, its figures as signs and pictures left out."""
+    told = [re.sub(r"[\d,]*\d", "#", label) for label in labels(screen)]
+    return [label for label in told if not re.fullmatch("[SPCspc.#+= ]*", label)]
 
 
 def labels(screen: str) -> list[str]:

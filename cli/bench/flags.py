@@ -326,5 +326,14 @@ Save = Annotated[
     Path | None,
     _flag("save", "Keep the result as FILE.json or FILE.md.", _RESULT, metavar="FILE"),
 ]
+Html = Annotated[
+    Path | None,
+    _flag(
+        "html",
+        "Write the result as a page with charts: one file of 5 MB, complete without a network.",
+        _RESULT,
+        metavar="PATH",
+    ),
+]
 Json = Annotated[bool, _flag("json", "Print the result as JSON on stdout.", _RESULT)]
 Quiet = Annotated[bool, _flag("quiet", "Show errors only: no progress, no tables.", _RESULT)]

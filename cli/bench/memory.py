@@ -27,6 +27,7 @@ Examples:
   pagedrun bench memory --shape qwen3-8b --kv-cache-memory-bytes 40GiB
   pagedrun bench memory --requests 16,64 --mean 900 --std 400 --max-len 8192
   pagedrun bench memory --block-size 64 --shared 1000 --save memory.md
+  pagedrun bench memory --html memory.html
 """
 
 
@@ -49,6 +50,7 @@ def memory(  # one parameter for each flag: this is where Typer reads them from
     block_size: flags.MemoryBlockSize = 16,
     kv_cache_memory_bytes: flags.MemoryBytes = None,
     save: flags.Save = None,
+    html: flags.Html = None,
     json_result: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> None:
@@ -58,10 +60,20 @@ def memory(  # one parameter for each flag: this is where Typer reads them from
 
 
 def _run(given: Mapping[str, Any]) -> None:
-    from pagedrun.cli.bench.session import Session
+    from pagedrun.cli.bench.session import Session, lines_of
+    from pagedrun.cli.page.target import check_target
 
+    html, save = given["html"], given["save"]
+    if html is not None:
+        check_target(html, [(save, "--save file")])
     session = Session.of_flags(given)
-    session.finish(session.measure("memory", memory_bench(given)))
+    result = session.measure("memory", memory_bench(given))
+    if html is not None:
+        from pagedrun.cli.page.memory_page import write_memory_page
+
+        write_memory_page(result, lines_of(result), html)
+        session.say(f"Page in {html}")
+    session.finish(result)
 
 
 def memory_bench(given: Mapping[str, Any]) -> "MemoryBench":

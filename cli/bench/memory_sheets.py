@@ -17,8 +17,20 @@ DONE = "·"  # where a run is over while the other goes on
 
 def memory_sheets(result: Result) -> list[Sheet]:
     """Return the tables: at once, the system prompt, over time, and block sizes."""
-    sharing = [] if result["sharing"] is None else [_sharing(result)]
-    return [_at_once(result), *sharing, _over_time(result), _charts(result), _block_sizes(result)]
+    tables = memory_tables(result)
+    block_sizes = tables.pop("block_sizes")
+    return [*tables.values(), _charts(result), block_sizes]
+
+
+def memory_tables(result: Result) -> dict[str, Sheet]:
+    """Return the tables that hold figures, by the result's own names for them."""
+    sharing = {} if result["sharing"] is None else {"sharing": _sharing(result)}
+    return {
+        "at_once": _at_once(result),
+        **sharing,
+        "over_time": _over_time(result),
+        "block_sizes": _block_sizes(result),
+    }
 
 
 def describe_token(result: Result) -> str:

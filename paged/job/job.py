@@ -30,12 +30,15 @@ from pagedrun.paged.request import Completion, Request
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """A finished job: its report, and where that and the manifest were written, if anywhere."""
+    """A finished job: its report, where that and the manifest were written, if anywhere, and what
+    became of every block; None if no row needed the engine.
+    """
 
     report: dict[str, Any]
     num_failed: int
     report_path: Path | None
     manifest_path: Path | None
+    snapshot: Snapshot | None = None
 
 
 def run_job(
@@ -121,12 +124,14 @@ class _Job:
                 self._write_manifest(manifest, status)
             raise
         report = self._report(engine_report)
+        snapshot = None if run is None else run.snapshot()
         with self._guard.hold():
             self._write_report(report)
-            self._write_snapshot(None if run is None else run.snapshot())
+            self._write_snapshot(snapshot)
             self._write_manifest(manifest, JobStatus.FINISHED)
         num_failed = self._tally.failed + self._finished.num_failed
-        return JobResult(report, num_failed, self._config.report_path, self._config.manifest_path)
+        paths = self._config.report_path, self._config.manifest_path
+        return JobResult(report, num_failed, *paths, snapshot)
 
     def _go_on(self, output: OutputFile, manifest: Manifest) -> FinishedRows:
         """Return what an earlier run of the same job has left; with `retry_errors` its failed rows

@@ -66,7 +66,7 @@ class Manifest:
         path = config.engine.model / "config.json"
         try:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            files = _files_digest(config.engine.model, config.tokenizer or config.engine.model)
+            files = files_digest(config.engine.model, config.tokenizer or config.engine.model)
         except OSError as error:
             name = error.filename or path
             raise ModelError(f"{name} cannot be read ({error.strerror})") from error
@@ -129,9 +129,9 @@ class Manifest:
             **asdict(config.engine),
             "max_model_len": self.max_model_len,
             "tokenizer": config.tokenizer,
-            "chat_template": _text_digest(config.chat_template),
-            "system": _text_digest(config.prompts.system),
-            "prompt_template": _text_digest(template.source if template else None),
+            "chat_template": text_digest(config.chat_template),
+            "system": text_digest(config.prompts.system),
+            "prompt_template": text_digest(template.source if template else None),
             "prompt_field": config.prompts.field,
             "limit": config.limit,
             "overwrite": config.overwrite,
@@ -172,7 +172,7 @@ def _differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     ]
 
 
-def _files_digest(model: Path, tokenizer: Path) -> str:
+def files_digest(model: Path, tokenizer: Path) -> str:
     """Return a digest of tokenizer files and of weights, of which headers and sizes must do."""
     digest = hashlib.sha256()
     for path in sorted(model.glob("*.safetensors")):
@@ -187,7 +187,7 @@ def _files_digest(model: Path, tokenizer: Path) -> str:
     return digest.hexdigest()
 
 
-def _text_digest(text: str | None) -> dict[str, Any] | None:
+def text_digest(text: str | None) -> dict[str, Any] | None:
     """Return what tells two texts apart without repeating either."""
     if text is None:
         return None

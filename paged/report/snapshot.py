@@ -3,8 +3,10 @@
 Token ids and texts are not in it: a snapshot may be passed on where the prompts may not.
 """
 
+import errno
 import io
 import json
+import stat
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.errors import UsageError
+from pagedrun.paged.report.snapshot_checks import check_snapshot
 from pagedrun.paged.report.snapshot_tables import (
     Float64s,
     Holdings,
@@ -27,6 +30,7 @@ from pagedrun.paged.report.snapshot_tables import (
 
 FORMAT = 1
 MAX_BYTES = 2**29  # of all columns, unpacked: far above what a run keeps
+MAX_REASON_CHARS = 300
 _TABLES: dict[str, type[Table]] = {
     "holdings": Holdings,
     "preemptions": Preemptions,
@@ -92,15 +96,23 @@ class Snapshot:
 
     @classmethod
     def read(cls, path: Path) -> "Snapshot":
-        """Read a snapshot; raises `UsageError` naming the file for one that is not whole."""
+        """Read a snapshot, whoever wrote it: all that it holds is in range afterwards.
+
+        Raises `UsageError`, which names the file, for one that is not whole or makes no sense.
+        """
         try:
-            packed = path.read_bytes()
+            packed = _read_regular(path)
         except OSError as error:
             raise UsageError(f"{path} cannot be read ({error.strerror})") from error
         try:
-            return cls._unpack(packed)
-        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
-            raise UsageError(f"{path} is not a snapshot that pagedrun can read: {error}") from error
+            snapshot = cls._unpack(packed)
+            check_snapshot(snapshot)
+        except Exception as error:  # a hostile archive makes zipfile and NumPy raise all sorts
+            reason = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}"
+            raise UsageError(
+                f"{path} is not a snapshot that pagedrun can read: {reason[:MAX_REASON_CHARS]}"
+            ) from error
+        return snapshot
 
     @classmethod
     def _unpack(cls, packed: bytes) -> "Snapshot":
@@ -119,6 +131,16 @@ class Snapshot:
                 for table, kind in _TABLES.items()
             }
         return cls(**{name: facts[name] for name in _FACTS}, samples=samples, **tables)
+
+
+def _read_regular(path: Path) -> bytes:
+    """Return the bytes of a file; `OSError` for what may have no end, and for far too many."""
+    status = path.stat()  # before it is opened: opening a pipe waits for whoever writes to it
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    if status.st_size > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {MAX_BYTES:,} bytes")
+    return path.read_bytes()
 
 
 def _samples(columns: Mapping[str, NDArray[Any]], num_blocks: int) -> PoolSamples:

@@ -46,7 +46,7 @@ FLAGS = """
 --overwrite --resume --retry-errors --ordered --progress --report --kv-cache-dtype
 --gpu-memory-utilization --enforce-eager --reproducible --recipe --generation-config
 --no-ordered --no-ignore-eos --no-reproducible --no-enforce-eager
---json --quiet
+--json --quiet --html
 """
 
 RunJob = Callable[[JobConfig, JobListener], JobResult]

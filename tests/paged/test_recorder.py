@@ -10,6 +10,7 @@ from pagedrun.paged.bench.model import BenchModel
 from pagedrun.paged.foresight import Foresight
 from pagedrun.paged.plan import Plan
 from pagedrun.paged.report import recorder as recorder_module
+from pagedrun.paged.report.block_lives import BlockLives
 from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.paged.report.snapshot_tables import PrefixNodes
 from pagedrun.paged.request import Request
@@ -141,6 +142,21 @@ def test_found_blocks_are_those_that_somebody_had_before(recorded: Recorded) -> 
     for entry in np.flatnonzero(holdings.found):
         before = (first.block == holdings.block[entry]) & (first.begin <= holdings.begin[entry])
         assert before.any()
+
+
+def test_a_block_lives_from_its_filling_to_its_last_release(recorded: Recorded) -> None:
+    """It is never empty in between, and whenever somebody holds it that is one of its lives."""
+    made, books = recorded
+    lives = BlockLives.read(made.snapshot())
+    for step, (ref_counts, fills) in books.items():
+        alive = lives.where((lives.begin <= step) & (step < lives.end))
+        assert len(set(alive.block.tolist())) == len(alive)
+        held = {block for block, count in enumerate(ref_counts) if count}
+        stored = {block for block, count in enumerate(fills) if count}
+        assert held <= set(alive.block.tolist()) <= held | stored
+        for block, peak in zip(alive.block.tolist(), alive.peak_refs.tolist(), strict=True):
+            assert ref_counts[block] <= peak
+    assert lives.hits.sum() == made.snapshot().holdings.found.sum()
 
 
 def test_a_snapshot_is_read_as_it_was_written(recorded: Recorded, tmp_path: Any) -> None:

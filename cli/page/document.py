@@ -1,0 +1,117 @@
+"""Document: a page of one file. What is ours runs, what is somebody else's stays text.
+
+The policy in the page's head allows the scripts that it was made with, by their digests, and
+nothing else: no other script, no request to anywhere. Text from files and models goes into the page
+as text only, through `safe` and then escaped; figures for the charts as JSON that no tag can end.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from pagedrun._version import __version__
+from pagedrun.cli.safe_text import safe
+from pagedrun.cli.sizes import show_size
+from pagedrun.paged.job.atomic import replace_file
+from pagedrun.paged.job.output_file import OutputError
+
+FOLDER = Path(__file__).parent
+# Written as escapes, none of these can end a script or begin a comment. JSON in ASCII has no
+# U+2028 or U+2029 as it is.
+_JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&"}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One page: a template of this folder, its scripts in order, and what they are given.
+
+    `values` are for the template; every string among them may be somebody else's. `data` is for
+    the scripts, and must be what JSON can hold.
+    """
+
+    template: str
+    scripts: Seq[str]
+    values: Mapping[str, Any]
+    data: Mapping[str, Any]
+
+    def html(self) -> str:
+        """Return the page."""
+        scripts = [_plotly(), *(_script(name) for name in ("charts.js", *self.scripts))]
+        digests = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+        return (
+            _environment()
+            .get_template(self.template)
+            .render(
+                **self.values,
+                policy=f"default-src 'none'; script-src {digests}; style-src 'unsafe-inline'; "
+                "img-src data: blob:; base-uri 'none'; form-action 'none'",
+                style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+                scripts=[Markup(script) for script in scripts],
+                data=Markup(embed(self.data)),
+                version=__version__,
+            )
+        )
+
+    def write(self, path: Path) -> None:
+        """Write the page to `path`, whole or not at all, for its owner's eyes; raises
+        `OutputError`.
+        """
+        try:
+            replace_file(path, [self.html().encode("utf-8")])
+        except OSError as error:
+            raise OutputError(f"{path} cannot be written ({error.strerror})", error) from error
+
+
+def embed(data: Mapping[str, Any]) -> str:
+    """Return `data` as JSON that may stand in a script element: in ASCII, and without a tag."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.translate(_JSON_ESCAPES)
+
+
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return _closed(get_plotlyjs())
+
+
+def _script(name: str) -> str:
+    return _closed((FOLDER / name).read_text(encoding="utf-8"))
+
+
+def _closed(script: str) -> str:
+    """Return a script as it stands in a page, where these would be read as markup."""
+    lowered = script.lower()
+    assert not any(each in lowered for each in ("</script", "<script", "<!--", "\r")), "not inline"
+    return script
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["size"] = show_size
+    return environment
+
+
+def _shown(value: object) -> object:
+    """Return what the template prints for a value: text without anything invisible in it."""
+    return safe(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,0 +1,157 @@
+"""What the page of a run gives its charts: the report's columns, and the snapshot cut to size."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.cli.page.packed import pack
+from pagedrun.cli.page.report_reading import ReportReading
+from pagedrun.paged.report.block_states import num_tokens_held, state_counts
+from pagedrun.paged.report.snapshot import Snapshot
+from pagedrun.paged.report.snapshot_tables import Holdings, PrefixNodes
+
+MAX_CELLS = 12_000_000  # blocks times moments; a browser holds two numbers for each
+MAX_HOLDINGS = 400_000
+MAX_PREFIXES = 2_000
+MAX_BARS = 40
+_STEPS_OF_TEN = (1, 2, 5)
+_KV = (
+    "block_size",
+    "num_blocks",
+    "utilization_at_peak",
+    "contiguous_utilization",
+    "paged_max_requests",
+    "contiguous_max_requests",
+)
+
+
+def run_data(reading: ReportReading, snapshot: Snapshot | None) -> dict[str, Any]:
+    """Return what the scripts draw, as JSON can hold it."""
+    timeline = reading.timeline()
+    if not timeline["t"] and snapshot is not None:
+        timeline = sampled_timeline(snapshot)
+    return {
+        "kv": {name: reading.number("kv", name) for name in _KV} | _pool(snapshot),
+        "rows": reading.number("rows", "total"),
+        "timeline": timeline,
+        "memory": reading.ledger(),
+        "map": None if snapshot is None else _map(snapshot),
+        "prefixes": [] if snapshot is None else _prefixes(snapshot.prefixes),
+        "lengths": None if snapshot is None else _lengths(snapshot),
+    }
+
+
+def _pool(snapshot: Snapshot | None) -> dict[str, float]:
+    if snapshot is None:
+        return {}
+    return {"block_size": snapshot.block_size, "num_blocks": snapshot.num_blocks}
+
+
+def sampled_timeline(snapshot: Snapshot) -> dict[str, list[float]]:
+    """Return the timeline as far as the samples tell it: who ran and who waited they do not."""
+    samples = snapshot.samples
+    _, cached, private, shared = state_counts(samples).T
+    return {
+        "t": samples.times.tolist(),
+        "step": samples.steps.tolist(),
+        "running": [],
+        "waiting": [],
+        "blocks_used": (private + shared).tolist(),
+        "blocks_shared": shared.tolist(),
+        "blocks_cached": cached.tolist(),
+        "tokens": [num_tokens_held(samples, each) for each in range(len(samples))],
+    }
+
+
+def _map(snapshot: Snapshot) -> dict[str, Any] | None:
+    """Return the pool at its sampled moments, and who held what; None without a moment."""
+    samples = snapshot.samples
+    if not len(samples) or not snapshot.num_blocks:
+        return None
+    chosen = kept_moments(len(samples), snapshot.num_blocks)
+    holdings, stride = _kept_holdings(snapshot)
+    return {
+        "blockSize": snapshot.block_size,
+        "numBlocks": snapshot.num_blocks,
+        "rowStride": stride,
+        "steps": samples.steps[chosen].tolist(),
+        "times": samples.times[chosen].tolist(),
+        "refCounts": pack(samples.ref_counts[chosen]),
+        "fills": pack(samples.fills[chosen]),
+        "holdings": {name: pack(column) for name, column in holdings.columns().items()},
+    }
+
+
+def kept_moments(num_samples: int, num_blocks: int) -> NDArray[np.int64]:
+    """Return the samples that fit into a page: all, or equally far ones with first and last."""
+    num_kept = min(num_samples, max(MAX_CELLS // num_blocks, 2))
+    return np.unique(np.linspace(0, num_samples - 1, num_kept).round().astype(np.int64))
+
+
+def _kept_holdings(snapshot: Snapshot) -> tuple[Holdings, int]:
+    """Return the holdings of as many rows as fit, and by what the rows' indices divide."""
+    holdings, stride = snapshot.holdings, max(snapshot.row_stride, 1)
+    while len(holdings) > MAX_HOLDINGS:
+        stride *= 2
+        holdings = holdings.where(holdings.row % stride == 0)
+    return holdings, stride
+
+
+def _prefixes(prefixes: PrefixNodes) -> list[list[int]]:
+    """Return the tree's nodes as [parent, start, end, rows, row, saved], parents first.
+
+    Of a large tree those that most rows share: no node has more rows than its parent, so that the
+    parents of those that are kept are kept as well.
+    """
+    order = np.argsort(-prefixes.rows, kind="stable")[:MAX_PREFIXES]
+    place = {int(node): index for index, node in enumerate(order)}
+    return [
+        [
+            place.get(int(prefixes.parent[node]), -1),
+            int(prefixes.start[node]),
+            int(prefixes.end[node]),
+            int(prefixes.rows[node]),
+            int(prefixes.row[node]),
+            int(prefixes.saved[node]),
+        ]
+        for node in order
+    ]
+
+
+def _lengths(snapshot: Snapshot) -> dict[str, Any]:
+    """Return a histogram of the prompts' lengths and one of the answers'."""
+    lengths = snapshot.lengths
+    return {
+        "prompts": histogram(lengths.tokens, lengths.prompts),
+        "answers": histogram(lengths.tokens, lengths.answers),
+    }
+
+
+def histogram(tokens: NDArray[np.int32], counts: NDArray[np.int64]) -> dict[str, Any]:
+    """Return bars of equal width: where each begins, and the sequences in it.
+
+    tokens, counts: [num_lengths]. At most about `MAX_BARS` bars, of a width that is 1, 2 or 5 times
+    a power of ten, from the first bar with anything in it to the last.
+    """
+    there = counts > 0
+    if not there.any():
+        return {"width": 1, "begins": [], "counts": []}
+    tokens, counts = tokens[there], counts[there]
+    width = _width(int(tokens[-1] - tokens[0]) + 1)
+    bars = tokens // width
+    first = int(bars[0])
+    heights = np.bincount(bars - first, weights=counts).astype(np.int64)
+    begins = (np.arange(len(heights)) + first) * width
+    return {"width": width, "begins": begins.tolist(), "counts": heights.tolist()}
+
+
+def _width(reach: int) -> int:
+    width, power = 1, 1
+    while reach > width * MAX_BARS:
+        for times in _STEPS_OF_TEN:
+            width = times * power
+            if reach <= width * MAX_BARS:
+                break
+        power *= 10
+    return width

@@ -1,0 +1,169 @@
+"""The page of a run: what `generate --html` and `inspect-cache --html` write."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pagedrun.cli.page.document import Document
+from pagedrun.cli.page.headline import Headline
+from pagedrun.cli.page.report_reading import ReportReading
+from pagedrun.cli.page.run_data import MAX_PREFIXES, kept_moments, run_data
+from pagedrun.cli.sizes import show_size
+from pagedrun.paged.report.snapshot import Snapshot
+
+MAX_PREEMPTIONS = 200
+SCRIPTS = ("block_map.js", "map_controls.js", "prefix_tree.js", "run.js")
+_LEDGER_LABELS = {
+    "weights": "weights",
+    "kv_pool": "KV pool",
+    "activations_peak": "activations at peak",
+    "other": "everything else",
+    "free": "free",
+}
+
+
+def write_run_page(
+    report: Mapping[str, Any] | None, snapshot: Snapshot | None, path: Path, name: str = ""
+) -> None:
+    """Write the page of a run to `path`.
+
+    `report` is the object in `OUT.report.json`, None where a run was interrupted and left none:
+    the page then has what the snapshot knows. Without a snapshot it says that the blocks are not
+    known. `name` is what the run is called, its output. Raises `OutputError` if the page cannot be
+    written.
+    """
+    run_document(report, snapshot, name).write(path)
+
+
+def run_document(
+    report: Mapping[str, Any] | None, snapshot: Snapshot | None, name: str
+) -> Document:
+    """Return the page of a run."""
+    reading = ReportReading(report or {})
+    return Document(
+        template="run.html",
+        scripts=SCRIPTS,
+        values={
+            "name": name,
+            "headlines": [] if report is None else headlines(reading),
+            "advice": reading.advice(),
+            "has_run": snapshot is not None or reading.number("kv", "num_blocks") > 0,
+            "has_report": report is not None,
+            "ledger": _ledger(reading),
+            "endings": _endings(reading),
+            "tables": _tables(reading),
+            "map_notes": _map_notes(snapshot),
+            "snapshot": snapshot,
+            "has_map": snapshot is not None and len(snapshot.samples) > 0,
+            "preemptions": _preemptions(snapshot),
+            "num_preemptions": 0 if snapshot is None else len(snapshot.preemptions),
+            "max_prefixes": MAX_PREFIXES,
+        },
+        data=run_data(reading, snapshot),
+    )
+
+
+def headlines(reading: ReportReading) -> list[Headline]:
+    """Return the large figures."""
+    number = reading.number
+    peak, blocks = number("kv", "peak_blocks"), number("kv", "num_blocks")
+    paged, contiguous = (number("kv", f"{way}_max_requests") for way in ("paged", "contiguous"))
+    failed = number("rows", "failed")
+    rows = Headline(
+        "rows", f"{number('rows', 'total'):,.0f}", f"{failed:,.0f} failed" if failed else "all ok"
+    )
+    if not blocks:
+        return [rows]
+    times = f"; {paged / contiguous:.1f} times as many" if contiguous else ""
+    preempted = sum(reading.numbers("preemptions").values())
+    return [
+        rows,
+        Headline(
+            "prompt tokens from the cache",
+            f"{number('prefix', 'hit_rate'):.1%}",
+            f"{number('prefix', 'achievable_hit_rate'):.1%} was achievable",
+        ),
+        Headline(
+            "of the pool in use at peak",
+            f"{peak / blocks:.1%}",
+            f"{peak:,.0f} of {blocks:,.0f} blocks",
+        ),
+        Headline(
+            "of held slots store a token",
+            f"{number('kv', 'utilization_at_peak'):.1%}",
+            f"{number('kv', 'contiguous_utilization'):.1%} if contiguous",
+        ),
+        Headline(
+            "requests the pool holds at once",
+            f"{paged:,.0f}",
+            f"{contiguous:,.0f} if contiguous{times}",
+        ),
+        Headline(
+            "of KV not computed again",
+            show_size(number("prefix", "bytes_saved")),
+            f"about {number('prefix', 'seconds_saved'):,.2f} s of computing",
+        ),
+        Headline(
+            "generated tokens a second",
+            f"{number('time', 'generated_tokens_per_s'):,.0f}",
+            f"{number('tokens', 'generated'):,.0f} in {number('time', 'run_s'):,.2f} s",
+        ),
+        Headline(
+            "preemptions",
+            f"{preempted:,.0f}",
+            f"{number('copy_on_write', 'block_copies'):,.0f} blocks copied on write",
+        ),
+    ]
+
+
+def _ledger(reading: ReportReading) -> list[tuple[str, str, float]]:
+    """Return label, size and share of the whole for each part of the memory."""
+    ledger = reading.ledger()
+    total = sum(ledger.values())
+    if not total:
+        return []
+    lines = [(_LEDGER_LABELS[name], show_size(size), size / total) for name, size in ledger.items()]
+    return [*lines, ("memory of the device", show_size(total), 1.0)]
+
+
+def _endings(reading: ReportReading) -> list[tuple[str, str]]:
+    """Return how rows ended, and the errors by their code."""
+    reasons, errors = reading.numbers("finish_reasons"), reading.numbers("errors")
+    lines = [(f"finished: {reason}", f"{count:,.0f}") for reason, count in reasons.items()]
+    return [*lines, *((f"failed: {code}", f"{count:,.0f}") for code, count in errors.items())]
+
+
+def _tables(reading: ReportReading) -> dict[str, dict[str, str]]:
+    """Return the report's other figures, under a title each."""
+    tables = {
+        "Tokens": {name: f"{count:,.0f}" for name, count in reading.numbers("tokens").items()},
+        "Time": {name: f"{value:,.2f}" for name, value in reading.numbers("time").items()},
+        "Settings": reading.texts("config"),
+        "Machine": reading.texts("hardware"),
+    }
+    return {title: lines for title, lines in tables.items() if lines}
+
+
+def _map_notes(snapshot: Snapshot | None) -> list[str]:
+    """Return what the block map leaves out."""
+    if snapshot is None or not len(snapshot.samples):
+        return []
+    notes = []
+    kept = len(kept_moments(len(snapshot.samples), snapshot.num_blocks))
+    if kept < snapshot.num_steps:
+        notes.append(f"{kept:,} of {snapshot.num_steps:,} steps are kept.")
+    return notes
+
+
+def _preemptions(snapshot: Snapshot | None) -> list[dict[str, Any]]:
+    """Return the first preemptions as the table shows them."""
+    if snapshot is None:
+        return []
+    first = np.arange(min(len(snapshot.preemptions), MAX_PREEMPTIONS))
+    columns = snapshot.preemptions.where(first).columns()
+    return [
+        dict(zip(columns, values, strict=True))
+        for values in zip(*(column.tolist() for column in columns.values()), strict=True)
+    ]

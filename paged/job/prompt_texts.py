@@ -1,0 +1,171 @@
+"""PromptTexts: prompts of a finished run, read again from the input that its manifest names.
+
+Neither report nor snapshot holds a prompt. The input is read on the path that the run took, and
+nothing of it is believed before its digest is that of the run.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pagedrun.paged.errors import PagedrunError, UsageError
+from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX
+from pagedrun.paged.job.inputs.row_source import RowSource
+from pagedrun.paged.job.manifest import files_digest, text_digest
+from pagedrun.paged.job.prompts import PromptBuilder, PromptConfig
+from pagedrun.paged.job.reader import STDIN, is_repeatable, open_rows
+from pagedrun.paged.job.requests import Limits, RequestBuilder
+from pagedrun.paged.job.row import Row
+from pagedrun.paged.job.run_files import read_manifest
+from pagedrun.paged.job.template import PromptTemplate
+from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.sampling import FIELD_NAMES, SamplingParams
+from pagedrun.paged.tokenizer import Tokenizer
+
+MAX_TOKENS_SHOWN = 400
+MAX_CHARS_SHOWN = 400
+
+
+class TextsUnavailable(UsageError):
+    """The prompts cannot be read again, or not with certainty; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTexts:
+    """The texts that stand in a manifest as digests only, as the user gives them again."""
+
+    system: str | None = None
+    prompt_template: str | None = None
+    chat_template: str | None = None
+
+
+class PromptTexts:
+    """The prompts of some rows, as text."""
+
+    def __init__(self, prompts: Mapping[int, tuple[int, ...]], tokenizer: Tokenizer) -> None:
+        self._prompts = prompts
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def read(cls, manifest: Path, rows: Collection[int], given: GivenTexts) -> "PromptTexts":
+        """Read the prompts of these rows; raises `TextsUnavailable`."""
+        try:
+            return _Reading(manifest, given).read(rows)
+        except TextsUnavailable:
+            raise
+        except PagedrunError as error:
+            raise TextsUnavailable(str(error)) from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise TextsUnavailable(f"{manifest} is not a manifest of this version") from error
+        except (OSError, ValueError) as error:
+            raise TextsUnavailable(f"the prompts cannot be read again ({error})") from error
+
+    def between(self, row: int, start: int, end: int) -> str | None:
+        """Return the text of the row's prompt tokens [start, end), None if it has none there.
+
+        At most `MAX_TOKENS_SHOWN` tokens of it.
+        """
+        tokens = self._prompts.get(row, ())[start : min(end, start + MAX_TOKENS_SHOWN)]
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=False) if tokens else None
+
+    def beginning(self, row: int) -> str | None:
+        """Return how the row's prompt begins, None if it could not be asked."""
+        text = self.between(row, 0, MAX_TOKENS_SHOWN)
+        if text is None or len(text) <= MAX_CHARS_SHOWN:
+            return text
+        return text[: MAX_CHARS_SHOWN - 1] + "…"
+
+
+class _Reading:
+    """One call of `PromptTexts.read`."""
+
+    def __init__(self, manifest: Path, given: GivenTexts) -> None:
+        self._manifest = manifest
+        self._saved = read_manifest(manifest)
+        self._given = given
+        self._check_given()
+
+    def read(self, rows: Collection[int]) -> PromptTexts:
+        if self._has("on_overlong") and self._value("on_overlong") != "error":
+            raise TextsUnavailable("the run cut prompts that were too long (--on-overlong)")
+        tokenizer = self._tokenizer()
+        model = ModelConfig.from_folder(self._model_folder())
+        limits = Limits(self._value("max_model_len"), model.vocab_size)
+        sampling = {name: self._value(name) for name in FIELD_NAMES if self._has(name)}
+        template = self._given.prompt_template
+        prompts = PromptConfig(
+            field=self._value("prompt_field"),
+            template=None if template is None else PromptTemplate(template),
+            system=self._given.system,
+        )
+        defaults = SamplingParams().override(sampling)
+        builder = RequestBuilder(PromptBuilder(prompts, defaults, tokenizer), tokenizer, limits)
+        name = self._input_name()
+        with open_rows(name) as source:
+            chosen = list(_chosen(source, rows))
+            self._check_digest(name, source)
+        asked = (row.request for row in builder.build(chosen))
+        return PromptTexts(
+            {request.index: request.prompt_token_ids for request in asked if request is not None},
+            tokenizer,
+        )
+
+    def _check_given(self) -> None:
+        """Raise unless what the run was given besides the rows is what the user gives now."""
+        for name in ("system", "prompt_template", "chat_template"):
+            flag, text = f"--{name.replace('_', '-')}", getattr(self._given, name)
+            saved = self._value(name)
+            if saved is not None and text is None:
+                raise TextsUnavailable(
+                    f"the run was given {flag}, which its files do not repeat; pass it again"
+                )
+            if text_digest(text) != saved:
+                raise TextsUnavailable(f"{flag} is not what the run was given")
+
+    def _tokenizer(self) -> Tokenizer:
+        model = self._model_folder()
+        saved = self._value("tokenizer")
+        folder = model if saved is None else Path(saved)
+        if files_digest(model, folder) != self._saved["model"]["files_sha256"]:
+            raise TextsUnavailable(f"the files of {model} are not those of the run any more")
+        return Tokenizer.from_folder(folder, self._given.chat_template)
+
+    def _model_folder(self) -> Path:
+        folder = Path(self._saved["model"]["path"])
+        if not (folder / "config.json").is_file():
+            raise TextsUnavailable(f"the model of the run, {folder}, is not there any more")
+        return folder
+
+    def _input_name(self) -> str:
+        name = self._saved["input"]["path"]
+        if name == STDIN:
+            raise TextsUnavailable("the run read its rows from standard input")
+        if name.startswith(HUB_PREFIX):
+            raise TextsUnavailable(f"the run read its rows from the hub ({name})")
+        beside = str(self._manifest.parent / name)
+        for path in (name, beside):  # a relative path began where the run was started
+            if is_repeatable(path):
+                return str(path)
+        raise TextsUnavailable(f"the input of the run, {name}, is not there any more")
+
+    def _check_digest(self, name: str, source: RowSource) -> None:
+        saved = self._saved["input"]
+        if not saved["whole"]:
+            raise TextsUnavailable("the run read a part of its input only")
+        digest = source.digest(whole=source.drain())
+        if (digest.num_bytes, digest.sha256) != (saved["num_bytes"], saved["sha256"]):
+            raise TextsUnavailable(f"{name} is not what the run read: it has changed since")
+
+    def _has(self, name: str) -> bool:
+        return name in self._saved["parameters"]
+
+    def _value(self, name: str) -> Any:
+        return self._saved["parameters"][name]["value"]
+
+
+def _chosen(source: RowSource, rows: Collection[int]) -> Iterator[Row]:
+    wanted = set(rows)
+    last = max(wanted, default=-1)
+    return (row for row in islice(source, last + 1) if row.index in wanted)
