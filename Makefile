@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 # Installing everything takes one resolver run; the stamp is renewed when its inputs change.
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+# Most tests use one core: interpreted kernels, bookkeeping. A process that gets through its half
+# early takes tests over from the others.
+WORKERS ?= 2
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: demo test check unit test-installed test-long test-gpu format clean help
 
@@ -24,18 +28,20 @@ check: $(DEV) ## lint, format, types, import layers
 	$(BIN)/lint-imports
 
 unit: $(DEV) ## the tests
-	$(BIN)/pytest
+	$(PYTEST)
 
 # A forgotten package works while editable and is missing from the wheel: run what users run on
-# a real install. It comes first on the path, so the editable one is not seen.
+# a real install. It comes first on the path, so the editable one is not seen. test_layout.py finds
+# every module and data file there; the others start the program and read what it brings along.
 test-installed: $(DEV) ## whole-program tests against a real (non-editable) install
 	rm -rf build/installed build/lib
 	$(BIN)/pip install --quiet --no-deps --target build/installed .
 	PYTHONPATH=build/installed PAGEDRUN_EXPECT_INSTALLED=build/installed \
-		$(BIN)/pytest tests/test_layout.py tests/test_program.py tests/cli tests/recipes
+		$(PYTEST) tests/test_layout.py tests/test_program.py tests/cli/test_command.py tests/recipes
 
 test-long: $(DEV) ## the thorough forms, minutes each
-	$(BIN)/pytest -m long
+	$(PYTEST) -m long --ignore=tests/test_neighbour.py
+	$(BIN)/pytest -m long tests/test_neighbour.py # takes times: nothing may run beside it
 
 test-gpu: $(DEV) ## what needs a GPU
 	$(BIN)/pytest -m gpu

@@ -108,15 +108,16 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
 
 def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     # Imported here, because `--help` must not wait for them.
+    from pagedrun.kernels.threads import prepare_environment
+
+    prepare_environment()  # before numba, by the next lines, and torch are imported
     from pagedrun.cli.console import note, stderr_console
     from pagedrun.cli.job_flags import job_config, warn_of_model
     from pagedrun.cli.page.job_page import check_job_page, write_job_page
     from pagedrun.cli.progress import show_progress
     from pagedrun.cli.report import draw_report, summary
-    from pagedrun.kernels.threads import prepare_environment
     from pagedrun.paged.job.job import run_job
 
-    prepare_environment()  # before anything imports torch
     console = stderr_console()
     given = settings.values
     quiet = bool(given.get("quiet"))

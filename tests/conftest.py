@@ -2,11 +2,13 @@
 
 import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pagedrun.kernels.threads import prepare_environment
 
@@ -17,6 +19,12 @@ import torch  # noqa: E402
 # Without a GPU the Triton kernels are interpreted. Triton asks when it is first imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+from tests.interpreter import patch_language_once  # noqa: E402
+
+# An example takes as long as the machine is busy: none is too slow.
+settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-load")
 
 NUM_BYTES = 256
 # Ids 256 and up, in this order.
@@ -30,6 +38,15 @@ CHATML = (
 )
 # Weights this large keep the logits of a random model far apart, so that an argmax is no tie.
 INITIALIZER_RANGE = 0.15
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_interpreter() -> Iterator[None]:
+    """Halve the time of interpreted kernels, where any test module has imported them."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if "triton.runtime.interpreter" in sys.modules:
+            patch_language_once(monkeypatch)
+        yield
 
 
 class MakeModel(Protocol):

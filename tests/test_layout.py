@@ -56,6 +56,17 @@ def test_data_files_are_packaged() -> None:
         assert (demo / name).is_file(), name
 
 
+def test_every_module_and_data_file_is_there() -> None:
+    """In a real install too: what is imported late, or by one command only."""
+    package = Path(pagedrun.__file__ or "").parent
+    kinds = PROJECT["tool"]["setuptools"]["package-data"]
+    patterns = ["**/*.py", *kinds["pagedrun.recipes"]]
+    for folder in FOLDERS:
+        for pattern in patterns if folder == "recipes" else patterns[:1]:
+            for path in (ROOT / folder).glob(pattern):
+                assert (package / path.relative_to(ROOT)).is_file(), path
+
+
 def test_files_hold_one_noun_each() -> None:
     """A file past this length holds more than one thing."""
     for folder in FOLDERS:

@@ -8,8 +8,9 @@ import os
 import queue
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +57,20 @@ class Worker:
 
 
 @pytest.fixture(scope="module")
-def compiled(request: pytest.FixtureRequest) -> Iterator[dict[Job, Future[list[Launch]]]]:
-    """Compile what this run selected, in the background."""
+def compiled(request: pytest.FixtureRequest) -> Iterator[Callable[[Job], Future[list[Launch]]]]:
+    """Return what compiles a job, where nobody has begun to.
+
+    What this run selected is compiled in the background from now on; but where the tests are
+    spread over processes, a job is left to the one that gets its test.
+    """
+    shares_tests = "PYTEST_XDIST_WORKER" in os.environ
     jobs: list[Job] = [
         item.callspec.params["job"]
         for item in request.session.items
         if item.path == Path(__file__) and hasattr(item, "callspec")
     ]
     idle: queue.Queue[Worker] = queue.Queue()
-    workers = [Worker() for _ in range(min(NUM_WORKERS, len(jobs)))]
+    workers = [Worker() for _ in range(1 if shares_tests else min(NUM_WORKERS, len(jobs)))]
     for worker in workers:
         idle.put(worker)
 
@@ -75,8 +81,11 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[dict[Job, Future[list[L
         finally:
             idle.put(worker)
 
-    with ThreadPoolExecutor(NUM_WORKERS) as pool:
-        yield {job: pool.submit(compile_job, job) for job in jobs}
+    with ThreadPoolExecutor(len(workers)) as pool:
+        submit = cache(lambda job: pool.submit(compile_job, job))
+        for job in () if shares_tests else jobs:
+            submit(job)
+        yield submit
         pool.shutdown(cancel_futures=True)
     for worker in workers:
         worker.close()
@@ -93,9 +102,9 @@ def all_jobs() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("job", "case"), list(all_jobs()))
 def test_compiles_without_spills(
-    job: Job, case: Case, compiled: dict[Job, Future[list[Launch]]]
+    job: Job, case: Case, compiled: Callable[[Job], Future[list[Launch]]]
 ) -> None:
-    launches = compiled[job].result()
+    launches = compiled(job).result()
     assert launches, "the case launched nothing"
     for launch in launches:
         print(launch)

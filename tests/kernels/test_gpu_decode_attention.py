@@ -21,6 +21,7 @@ from pagedrun.kernels.gpu.decode_attention import (
     max_row_partitions,
 )
 from pagedrun.kernels.kv_scales import KVScales
+from tests.every_pair import every_pair
 from tests.kernels.conftest import Context, build_context
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -161,12 +162,13 @@ def test_scores_are_capped(dtype: torch.dtype, gpu_device: torch.device) -> None
     assert (expected - expect(q, context, lengths, 1.0)).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("arch", [80, 90])
-@pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn])
-@pytest.mark.parametrize(("dtype", "block_size"), [(BF16, 16), (FP16, 64), (FP32, 128)])
+@every_pair(
+    tokens=[(BF16, 16), (FP16, 64), (FP32, 128)],  # dtype, block_size
+    cache_dtype=[torch.int8, torch.float8_e4m3fn],
+    arch=[80, 90],
+)
 def test_quantised_caches(
-    dtype: torch.dtype,
-    block_size: int,
+    tokens: tuple[torch.dtype, int],
     cache_dtype: torch.dtype,
     arch: int,
     gpu_device: torch.device,
@@ -175,6 +177,7 @@ def test_quantised_caches(
     if gpu_device.type == "cpu":  # an sm_80 has no float8 and takes its bits apart
         on = chip.chip_of(gpu_device)
         monkeypatch.setattr(chip, "chip_of", lambda device: replace(on, arch=arch))
+    dtype, block_size = tokens
     q, context, lengths = ragged([1, 0, 65, P + 17], 64, block_size, 3, FP32)
     q = q.to(dtype)
     codes, scales = [], []

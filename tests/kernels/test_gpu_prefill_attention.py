@@ -11,6 +11,7 @@ from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.prefill_attention import MAX_GROUP, tile_for
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.quantize import quantize
+from tests.every_pair import every_pair
 from tests.kernels.ahead_of_time import CHIPS
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -78,23 +79,21 @@ def lengths(chunks: list[Chunk]) -> list[int]:
     return [first + size for _, first, size in chunks]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("window", [None, 1, 20, 70])
-@pytest.mark.parametrize(
-    ("num_kv_heads", "group", "head_dim", "block_size"),
-    [(2, 4, 64, 64), (1, 7, 80, 16), (2, 1, 96, 256), (1, 2, 128, 5), (1, 1, 256, 32)],
+@every_pair(
+    # num_kv_heads, group, head_dim, block_size
+    shape=[(2, 4, 64, 64), (1, 7, 80, 16), (2, 1, 96, 256), (1, 2, 128, 5), (1, 1, 256, 32)],
+    window=[None, 1, 20, 70],
+    dtype=DTYPES,
 )
 def test_matches_reference(
-    num_kv_heads: int,
-    group: int,
-    head_dim: int,
-    block_size: int,
+    shape: tuple[int, int, int, int],
     window: int | None,
     dtype: torch.dtype,
     make_context: Callable[..., Any],
     assert_close: Callable[[Tensor, Tensor], None],
     gpu_device: torch.device,
 ) -> None:
+    num_kv_heads, group, head_dim, block_size = shape
     chunks = [(0, 0, 1), (1, 5, 63), (2, 63, 2), (3, 130, 1), (4, 0, 140)]
     context = make_context(
         lengths(chunks),
@@ -109,13 +108,14 @@ def test_matches_reference(
     assert_close(out, expect(q, context, chunks, window=window))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("codes", CODES)
-@pytest.mark.parametrize("window", [None, 30])
-@pytest.mark.parametrize(("head_dim", "block_size"), [(64, 16), (80, 64), (128, 64)])
+@every_pair(
+    shape=[(64, 16), (80, 64), (128, 64)],  # head_dim, block_size
+    window=[None, 30],
+    codes=CODES,
+    dtype=DTYPES,
+)
 def test_quantised_matches_reference(
-    head_dim: int,
-    block_size: int,
+    shape: tuple[int, int],
     window: int | None,
     codes: torch.dtype,
     dtype: torch.dtype,
@@ -123,6 +123,7 @@ def test_quantised_matches_reference(
     assert_close: Callable[[Tensor, Tensor], None],
     gpu_device: torch.device,
 ) -> None:
+    head_dim, block_size = shape
     chunks = [(0, 0, 1), (1, 70, 40), (2, 0, 90)]
     context = make_context(
         lengths(chunks), num_kv_heads=2, head_dim=head_dim, block_size=block_size, dtype=dtype
@@ -132,9 +133,7 @@ def test_quantised_matches_reference(
     assert_close(out, expect(q, context, chunks, codes, window=window))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("codes", [None, torch.int8])
-@pytest.mark.parametrize("softcap", [0.5, 30.0])
+@every_pair(softcap=[0.5, 30.0], codes=[None, torch.int8], dtype=DTYPES)
 def test_softcap_matches_reference(
     softcap: float,
     codes: torch.dtype | None,
@@ -152,14 +151,14 @@ def test_softcap_matches_reference(
     assert (expected - expect(q, context, chunks, codes)).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("codes", [None, torch.float8_e4m3fn])
-@pytest.mark.parametrize("window", [None, 40])
-@pytest.mark.parametrize(("num_kv_heads", "group", "head_dim"), [(1, 2, 64), (1, 3, 80)])
+@every_pair(
+    shape=[(1, 2, 64), (1, 3, 80)],  # num_kv_heads, group, head_dim
+    window=[None, 40],
+    codes=[None, torch.float8_e4m3fn],
+    dtype=DTYPES,
+)
 def test_prefill_in_chunks_equals_prefill_at_once(
-    num_kv_heads: int,
-    group: int,
-    head_dim: int,
+    shape: tuple[int, int, int],
     window: int | None,
     codes: torch.dtype | None,
     dtype: torch.dtype,
@@ -167,6 +166,7 @@ def test_prefill_in_chunks_equals_prefill_at_once(
     gpu_device: torch.device,
 ) -> None:
     length = 150
+    num_kv_heads, group, head_dim = shape
     full = make_context(
         [length], num_kv_heads=num_kv_heads, head_dim=head_dim, block_size=16, dtype=dtype
     )
@@ -224,10 +224,12 @@ def test_few_rows_take_a_smaller_tile_with_the_same_keys(
     assert few.num_rows * many.num_warps == many.num_rows * few.num_warps
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("spoilt", ["key_cache", "value_cache"])
-@pytest.mark.parametrize("position", [3, 137])
+@every_pair(
+    position=[3, 137],
+    spoilt=["key_cache", "value_cache"],
+    poison=[torch.nan, torch.inf, -torch.inf],
+    dtype=DTYPES,
+)
 def test_what_is_not_finite_spoils_those_who_see_it_and_no_others(
     position: int,
     spoilt: str,

@@ -8,6 +8,7 @@ from torch import Tensor
 from pagedrun.kernels import gpu, reference
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.quantize import LARGEST, quantize
+from tests.every_pair import every_pair
 
 DTYPES = [torch.float32, torch.bfloat16]
 CODES = [torch.int8, torch.float8_e4m3fn]
@@ -72,11 +73,8 @@ def written_vectors(cache: Tensor, slots: Tensor) -> Tensor:
     return cache[slots // cache.shape[2], :, slots % cache.shape[2]]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("has_norm", [True, False])
-@pytest.mark.parametrize(
-    ("num_tokens", "heads", "rotary_dim", "block_size"),
-    [
+@every_pair(
+    shape=[  # num_tokens, (num_heads, num_kv_heads, head_dim), rotary_dim, block_size
         (1, (2, 2, 64), 64, 16),
         (3, (4, 2, 80), 32, 5),
         (4, (6, 6, 96), 96, 16),
@@ -84,18 +82,17 @@ def written_vectors(cache: Tensor, slots: Tensor) -> Tensor:
         (5, (33, 3, 128), 64, 64),
         (4, (8, 1, 256), 256, 64),
     ],
+    has_norm=[True, False],
+    dtype=DTYPES,
 )
 def test_matches_reference(
-    num_tokens: int,
-    heads: tuple[int, int, int],
-    rotary_dim: int,
-    block_size: int,
+    shape: tuple[int, tuple[int, int, int], int, int],
     has_norm: bool,
     dtype: torch.dtype,
     gpu_device: torch.device,
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
-    arguments = make(gpu_device, num_tokens, heads, rotary_dim, block_size, dtype)
+    arguments = make(gpu_device, *shape, dtype)
     if not has_norm:
         arguments |= {"q_norm": None, "k_norm": None}
     wide = in_float64(arguments)
@@ -170,21 +167,25 @@ def test_slots_beyond_32_bits_of_elements(gpu_device: torch.device) -> None:
     assert torch.equal(scales.values[-1, 0, 3], scale)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("codes", CODES)
-@pytest.mark.parametrize(
-    ("heads", "rotary_dim", "block_size"),
-    [((4, 2, 64), 64, 16), ((3, 3, 80), 32, 5), ((6, 2, 96), 96, 16), ((16, 8, 128), 128, 64)],
+@every_pair(
+    # (num_heads, num_kv_heads, head_dim), rotary_dim, block_size
+    shape=[
+        ((4, 2, 64), 64, 16),
+        ((3, 3, 80), 32, 5),
+        ((6, 2, 96), 96, 16),
+        ((16, 8, 128), 128, 64),
+    ],
+    codes=CODES,
+    dtype=DTYPES,
 )
 def test_quantised_matches_reference(
-    heads: tuple[int, int, int],
-    rotary_dim: int,
-    block_size: int,
+    shape: tuple[tuple[int, int, int], int, int],
     codes: torch.dtype,
     dtype: torch.dtype,
     gpu_device: torch.device,
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
+    heads, rotary_dim, block_size = shape
     arguments = make(gpu_device, 7, heads, rotary_dim, block_size, dtype, codes)
     wide = in_float64(arguments)
     assert_close(gpu.rotary_store(**arguments), reference.rotary_store(**wide))

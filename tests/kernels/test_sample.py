@@ -63,27 +63,26 @@ def test_noise_is_the_documented_function_of_the_words() -> None:
         assert noise[v] == pytest.approx(-math.log(-math.log(u)))
 
 
+PARAMS: list[dict[str, float]] = [
+    {},
+    {"temperature": 0.0},
+    {"temperature": 0.3},
+    {"temperature": 50.0},
+    {"top_k": 1},
+    {"top_k": 40, "temperature": 0.7},
+    {"top_k": 2**31 - 1},
+    {"top_p": 0.9},
+    {"top_p": 1e-6},
+    {"top_p": 0.999, "temperature": 3.0},
+    {"min_p": 0.1},
+    {"min_p": 1.0},
+    {"top_k": 100, "top_p": 0.8, "min_p": 0.01, "temperature": 1.5},
+]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("vocab_size", [1, 5, 255, 256, 257, 1000, 8193, 10007])
-@pytest.mark.parametrize(
-    "params",
-    [
-        {},
-        {"temperature": 0.0},
-        {"temperature": 0.3},
-        {"temperature": 50.0},
-        {"top_k": 1},
-        {"top_k": 40, "temperature": 0.7},
-        {"top_k": 2**31 - 1},
-        {"top_p": 0.9},
-        {"top_p": 1e-6},
-        {"top_p": 0.999, "temperature": 3.0},
-        {"min_p": 0.1},
-        {"min_p": 1.0},
-        {"top_k": 100, "top_p": 0.8, "min_p": 0.01, "temperature": 1.5},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("params", PARAMS, ids=str)
 def test_matches_reference(params: dict[str, float], vocab_size: int, dtype: torch.dtype) -> None:
     torch.manual_seed(vocab_size)
     logits = (torch.randn(6, vocab_size) * 3).to(dtype)
@@ -222,23 +221,6 @@ def test_masked_tokens_are_never_drawn_however_hot() -> None:
         assert set(ids.tolist()) == {7, 270}, params
 
 
-PARAMS: list[dict[str, float]] = [
-    {},
-    {"temperature": 0.0},
-    {"temperature": 0.3},
-    {"temperature": 50.0},
-    {"top_k": 1},
-    {"top_k": 40, "temperature": 0.7},
-    {"top_k": 2**31 - 1},
-    {"top_p": 0.9},
-    {"top_p": 1e-6},
-    {"top_p": 0.999, "temperature": 3.0},
-    {"min_p": 0.1},
-    {"min_p": 1.0},
-    {"top_k": 100, "top_p": 0.8, "min_p": 0.01, "temperature": 1.5},
-]
-
-
 def random_rows(num_rows: int, vocab_size: int, dtype: torch.dtype) -> tuple[Tensor, Any]:
     """Return logits and arguments for rows that ask for all kinds of things."""
     logits = (torch.randn(num_rows, vocab_size) * 3).to(dtype)
@@ -262,7 +244,7 @@ def test_gpu_chooses_what_the_reference_chooses(
     vocab_size: int, dtype: torch.dtype, gpu_device: torch.device
 ) -> None:
     torch.manual_seed(vocab_size)
-    logits, given = random_rows(26, vocab_size, dtype)
+    logits, given = random_rows(len(PARAMS), vocab_size, dtype)
     ids = choose(logits.to(gpu_device), gpu, **given).cpu()
     assert torch.equal(ids, choose(logits, reference, **given))
 

@@ -1,0 +1,29 @@
+from itertools import combinations, product
+from typing import Any
+
+from tests.every_pair import every_pair
+
+VALUES: dict[str, list[Any]] = {
+    "codes": ["int8", "fp8", None],
+    "window": [None, 30],
+    "size": [64, 80, 96, 128],
+}
+
+
+def test_the_default_run_keeps_every_pair_and_the_long_one_the_product() -> None:
+    names, cases = every_pair(**VALUES).args
+    assert names == list(VALUES)
+    assert [case.values for case in cases] == list(product(*VALUES.values()))
+    kept = [case.values for case in cases if not case.marks]
+    assert len(kept) == 12  # as many as the two longest lists have pairs
+    assert {mark.name for case in cases for mark in case.marks} == {"long"}
+    for one, other in combinations(range(3), 2):
+        values = list(VALUES.values())
+        met = {(case[one], case[other]) for case in kept}
+        assert met == set(product(values[one], values[other]))
+
+
+def test_one_parameter_and_two_are_kept_whole() -> None:
+    few: list[dict[str, list[Any]]] = [{"size": [1, 2, 3]}, {"size": [1, 2], "window": [None, 5]}]
+    for values in few:
+        assert not any(case.marks for case in every_pair(**values).args[1])
