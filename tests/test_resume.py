@@ -130,6 +130,33 @@ def test_the_order_of_the_input_if_that_is_asked(whole: JobConfig, tmp_path: Pat
 def test_nothing_is_left_to_do(whole: JobConfig, tmp_path: Path) -> None:
     job = died_at(whole, 10**9, tmp_path)
     assert assert_same_in_the_end(whole, job).report["rows"]["skipped"] == 36
+    assert Path(f"{job.output}.report.json").exists()  # there was none
+
+
+def test_what_the_finished_run_has_told_stays(whole: JobConfig, tmp_path: Path) -> None:
+    job = died_at(whole, 10**9, tmp_path)
+    beside = [Path(f"{job.output}{suffix}") for suffix in (".report.json", ".snapshot.npz")]
+    for path in beside:
+        path.write_bytes(b"of the run that answered the rows")
+    run_job(job)
+    assert {path.read_bytes() for path in beside} == {b"of the run that answered the rows"}
+
+
+def test_a_run_that_is_cut_off_leaves_no_report_of_another(
+    whole: JobConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = died_at(whole, 4000, tmp_path)
+    beside = [Path(f"{job.output}{suffix}") for suffix in (".report.json", ".snapshot.npz")]
+    for path in beside:
+        path.write_bytes(b"of an earlier run")
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pagedrun.paged.job.writer.RowWriter.write", die)
+    with pytest.raises(KeyboardInterrupt):
+        run_job(job)
+    assert not any(path.exists() for path in beside)
 
 
 def test_an_output_that_is_not_there_yet_is_begun(whole: JobConfig, tmp_path: Path) -> None:

@@ -127,8 +127,12 @@ class _Job:
         writer = RowWriter(output, ordered=self._config.ordered, hold=self._guard.hold)
         run = self._start(writer)
         try:
+            # What a finished run has left beside its output tells of that run; it stays.
+            has_nothing_to_do = run is None and self._finished.rows and self._files.has_report
             with self._guard.hold():
                 writer.begin(self._finished)
+                if not has_nothing_to_do:
+                    self._files.begin()
                 self._files.write_manifest(manifest, JobStatus.RUNNING, self._tally)
                 self._ward.begin(lambda: self._leave(writer, manifest))
             engine_report = self._answer(writer, run)
@@ -139,8 +143,10 @@ class _Job:
             report = self._report(engine_report)
             snapshot = None if run is None else run.snapshot()
             with self._guard.hold():
-                self._files.write_report(report)
-                self._files.write_snapshot(snapshot)
+                if not has_nothing_to_do:
+                    self._files.write_report(report)
+                if snapshot is not None:
+                    self._files.write_snapshot(snapshot)
                 self._files.write_manifest(manifest, JobStatus.FINISHED, self._tally)
         except BaseException as error:
             self._explain(error, writer)

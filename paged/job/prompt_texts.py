@@ -14,6 +14,7 @@ from pagedrun.paged.errors import PagedrunError, UsageError
 from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.manifest import files_digest, text_digest
+from pagedrun.paged.job.overlong import Overlong
 from pagedrun.paged.job.prompts import PromptBuilder, PromptConfig
 from pagedrun.paged.job.reader import STDIN, is_repeatable, open_rows
 from pagedrun.paged.job.requests import Limits, RequestBuilder
@@ -88,11 +89,10 @@ class _Reading:
         self._check_given()
 
     def read(self, rows: Collection[int]) -> PromptTexts:
-        if self._has("on_overlong") and self._value("on_overlong") != "error":
-            raise TextsUnavailable("the run cut prompts that were too long (--on-overlong)")
         tokenizer = self._tokenizer()
         model = ModelConfig.from_folder(self._model_folder())
-        limits = Limits(self._value("max_model_len"), model.vocab_size)
+        overlong = Overlong(self._value("on_overlong"))
+        limits = Limits(self._value("max_model_len"), model.vocab_size, overlong)
         sampling = {name: self._value(name) for name in FIELD_NAMES if self._has(name)}
         template = self._given.prompt_template
         prompts = PromptConfig(

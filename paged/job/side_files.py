@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,20 @@ class SideFiles:
         self._config = config
         self._listener = listener
 
+    @property
+    def has_report(self) -> bool:
+        """Whether the report of an earlier run is there."""
+        path = self._config.report_path
+        return path is not None and path.exists()
+
+    def begin(self) -> None:
+        """Remove report and snapshot of an earlier run: if this one is cut off, nobody shall take
+        them for its own."""
+        for path in (self._config.report_path, self._config.snapshot_path):
+            if path is not None:
+                with suppress(OSError):  # then it is told when the new one is written
+                    path.unlink(missing_ok=True)
+
     def write_report(self, report: dict[str, Any]) -> None:
         """Write the report. Raises `OutputError`."""
         path = self._config.report_path
@@ -33,16 +48,13 @@ class SideFiles:
         if path is not None:
             _write(path, manifest.to_json(status, tally.rows()))
 
-    def write_snapshot(self, snapshot: Snapshot | None) -> None:
+    def write_snapshot(self, snapshot: Snapshot) -> None:
         """Write where every block was; a view of what is done, so a failure costs only that."""
         path = self._config.snapshot_path
         if path is None:
             return
         try:
-            if snapshot is None:
-                path.unlink(missing_ok=True)  # of another run
-            else:
-                replace_file(path, [snapshot.to_bytes()])
+            replace_file(path, [snapshot.to_bytes()])
         except OSError as error:
             self._listener.on_warning(
                 f"{path} cannot be written ({error.strerror}): inspect-cache will have no blocks "

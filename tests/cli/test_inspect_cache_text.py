@@ -75,9 +75,6 @@ def spoil(output: Path, what: str) -> list[str]:
     elif what == "from the hub":
         path = {**saved["input"], "path": "hf:some/rows:train"}
         manifest.write_text(json.dumps({**saved, "input": path}))
-    elif what == "the run cut prompts":
-        saved["parameters"]["on_overlong"] = {"value": "truncate-left", "origin": "flag"}
-        manifest.write_text(json.dumps(saved))
     elif what == "pass it again":
         return []
     elif what == "--system is not what":
@@ -96,7 +93,6 @@ def spoil(output: Path, what: str) -> list[str]:
         "are not those of the run",
         "standard input",
         "from the hub",
-        "the run cut prompts",
         "pass it again",
         "--system is not what",
     ],
