@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from pagedrun import LLM, SamplingParams
+from pagedrun.paged.report.snapshot import Snapshot
 from pagedrun.recipes import demo
 
 CONTRACT_KEYS = {
@@ -109,6 +111,37 @@ def test_the_report_keeps_the_contract(demo_run: tuple[Path, str]) -> None:
     assert tokens["prompt"] == sum(row["usage"]["prompt_tokens"] for row in rows)
     assert tokens["cached"] == sum(row["usage"]["cached_tokens"] for row in rows)
     assert tokens["generated"] == sum(row["usage"]["completion_tokens"] for row in rows)
+    outputs = [output for row in rows for output in row["outputs"]]
+    reasons = Counter(output["finish_reason"] for output in outputs)
+    assert report["finish_reasons"] == dict(reasons)
+    memory = dict(report["memory"])
+    assert memory.pop("device_total") == sum(memory.values())
+
+
+def test_the_snapshot_agrees_with_report_and_rows(demo_run: tuple[Path, str]) -> None:
+    report = json.loads(Path(f"{demo_run[0]}.report.json").read_text())
+    snapshot = Snapshot.read(Path(f"{demo_run[0]}.snapshot.npz"))
+    rows = read_rows(demo_run[0])
+    prompts = Counter(row["usage"]["prompt_tokens"] for row in rows)
+    answers = Counter(len(output["token_ids"]) for row in rows for output in row["outputs"])
+    lengths = snapshot.lengths
+    assert {t: n for t, n in zip(lengths.tokens, lengths.prompts, strict=True) if n} == prompts
+    assert {t: n for t, n in zip(lengths.tokens, lengths.answers, strict=True) if n} == answers
+    assert (snapshot.num_blocks, snapshot.block_size) == (
+        report["kv"]["num_blocks"],
+        report["kv"]["block_size"],
+    )
+    held = (snapshot.samples.ref_counts > 0).sum(axis=1)
+    by_step = dict(zip(snapshot.samples.steps.tolist(), held.tolist(), strict=True))
+    for record in report["timeline"]:
+        assert by_step[record["step"]] == record["blocks_used"]
+    # What a row's blocks were found with is what its `cached_tokens` say, up to a copied part.
+    found = snapshot.holdings.where(snapshot.holdings.found)
+    blocks = Counter(found.row.tolist())
+    size = snapshot.block_size
+    for row in rows:
+        cached = row["usage"]["cached_tokens"]
+        assert blocks[row["index"]] * size - 1 <= cached < (blocks[row["index"]] + 1) * size
 
 
 def test_the_screen_names_the_model_the_accuracy_and_the_memory(demo_run: tuple[Path, str]) -> None:
