@@ -22,8 +22,6 @@ REFUSED = {
     "input_name": "as it is the command's argument; `sample` names an input to try it on",
     "output": "as it is the file of one run; pass it as a flag",
     "recipe": "as recipes do not nest",
-    "prefix_store": "as it keeps what rows say on disk, which is for whoever runs it to say; pass "
-    "it as a flag",
     "json_report": _ONE_SCREEN,
     "quiet": _ONE_SCREEN,
 }
