@@ -5,17 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagedrun.paged.report.timeline import TIMELINE_KEYS
+
 LEDGER = ("weights", "kv_pool", "activations_peak", "other", "free")
-TIMELINE = (
-    "t",
-    "step",
-    "running",
-    "waiting",
-    "blocks_used",
-    "blocks_shared",
-    "blocks_cached",
-    "tokens",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +49,7 @@ class ReportReading:
         records = found if isinstance(found, list) else []
         return {
             name: [_number(each.get(name)) for each in records if isinstance(each, dict)]
-            for name in TIMELINE
+            for name in TIMELINE_KEYS
         }
 
     def ledger(self) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 TIMELINE_RECORDS = 2000  # that a run keeps, however long
-_TIMELINE_KEYS = (
+TIMELINE_KEYS = (
     "t",
     "step",
     "running",
@@ -37,4 +37,4 @@ class StepRecord:
 
     def to_dict(self) -> dict[str, float]:
         """Return the record as it stands in the report's timeline."""
-        return {name: getattr(self, name) for name in _TIMELINE_KEYS}
+        return {name: getattr(self, name) for name in TIMELINE_KEYS}

@@ -15,9 +15,9 @@ ELSEWHERE = {
     # Stop strings across tokens and inside characters.
     "18": ("paged/test_stopping.py", "test_a_stop_string_across_token_borders"),
     # Killed, stopped and signalled anywhere, and gone on with.
-    "29": ("test_resume.py", "test_a_killed_process"),
+    "29": ("test_kill.py", "test_killed_a_few_times"),
     # Writing, syncing and renaming that fail.
-    "30": ("job/test_output_file.py", "test_a_torn_row_is_cut_off"),
+    "30": ("job/test_io_faults.py", "test_every_call_fails"),
     # What failed is not shared.
     "s08": ("test_nan.py", "test_a_poisoned_row_fails_alone"),
     # Packed files: their own limits.
