@@ -275,11 +275,11 @@ class Scheduler:
             self.pool.want_path(sequence.block_keys[: sequence.num_keep_blocks])
         self._want_no_more(sequence)
         sequence.block_table = hits + (self.pool.allocate(num_new) or [])
-        self.stays.begin(sequence, len(hits))
         for index in restore:
             source, target = sequence.host_blocks[index], sequence.block_table[index]
             batch.transfers.append(BlockTransfer(TransferKind.SWAP_IN, source, target))
         num_copied = self._copy_partial(sequence, hits, batch) if is_new else 0
+        self.stays.begin(sequence, len(hits) + num_copied // self.pool.block_size)
         self._start_from(sequence, len(hits), num_copied)
         return True
 
