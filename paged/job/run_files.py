@@ -38,6 +38,11 @@ class RunFiles:
         if files.report is not None or files.snapshot is not None:
             return files
         _check_exists(target)
+        if files.status() in (JobStatus.RUNNING, JobStatus.INTERRUPTED, JobStatus.FAILED):
+            raise UsageError(
+                f"{target}: its run was not finished, and only a finished one tells of its "
+                "memory; the same generate command with --resume does the rest"
+            )
         if target.suffix == ".npz":
             return cls(None, None, target, None)
         if target.suffix == ".json":

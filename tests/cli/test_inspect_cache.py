@@ -96,6 +96,17 @@ class TestTarget:
             manifest.write_text(text)
             assert "the last run of this output" not in run(output)[2]
 
+    def test_a_run_that_was_cut_off_says_how_to_finish_it(self, run: Run, output: Path) -> None:
+        for suffix in (".report.json", ".snapshot.npz"):
+            beside(output, suffix).unlink()
+        beside(output, ".run.json").write_text(json.dumps({"status": "interrupted"}))
+        status, _, err = run(output)
+        assert status == 2
+        assert "its run was not finished" in err
+        assert "--resume" in err
+        beside(output, ".run.json").write_text(json.dumps({"status": "finished"}))
+        assert f"neither {output.name}.report.json nor" in run(output)[2]
+
     def test_a_run_that_reached_no_engine_has_an_empty_pool(self, run: Run, output: Path) -> None:
         kv = dict.fromkeys(REPORT["kv"], 0)
         empty = {**REPORT, "kv": kv, "timeline": []}
