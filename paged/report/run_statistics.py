@@ -39,6 +39,7 @@ class RunStatistics:
     _peak_blocks: int = 0
     _tokens_at_peak: int = 0
     _sequences_at_peak: int = 0
+    _most_sequences: int = 0
     _finished_tokens: int = 0
     _finished_samples: int = 0
     _private_blocks: int = 0
@@ -54,6 +55,7 @@ class RunStatistics:
     def note_step(self, batch: ScheduledBatch, pool: BlockPool, num_sequences: int) -> None:
         """Count one step, in which so many sequences hold blocks."""
         self.num_steps += 1
+        self._most_sequences = max(self._most_sequences, num_sequences)
         num_samples = batch.num_samples
         self.last_step = (batch.num_tokens - num_samples, num_samples)
         if pool.num_held > self._peak_blocks:
@@ -101,7 +103,8 @@ class RunStatistics:
             "tail_waste_expected": self._expected_waste(slots),
             "contiguous_utilization": min(mean_tokens / self.max_model_len, 1.0),
             "contiguous_max_requests": pool_tokens // self.max_model_len,
-            "paged_max_requests": int(own_blocks / mean_private),
+            # Not all prefixes are there at once: what was seen to fit, fits.
+            "paged_max_requests": max(int(own_blocks / mean_private), self._most_sequences),
         }
 
     def _expected_waste(self, slots: int) -> float:
