@@ -18,11 +18,11 @@ from pagedrun.paged.device import Device
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.errors import ModelError, RowError, UsageError
 from pagedrun.paged.kv_cache import KVCache, KVLayout
-from pagedrun.paged.memory import choose_num_blocks
+from pagedrun.paged.memory import choose_num_blocks, most_blocks_in_use
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.decoder import Decoder, ReadTensor
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
-from pagedrun.paged.plan import Plan
+from pagedrun.paged.plan import Plan, PlanEnd
 from pagedrun.paged.pool_memory import PoolMemory
 from pagedrun.paged.precision import choose_dtype, choose_kv_dtype_name
 from pagedrun.paged.prefix_store.prefix_store import PrefixStore
@@ -143,6 +143,8 @@ class Engine:
         needed = first.plan.num_blocks_needed(config.max_num_seqs) if more is None else most
         if self.device.is_gpu:
             needed = most  # so that the next run can have the same memory, and its graphs
+        usable = most_blocks_in_use(config.max_num_seqs, self.max_model_len, config.block_size)
+        needed = min(needed, usable)
         cache, graphs = self._memory.take(config, self.kv_layout, num_blocks(needed))
         return Run(
             engine_config=config,
@@ -151,7 +153,7 @@ class Engine:
             graphs=graphs,
             tokenizer=self.tokenizer,
             device=self.device,
-            windows=chain([first], self._windows(more or (), most, done, first.plan)),
+            windows=chain([first], self._windows(more or (), most, done, first.plan.end)),
             max_model_len=self._longest(requests),
             budget=budget,
             times=self._times,
@@ -190,20 +192,24 @@ class Engine:
         more: Iterable[Seq[Request]],
         max_blocks: int,
         done: Container[int],
-        after: Plan,
+        after: PlanEnd,
     ) -> Iterator[Window]:
         """Plan one window after the other, each when it is asked for."""
-        for requests in more:
+
+        def plan_next(requests: Seq[Request]) -> Window:
+            nonlocal after
             window = self._window(requests, max_blocks, done, after=after, has_next=True)
-            after = window.plan
-            yield window
+            after = window.plan.end
+            return window
+
+        return map(plan_next, more)  # unlike a loop it lets go of a window before it asks for more
 
     def _window(
         self,
         requests: Seq[Request],
         max_blocks: int,
         done: Container[int],
-        after: Plan | None,
+        after: PlanEnd | None,
         has_next: bool,
     ) -> Window:
         began = time.perf_counter()

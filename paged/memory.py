@@ -91,6 +91,12 @@ def peak_resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def most_blocks_in_use(max_num_seqs: int, max_model_len: int, block_size: int) -> int:
+    """Return how many blocks a run can ever use: every sequence that runs at full length, and as
+    much for the prefix that is kept for the next one."""
+    return (max_num_seqs + 1) * -(-max_model_len // block_size)
+
+
 def choose_num_blocks(
     *,
     bytes_per_block: int,

@@ -7,6 +7,7 @@ known to the block: it is what the next row has in common with this one.
 
 from collections.abc import Container, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -17,6 +18,15 @@ from pagedrun.paged.duplicates import Duplicates
 from pagedrun.paged.prefix_tree import MIN_READ_ONCE_WORK, READ_ONCE_ROWS, PrefixTree
 from pagedrun.paged.request import Request
 from pagedrun.paged.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEnd:
+    """What the plan of the next window needs to know of the one before: its number, and the request
+    that runs last, whose prefix may still be there."""
+
+    window: int
+    last_request: Request | None
 
 
 class Plan:
@@ -37,14 +47,14 @@ class Plan:
         *,
         prefix_caching: bool,
         max_blocks: int | None = None,
-        after: "Plan | None" = None,
+        after: PlanEnd | None = None,
         has_next: bool = False,
         read_once_work: int = MIN_READ_ONCE_WORK,
         done: Container[int] = frozenset(),
     ) -> None:
         """Plan requests in the order of their index.
 
-        after: the plan of the window before, whose last prefix may still be there. has_next:
+        after: the end of the window before, whose last prefix may still be there. has_next:
         whether another window follows, for which the last row's prefix is kept. read_once_work:
         rows times tokens from which a prefix is read for all its rows together. done: indices of
         requests that are answered already: they do not run, but still count where it matters what
@@ -54,7 +64,7 @@ class Plan:
         self._requests = self.duplicates.distinct
         self._prefix_caching = prefix_caching
         self._has_next = has_next
-        self._window: int = 0 if after is None else after._window + 1
+        self._window: int = 0 if after is None else after.window + 1
         last = after.last_request if after is not None else None
         self._read_once_work = read_once_work
         tree = _build_tree(self._requests, block_size, last, read_once_work)
@@ -77,9 +87,10 @@ class Plan:
         return len(self.tree)
 
     @property
-    def last_request(self) -> Request | None:
-        """The request that runs last."""
-        return self._requests[self.tree.order[-1]] if len(self) else None
+    def end(self) -> PlanEnd:
+        """Where this plan ends, for the one of the next window."""
+        last = self._requests[self.tree.order[-1]] if len(self) else None
+        return PlanEnd(self._window, last)
 
     def request(self, row: int) -> Request:
         """Return the request with this number in the tree."""

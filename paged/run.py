@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 from pagedrun.paged.block_pool import BlockPool
@@ -87,7 +88,6 @@ class Run:
         eos_token_ids = model.config.eos_token_ids
         self._config = config
         self._model = model
-        self._windows = windows
         self._budget = budget
         self._times = {**times, "plan_s": 0.0}
         self._on_step = on_step
@@ -99,7 +99,7 @@ class Run:
             SwapSpace(cache.num_host_blocks),
             SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens),
             PreemptionMode(config.preemption_mode),
-            planned=self._planned(),
+            planned=chain.from_iterable(map(self._begin, windows)),
             prefix_caching=config.prefix_caching,
             stored=stored,
         )
@@ -150,28 +150,30 @@ class Run:
             self._record_step()
         yield from self._refused()
 
-    def _planned(self) -> Iterator[Sequence]:
-        """Give the scheduler one sequence after the other; plan the next window when one is out.
+    def _begin(self, window: Window) -> Iterator[Sequence]:
+        """Take up a window, and return its sequences for the scheduler, made one by one.
 
-        What runs goes on meanwhile: the scheduler asks as soon as it has room, not when it is
-        empty.
+        The next window is planned when this one is out. What runs goes on meanwhile: the scheduler
+        asks as soon as it has room, not when it is empty.
         """
-        for window in self._windows:
-            plan = window.plan
-            self._times["plan_s"] += window.plan_s
-            self._num_total += len(window)
-            self._recorder.note_plan(plan)
-            self._asked |= plan.duplicates.asked
-            self._num_planned += len(plan)
-            self.statistics.note_plan(plan)
-            self._unanswerable.extend(window.refused)
-            for request in plan.too_large:
-                error = self._too_large(request)
-                asked = self._asked.pop(request.index, ())
-                self._unanswerable.extend(fan_out(Completion(request, error=error), asked))
-            for sequence in plan if self._stored is None else self._stored.watched(plan):
-                self._num_planned -= 1
-                yield sequence
+        plan = window.plan
+        self._times["plan_s"] += window.plan_s
+        self._num_total += len(window)
+        self._recorder.note_plan(plan)
+        self._asked |= plan.duplicates.asked
+        self._num_planned += len(plan)
+        self.statistics.note_plan(plan)
+        self._unanswerable.extend(window.refused)
+        for request in plan.too_large:
+            error = self._too_large(request)
+            asked = self._asked.pop(request.index, ())
+            self._unanswerable.extend(fan_out(Completion(request, error=error), asked))
+        return self._counted(iter(plan) if self._stored is None else self._stored.watched(plan))
+
+    def _counted(self, planned: Iterator[Sequence]) -> Iterator[Sequence]:
+        for sequence in planned:
+            self._num_planned -= 1
+            yield sequence
 
     def _refused(self) -> Iterator[Completion]:
         while self._unanswerable:

@@ -242,12 +242,15 @@ class _Job:
     def _ask_more(
         self, windows: Iterable[Sequence[JobRow]], writer: RowWriter
     ) -> Iterator[list[Request]]:
-        """Yield the requests of one window after the other, while the engine runs."""
-        for rows in windows:
+        """Return the requests of one window after the other, while the engine runs."""
+
+        def ask(rows: Sequence[JobRow]) -> list[Request]:
             self._ward.step()
             self._count(rows)
             self._write_failed(rows, writer)
-            yield self._ask(rows)
+            return self._ask(rows)
+
+        return map(ask, windows)  # unlike a loop it lets go of a window before it asks for more
 
     def _answer(self, writer: RowWriter, run: RunLike | None) -> dict[str, Any]:
         """Write every row: first those that cannot be asked, then the answers as they come."""

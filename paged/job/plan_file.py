@@ -21,10 +21,15 @@ from pagedrun.paged.job.reader import is_repeatable, open_rows
 from pagedrun.paged.job.requests import JobRow
 from pagedrun.paged.job.row_sample import sample_rows
 from pagedrun.paged.job.template_advice import TemplateAdvisor
-from pagedrun.paged.memory import MemoryBudget, choose_num_blocks, peak_resident_bytes
+from pagedrun.paged.memory import (
+    MemoryBudget,
+    choose_num_blocks,
+    most_blocks_in_use,
+    peak_resident_bytes,
+)
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.models.parameters import parameter_shapes
-from pagedrun.paged.plan import Plan
+from pagedrun.paged.plan import Plan, PlanEnd
 from pagedrun.paged.precision import DTYPE_BYTES, choose_dtype_name, choose_kv_dtype_name
 from pagedrun.paged.request import Request
 from pagedrun.paged.simulation import Simulator
@@ -115,18 +120,21 @@ class _FilePlan:
         has_more = prepared.more is not None
         first = self._plan(requests, most, after=None, has_next=has_more)
         needed = most if has_more else first.num_blocks_needed(config.max_num_seqs)
-        num_blocks = _num_blocks(config, model.config, kv, max(needed, 1))
+        longest = prepared.max_model_len
+        usable = most_blocks_in_use(config.max_num_seqs, longest, config.block_size)
+        num_blocks = _num_blocks(config, model.config, kv, max(min(needed, usable), 1))
         show = _show_with(model.tokenizer) if self._show_text else None
         forecast = Forecast(config, kv, num_blocks, show)
-        longest = _contiguous_len(requests, config, prepared.max_model_len)
+        contiguous = _contiguous_len(requests, config, longest)
 
         def plans() -> Iterator[Plan]:
-            plan = first
-            forecast.add(plan)
-            yield plan
+            forecast.add(first)
+            yield first
+            after = first.end
             for rows in prepared.more or ():
                 self._lap("encode_s")
-                plan = self._plan(self._asked(rows), most, after=plan, has_next=True)
+                plan = self._plan(self._asked(rows), most, after=after, has_next=True)
+                after = plan.end
                 forecast.add(plan)
                 yield plan
 
@@ -137,7 +145,7 @@ class _FilePlan:
             config,
             num_blocks=num_blocks,
             bytes_per_token=kv.bytes_per_token,
-            max_model_len=longest,
+            max_model_len=contiguous,
             max_rows=self._max_simulated_rows,
         ).run()
         self._lap("simulate_s")
@@ -152,7 +160,7 @@ class _FilePlan:
         return [row.request for row in rows if row.request is not None]
 
     def _plan(
-        self, requests: Sequence[Request], most: int, after: Plan | None, has_next: bool
+        self, requests: Sequence[Request], most: int, after: PlanEnd | None, has_next: bool
     ) -> Plan:
         config = self._config.engine
         plan = Plan(

@@ -20,7 +20,7 @@ from pagedrun.paged.thinned import Thinned
 
 MAX_SAMPLES = 400
 MIN_SAMPLES = 16
-MAX_SAMPLED_BLOCKS = 4_000_000  # in all samples together: 32 MB
+MAX_SAMPLED_BLOCKS = 8_000_000  # in all samples together: 32 MB
 MAX_PREFIXES = 2_000
 
 
@@ -29,8 +29,8 @@ class _Sample(NamedTuple):
 
     step: int
     seconds: float
-    ref_counts: "array[int]"
-    fills: "array[int]"
+    ref_counts: NDArray[np.uint16]
+    fills: NDArray[np.uint16]
 
 
 class Recorder:
@@ -57,7 +57,8 @@ class Recorder:
         self._num_steps = step
         is_peak = self._pool.num_held > self._peak_blocks
         if is_peak or self._samples.wants(step):
-            sample = _Sample(step, seconds, self._pool.ref_counts, self._pool.fills)
+            ref_counts, fills = _compact(self._pool.ref_counts), _compact(self._pool.fills)
+            sample = _Sample(step, seconds, ref_counts, fills)
             self._samples.add(step, sample)
             if is_peak:
                 self._peak_blocks, self._peak = self._pool.num_held, sample
@@ -107,18 +108,18 @@ class Recorder:
             kept[self._peak.step] = self._peak
         samples = [kept[step] for step in sorted(kept)]
         shape = (len(samples), self._pool.num_blocks)
-
-        def books(columns: "Iterable[array[int]]") -> NDArray[np.uint16]:
-            numbers = np.array([np.frombuffer(each, dtype=np.int32) for each in columns])
-            limit = np.iinfo(np.uint16).max
-            return np.asarray(np.minimum(numbers.reshape(shape), limit), dtype=np.uint16)
-
         return PoolSamples(
             steps=np.array([sample.step for sample in samples], dtype=np.int64),
             times=np.array([sample.seconds for sample in samples], dtype=np.float64),
-            ref_counts=books(sample.ref_counts for sample in samples),
-            fills=books(sample.fills for sample in samples),
+            ref_counts=np.array([each.ref_counts for each in samples], np.uint16).reshape(shape),
+            fills=np.array([each.fills for each in samples], np.uint16).reshape(shape),
         )
+
+
+def _compact(numbers: "array[int]") -> NDArray[np.uint16]:
+    """Return the numbers in half the space, and those that do not fit as the largest that does."""
+    limit = np.iinfo(np.uint16).max
+    return np.minimum(np.frombuffer(numbers, dtype=np.int32), limit).astype(np.uint16, copy=False)
 
 
 def _holdings(stays: Iterable[Stay], now: int) -> Holdings:

@@ -225,7 +225,7 @@ def test_a_window_goes_on_where_the_last_one_ended(seed: int) -> None:
     requests = mixed(seed)
     half = len(requests) // 2
     first = Plan(requests[:half], 2, prefix_caching=True, has_next=True)
-    second = Plan(requests[half:], 2, prefix_caching=True, after=first)
+    second = Plan(requests[half:], 2, prefix_caching=True, after=first.end)
     if not len(first):
         return
     *_, last = list(first)
