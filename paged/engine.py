@@ -153,7 +153,8 @@ class Engine:
             graphs=graphs,
             tokenizer=self.tokenizer,
             device=self.device,
-            windows=chain([first], self._windows(more or (), most, done, first.plan.end)),
+            # An iterator, not a list: `chain` holds what it is given to its end.
+            windows=chain(iter([first]), self._windows(more or (), most, done, first.plan.end)),
             max_model_len=self._longest(requests),
             budget=budget,
             times=self._times,

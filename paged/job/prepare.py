@@ -82,7 +82,7 @@ def check_side_files(config: JobConfig) -> None:
     for other, what in ((config.input, "input"), (config.output, "output")):
         if other not in (STDIN, STDOUT) and os.path.realpath(path) == os.path.realpath(other):
             raise UsageError(f"--report {path} is the {what} itself; name another file")
-    if path.is_dir() or not path.parent.is_dir():
+    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
         raise UsageError(f"--report {path}: name a file in an existing folder")
     if path.exists() and not (config.overwrite or config.resume):
         raise UsageError(f"--report {path} exists; pass --overwrite or name another file")

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
+from pagedrun.paged.errors import PagedrunError
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.reader import is_repeatable
@@ -14,6 +16,7 @@ from pagedrun.paged.job.template_advice import TemplateAdvisor
 MIN_RUN_SECONDS = 10.0
 ENOUGH_SHARED = 0.5
 NUM_ROWS = 100
+MAX_CHARS = 500_000  # of all of them
 
 
 def check_sharing(
@@ -24,5 +27,11 @@ def check_sharing(
         return None
     if engine_report["time"]["run_s"] < MIN_RUN_SECONDS or not is_repeatable(config.input):
         return None
-    rows = sample_rows(replace(config, limit=min(config.limit or NUM_ROWS, NUM_ROWS)))
+    limit = min(config.limit or NUM_ROWS, NUM_ROWS)
+    try:
+        rows = sample_rows(replace(config, limit=limit))
+    except (PagedrunError, OSError):  # the input has changed since; every row is answered
+        return None
+    num_chars = accumulate(len(str(row)) for row in rows)
+    rows = [row for row, total in zip(rows, num_chars, strict=True) if total <= MAX_CHARS]
     return TemplateAdvisor(config.prompts, config.sampling, tokenizer).advise(rows)

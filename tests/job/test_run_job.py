@@ -330,6 +330,11 @@ class TestSideFiles:
         assert made == names
         assert {stat.S_IMODE((place / name).stat().st_mode) for name in names} == {0o600}
 
+    def test_a_report_never_takes_the_place_of_a_device(self, place: Path) -> None:
+        with pytest.raises(UsageError, match="--report /dev/null: name a file"):
+            run(place, [{"prompt": "a"}], report=Path("/dev/null"), overwrite=True)
+        assert Path("/dev/null").is_char_device()
+
     def test_a_snapshot_that_cannot_be_written_costs_a_warning_and_no_row(
         self, place: Path
     ) -> None:

@@ -1,0 +1,64 @@
+"""What a finished run tries on its prompts, and what may never go wrong there."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.job import sharing_check
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.prompts import PromptConfig
+from pagedrun.paged.job.sharing_check import check_sharing
+from pagedrun.paged.job.template import PromptTemplate
+from tests.job.scripted_model import ScriptedModel
+
+TEMPLATE = "{{ date }} " + "You answer questions about our opening hours. " * 20 + "{{ question }}"
+
+
+def report(hit_rate: float = 0.1, run_s: float = 60.0) -> dict[str, Any]:
+    return {"prefix": {"possible_hit_rate": hit_rate}, "time": {"run_s": run_s}}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> JobConfig:
+    path = tmp_path / "in.csv"
+    rows = "".join(f"2026-{index:04d},Are you open?\n" for index in range(200))
+    path.write_text("date,question\n" + rows)
+    return JobConfig(
+        input=str(path),
+        output=str(tmp_path / "out.jsonl"),
+        engine=EngineConfig(tmp_path),
+        prompts=PromptConfig(template=PromptTemplate(TEMPLATE)),
+    )
+
+
+def check(config: JobConfig, engine_report: dict[str, Any]) -> dict[str, Any] | None:
+    tokenizer = ScriptedModel().open()(config.engine, Path(), None).tokenizer
+    return check_sharing(config, engine_report, tokenizer)
+
+
+def test_a_column_that_breaks_sharing_is_found(config: JobConfig) -> None:
+    advice = check(config, report())
+    assert advice is not None
+    assert advice["found"][0]["columns"] == ["date"]
+    assert advice["sample_rows"] == sharing_check.NUM_ROWS
+
+
+def test_short_runs_and_runs_that_share_are_not_held_up(config: JobConfig) -> None:
+    assert check(config, report(run_s=3.0)) is None
+    assert check(config, report(hit_rate=0.8)) is None
+
+
+def test_huge_rows_are_not_tried_for_minutes(
+    config: JobConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing_check, "MAX_CHARS", 500)
+    advice = check(config, report())
+    assert advice is not None
+    assert 0 < advice["sample_rows"] < 20
+
+
+def test_an_input_that_has_gone_bad_meanwhile_fails_no_finished_job(config: JobConfig) -> None:
+    Path(config.input).write_text('date,question\n2026,"never closed\n')
+    assert check(config, report()) is None
