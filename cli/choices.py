@@ -20,6 +20,15 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
+class KernelSetChoice(StrEnum):
+    """What multiplies matrices on a CPU."""
+
+    AUTO = "auto"
+    AMX = "amx"
+    AVX512_BF16 = "avx512-bf16"
+    PORTABLE = "portable"
+
+
 class GenerationDefaults(StrEnum):
     """Whose sampling settings apply where neither flag nor recipe has one."""
 

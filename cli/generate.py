@@ -90,6 +90,7 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     kv_cache_dtype: options.KvCacheDtypeFlag = None,
     gpu_memory_utilization: options.GpuMemoryUtilization = None,
     enforce_eager: options.EnforceEager = None,
+    kernel_set: options.KernelSetFlag = None,
     stall_timeout: options.StallTimeout = None,
     progress: options.Progress = None,
     json_report: options.JsonFlag = None,

@@ -14,6 +14,7 @@ from pagedrun.cli.choices import (
     Device,
     Dtype,
     GenerationDefaults,
+    KernelSetChoice,
     KvCacheDtype,
     Preemption,
     ProgressMode,
@@ -309,6 +310,16 @@ GpuMemoryUtilization = Annotated[
 EnforceEager = Annotated[
     bool | None,
     _switch("enforce-eager", "On a GPU, launch kernels one by one: no CUDA graphs.", _MODEL),
+]
+KernelSetFlag = Annotated[
+    KernelSetChoice | None,
+    _engine(
+        "kernel-set",
+        "What multiplies matrices on a CPU: auto is the fastest that the processor runs. Machines "
+        "agree on every bit only with the same one.",
+        _MODEL,
+        metavar="SET",
+    ),
 ]
 MaxNumSeqs = Annotated[
     int | None, _engine("max-num-seqs", "Most sequences in one step.", _MEMORY, metavar="N")

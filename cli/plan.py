@@ -58,6 +58,7 @@ def plan(  # one parameter for each flag: this is where Typer reads them from
     revision: options.Revision = None,
     tokenizer: options.Tokenizer = None,
     dtype: options.DtypeFlag = None,
+    kernel_set: options.KernelSetFlag = None,
     max_model_len: options.MaxModelLen = None,
     system: options.System = None,
     prompt_template: options.PromptTemplateFlag = None,

@@ -3,12 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.errors import UsageError
+from pagedrun.paged.kernel_choice import choose_kernel_set
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,26 +22,30 @@ class Device:
 
     `lag` is how many steps the host may be behind: 1 where the device works by itself, 0 where it
     is the host, which would gain nothing. `graphs` says whether steps that only decode run in
-    buffers of their own, which the device advances: see `DecodeGraphs`.
+    buffers of their own, which the device advances: see `DecodeGraphs`. `kernel_set` is what
+    multiplies on a CPU.
     """
 
     torch_device: torch.device
     kernels: ModuleType
     lag: int
     graphs: bool = False
+    kernel_set: KernelSet | None = None
     side_stream: torch.cuda.Stream | None = None
 
     @classmethod
-    def choose(cls, asked: str) -> "Device":
+    def choose(cls, asked: str, kernel_set: str = "auto") -> "Device":
         """Return the device for `--device asked`; "auto" is the GPU if there is one.
 
-        Raises `UsageError` for `cuda` where torch finds no GPU.
+        Raises `UsageError` for `cuda` where torch finds no GPU, and for a `kernel_set` that the
+        processor cannot run.
         """
         if asked == "cuda" or (asked == "auto" and torch.cuda.is_available()):
             return cls._cuda()
-        from pagedrun.kernels import cpu  # imported here: a GPU machine does without Numba
+        from pagedrun.kernels.cpu.backend import backend  # here: a GPU does without Numba
 
-        return cls(torch.device("cpu"), cpu, lag=0)
+        chosen = choose_kernel_set(kernel_set)
+        return cls(torch.device("cpu"), backend(chosen), lag=0, kernel_set=chosen)
 
     @classmethod
     def _cuda(cls) -> "Device":
@@ -65,6 +74,22 @@ class Device:
             graphs=True,
             side_stream=torch.cuda.Stream(),  # type: ignore[no-untyped-call]
         )
+
+    def arithmetic(self, dtype: str) -> dict[str, Any]:
+        """Return what decides the last bits of a model in `dtype`, as plain JSON values."""
+        if self.kernel_set is not None:
+            return {"device": "cpu", **self.kernel_set.describe(dtype), "numba": version("numba")}
+        described: dict[str, Any] = {"device": self.torch_device.type, "torch": torch.__version__}
+        if self.is_gpu:
+            capability = torch.cuda.get_device_capability(self.torch_device)
+            described["gpu"] = [torch.cuda.get_device_name(self.torch_device), *capability]
+            described["triton"] = version("triton")
+        return described
+
+    @property
+    def read_once(self) -> ReadOnce:
+        """When a shared prefix is read once for all of its rows."""
+        return ON_GPU if self.kernel_set is None else self.kernel_set.read_once
 
     @property
     def is_gpu(self) -> bool:

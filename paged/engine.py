@@ -27,7 +27,6 @@ from pagedrun.paged.pool_memory import PoolMemory
 from pagedrun.paged.precision import choose_dtype, choose_kv_dtype_name
 from pagedrun.paged.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.prefix_store.stored_prefixes import StoredPrefixes
-from pagedrun.paged.prefix_tree import MIN_READ_ONCE_WORK, READ_ONCE_ROWS
 from pagedrun.paged.report.timeline import StepRecord
 from pagedrun.paged.request import Completion, Request
 from pagedrun.paged.run import Run, Window
@@ -60,7 +59,7 @@ class Engine:
         self.config = config
         self.model_config = model_config
         self.tokenizer = tokenizer
-        self.device = device or Device.choose(config.device)
+        self.device = device or Device.choose(config.device, config.kernel_set)
         self.dtype = choose_dtype(config.dtype, model_config, is_gpu=self.device.is_gpu)
         self._prefix_store: PrefixStore | None = None
         if read is not None:
@@ -73,7 +72,7 @@ class Engine:
                     )
                 checkpoint.check(parameter_shapes(model_config), ignored_names(model_config))
                 self.model = self._decoder(checkpoint.tensor)
-        self.read_once_work = MIN_READ_ONCE_WORK
+        self.read_once = self.device.read_once
         self._memory = PoolMemory(self.model, self.device)
         self._times = {"load_s": time.perf_counter() - began}
 
@@ -83,7 +82,7 @@ class Engine:
         `changes` are fields of `EngineConfig`; raises `UsageError` for a value out of range.
         What is part of the weights as they are held cannot change.
         """
-        assert not changes.keys() & {"model", "device", "dtype", "reproducible"}, (
+        assert not changes.keys() & {"model", "device", "dtype", "reproducible", "kernel_set"}, (
             "the weights would have to be loaded again"
         )
         other = copy.copy(self)
@@ -97,10 +96,11 @@ class Engine:
         The first use on a machine takes tens of seconds; the machine code is kept on disk.
         """
         began = time.perf_counter()
-        params = SamplingParams(max_tokens=2, ignore_eos=True, temperature=1.0, n=READ_ONCE_ROWS[0])
+        rule = replace(self.read_once, min_work=0)
+        params = SamplingParams(max_tokens=2, ignore_eos=True, temperature=1.0, n=rule.min_rows)
         prompt = (0,) * max(1, min(PARTITION_TOKENS + 1, self.max_model_len - 2))
         eager = copy.copy(self)
-        eager.read_once_work = 0
+        eager.read_once = rule
         eager._prefix_store = None
         for _ in eager.start([Request(0, prompt, params)]):
             pass
@@ -222,7 +222,7 @@ class Engine:
             max_blocks=max_blocks,
             after=after,
             has_next=has_next,
-            read_once_work=self.read_once_work,
+            read_once=self.read_once,
             done=done,
         )
         refused = [each for each in refused if each.request.index not in done]

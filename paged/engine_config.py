@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.errors import UsageError
 from pagedrun.paged.precision import KV_DTYPES
 from pagedrun.paged.preemption_mode import PreemptionMode
 
 DEVICES = ("auto", "cpu", "cuda")
+KERNEL_SETS = ("auto", *KernelSet)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEFAULT_STORE_BYTES = 10 * 2**30
 _OPTIONAL = frozenset({"max_model_len", "num_blocks", "kv_cache_memory_bytes"})
@@ -20,7 +22,8 @@ class EngineConfig:
     `max_model_len` bounds prompt and answer together, in tokens. `swap_space_bytes` is host memory
     for preempted sequences. `gpu_memory_utilization` is the share of a GPU's memory that may be
     filled; `enforce_eager` computes every step kernel by kernel there; `reproducible` makes a row's
-    bytes independent of its batch there too, as they always are on a CPU. `prefix_store` is a
+    bytes independent of its batch there too, as they always are on a CPU. `kernel_set` names what
+    multiplies matrices on a CPU. `prefix_store` is a
     folder that keeps shared prefixes from run to run, in at most `prefix_store_bytes`. Raises
     `UsageError` naming the flag for a value out of range.
     """
@@ -42,6 +45,7 @@ class EngineConfig:
     kv_cache_dtype: str = "auto"
     reproducible: bool = False
     enforce_eager: bool = False
+    kernel_set: str = "auto"
     prefix_store: Path | None = None
     prefix_store_bytes: int = DEFAULT_STORE_BYTES
 
@@ -77,6 +81,7 @@ class EngineConfig:
             ("dtype", DTYPES),
             ("kv_cache_dtype", ("auto", *KV_DTYPES)),
             ("preemption_mode", tuple(PreemptionMode)),
+            ("kernel_set", KERNEL_SETS),
         ):
             value = getattr(self, name)
             if value not in allowed:

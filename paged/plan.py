@@ -13,9 +13,10 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.kernels.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.block_pool import BlockKey
 from pagedrun.paged.duplicates import Duplicates
-from pagedrun.paged.prefix_tree import MIN_READ_ONCE_WORK, READ_ONCE_ROWS, PrefixTree
+from pagedrun.paged.prefix_tree import PrefixTree
 from pagedrun.paged.request import Request
 from pagedrun.paged.sequence import Sequence
 
@@ -49,14 +50,14 @@ class Plan:
         max_blocks: int | None = None,
         after: PlanEnd | None = None,
         has_next: bool = False,
-        read_once_work: int = MIN_READ_ONCE_WORK,
+        read_once: ReadOnce = ON_GPU,
         done: Container[int] = frozenset(),
     ) -> None:
         """Plan requests in the order of their index.
 
         after: the end of the window before, whose last prefix may still be there. has_next:
-        whether another window follows, for which the last row's prefix is kept. read_once_work:
-        rows times tokens from which a prefix is read for all its rows together. done: indices of
+        whether another window follows, for which the last row's prefix is kept. read_once: when
+        a prefix is read for all its rows together. done: indices of
         requests that are answered already: they do not run, but still count where it matters what
         the file holds, so that the others get the bytes that they would have got.
         """
@@ -66,8 +67,8 @@ class Plan:
         self._has_next = has_next
         self._window: int = 0 if after is None else after.window + 1
         last = after.last_request if after is not None else None
-        self._read_once_work = read_once_work
-        tree = _build_tree(self._requests, block_size, last, read_once_work)
+        self._read_once = read_once
+        tree = _build_tree(self._requests, block_size, last, read_once)
         needed = self._full_blocks(tree, block_size)
         fits = needed <= (needed.max(initial=0) if max_blocks is None else max_blocks)
         finished = self.duplicates.without(done)
@@ -160,7 +161,8 @@ class Plan:
     def _reads_samples_once(self, request: Request) -> bool:
         num_samples = request.params.n
         work = num_samples * len(request.prompt_token_ids)
-        return num_samples >= READ_ONCE_ROWS[0] and work >= self._read_once_work
+        rule = self._read_once
+        return num_samples >= rule.min_rows and work >= rule.min_work
 
     def _full_blocks(self, tree: PrefixTree, size: int) -> NDArray[np.int64]:
         """Return the blocks of each row's prompt and longest answer, but its last token."""
@@ -173,7 +175,7 @@ class Plan:
 
 
 def _build_tree(
-    requests: Seq[Request], block_size: int, last: Request | None, read_once_work: int
+    requests: Seq[Request], block_size: int, last: Request | None, read_once: ReadOnce
 ) -> PrefixTree:
     lengths = [len(request.prompt_token_ids) for request in requests]
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
@@ -181,4 +183,4 @@ def _build_tree(
     tokens = np.fromiter(ids, dtype=np.int32, count=int(offsets[-1]))
     expected = np.array([request.params.max_tokens for request in requests], dtype=np.int64)
     after = None if last is None else np.array(last.prompt_token_ids, dtype=np.int32)
-    return PrefixTree.build(tokens, offsets, expected, block_size, after, read_once_work)
+    return PrefixTree.build(tokens, offsets, expected, block_size, after, read_once)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.kernels.read_once import ON_GPU, ReadOnce
 from pagedrun.kernels.token_rows import TreeWalk, sort_rows, walk_tree
 
 Int32s = NDArray[np.int32]
@@ -17,13 +18,6 @@ Int64s = NDArray[np.int64]
 
 # Fewer rows than these teach too little of how long their like become.
 MIN_GROUP_ROWS = 16
-
-# A prefix is read for all its rows together if it is long and they are many: below, the matrix
-# products of that path, with what goes on around them, take longer than each row's own reading.
-# They are level at 16 rows x 1024 tokens, 32 x 512 and 64 x 256; 8 rows lose at any length, 64 rows
-# win 2.1 times at 2048 tokens.
-READ_ONCE_ROWS = (16, 32, 64, 128)
-MIN_READ_ONCE_WORK = 16 * 1024  # rows times tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +60,8 @@ class PrefixTree:
     common: [num_rows] int32, tokens in common with the prompt before; for the first one that is
     the prompt `after` which the tree was built, if any. num_shared_tokens: [num_rows] int32,
     leading tokens that any other row has as well. num_read_once_tokens: [num_rows] int32, those
-    that so many rows have that reading them together pays: one of READ_ONCE_ROWS rows, which times
-    the tokens are at least the work asked for. group: [num_rows] int32, number of the smallest
-    subtree with at least MIN_GROUP_ROWS rows. All in run order.
+    that so many rows have that reading them together pays, see `ReadOnce`. group: [num_rows] int32,
+    number of the smallest subtree with at least MIN_GROUP_ROWS rows. All in run order.
     """
 
     block_size: int
@@ -89,14 +82,14 @@ class PrefixTree:
         expected: Int64s,
         block_size: int,
         after: Int32s | None = None,
-        read_once_work: int = MIN_READ_ONCE_WORK,
+        read_once: ReadOnce = ON_GPU,
     ) -> "PrefixTree":
         """Build the tree of rows `tokens[offsets[i]:offsets[i + 1]]`.
 
         tokens: [num_tokens] int32. offsets: [num_rows + 1] int64. expected: [num_rows] int64,
         tokens that each row's answer is expected to have. after: the prompt that ran last; the
-        walk begins with the rows that have most in common with it. read_once_work: rows times
-        tokens from which a prefix is read for all its rows together.
+        walk begins with the rows that have most in common with it. read_once: when a
+        prefix is read for all its rows together.
         """
         num_rows = len(offsets) - 1
         if after is not None:
@@ -118,7 +111,7 @@ class PrefixTree:
             num_tokens=np.diff(offsets)[row_order],
             common=common,
             num_shared_tokens=np.maximum(before, following),
-            num_read_once_tokens=_read_once(before, read_once_work),
+            num_read_once_tokens=_read_once(before, read_once),
             group=walk.group[begin:],
             _walk=walk,
             _walked=row_order,
@@ -228,12 +221,12 @@ class PrefixTree:
         )
 
 
-def _read_once(common: Int32s, work: int) -> Int32s:
+def _read_once(common: Int32s, rule: ReadOnce) -> Int32s:
     """Return how many leading tokens of each row are read together with others, [n] int32."""
     most = np.zeros(len(common), dtype=np.int32)
-    for num_rows in READ_ONCE_ROWS:
+    for num_rows in rule.row_counts:
         shared = common_to(num_rows, common)
-        most = np.maximum(most, np.where(shared >= work / num_rows, shared, 0))
+        most = np.maximum(most, np.where(shared >= rule.min_work / num_rows, shared, 0))
     return most
 
 

@@ -17,6 +17,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 
 from pagedrun.kernels import cpu, gpu, reference
+from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.device import Device
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.engine_config import EngineConfig
@@ -62,7 +63,7 @@ def answers(
 ) -> list[Completion]:
     config = EngineConfig(model=folder, **{"dtype": "float32", "max_model_len": 256, **engine})
     loaded = Engine(config, ModelConfig.from_folder(folder), Tokenizer.from_folder(folder), device)
-    loaded.read_once_work = 1
+    loaded.read_once = ReadOnce(16, 1)
     requests = [Request(i, tuple(prompt), params) for i, prompt in enumerate(prompts())]
     run = loaded.start(requests, on_step=lambda _: run.scheduler.check())
     got = {completion.request.index: completion for completion in run}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.device import Device
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.engine_config import EngineConfig
@@ -57,7 +58,7 @@ def answers(
     config = EngineConfig(model=folder, dtype="float32", **engine)
     device = replace(Device.choose("cpu"), lag=lag, graphs=graphs)
     loaded = Engine(config, ModelConfig.from_folder(folder), Tokenizer.from_folder(folder), device)
-    loaded.read_once_work = 1
+    loaded.read_once = ReadOnce(16, 1)
     run = loaded.start(requests(), on_step=lambda _: run.scheduler.check())
     got = {completion.request.index: completion for completion in run}
     assert not run.scheduler.ending

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import pytest
 import torch
 
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.foresight import Foresight
 from pagedrun.paged.job.config import JobConfig
@@ -25,7 +27,7 @@ class MakeModel(Protocol):
 @pytest.fixture(scope="module", autouse=True)
 def short_prefixes_are_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pagedrun.paged.engine.MIN_READ_ONCE_WORK", 1)
+        patch.setattr(KernelSet, "read_once", ReadOnce(16, 1))
         yield
 
 

@@ -45,6 +45,7 @@ def prefix(  # one parameter for each flag: this is where Typer reads them from
     block_size: options.BlockSize = None,
     num_blocks: options.NumBlocks = None,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
+    kernel_set: options.KernelSetFlag = None,
     kv_cache_dtype: options.KvCacheDtypeFlag = None,
     gpu_memory_utilization: options.GpuMemoryUtilization = None,
     enforce_eager: options.EnforceEager = None,

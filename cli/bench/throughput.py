@@ -54,6 +54,7 @@ def throughput(  # one parameter for each flag: this is where Typer reads them f
     block_size: options.BlockSize = None,
     num_blocks: options.NumBlocks = None,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
+    kernel_set: options.KernelSetFlag = None,
     kv_cache_dtype: options.KvCacheDtypeFlag = None,
     gpu_memory_utilization: options.GpuMemoryUtilization = None,
     enforce_eager: options.EnforceEager = None,

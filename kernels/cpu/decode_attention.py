@@ -17,7 +17,8 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.exp2 import LOG2_E, exp2
 from pagedrun.kernels.cpu.jit import REORDERED, kernel, part, spread
-from pagedrun.kernels.cpu.prefetch import prefetch_row
+from pagedrun.kernels.cpu.scale_arrays import scale_arrays
+from pagedrun.kernels.cpu.simd.prefetch import prefetch_row
 from pagedrun.kernels.cpu.softmax import bend, weigh
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
@@ -58,14 +59,6 @@ def decode_attention(
         as_array(out),
     )
     return out
-
-
-def scale_arrays(scales: KVScales | None) -> tuple[Any, Any]:
-    """Return the scales of keys and values: arrays without blocks where there are none."""
-    if scales is None:
-        nothing = np.empty((0, 0, 0), np.float32)
-        return nothing, nothing
-    return as_array(scales.keys), as_array(scales.values)
 
 
 def _prefix_arrays(prefix: PrefixState | None) -> tuple[Any, ...]:

@@ -9,14 +9,14 @@ from pagedrun.kernels.cpu.jit import part
 LOG2_E = np.float32(1.4426950408889634)
 
 # Weighted least squares fit of 2^f - 1 over |f| <= 1/2; relative error 2e-9 before rounding.
-_C1 = np.float32(0.6931471824645996)
-_C2 = np.float32(0.24022647738456726)
-_C3 = np.float32(0.055503323674201965)
-_C4 = np.float32(0.009618437848985195)
-_C5 = np.float32(0.0013398878509178758)
-_C6 = np.float32(0.00015353357593994588)
-_LOW = np.float32(-127.0)
-_HIGH = np.float32(127.0)
+C1 = np.float32(0.6931471824645996)
+C2 = np.float32(0.24022647738456726)
+C3 = np.float32(0.055503323674201965)
+C4 = np.float32(0.009618437848985195)
+C5 = np.float32(0.0013398878509178758)
+C6 = np.float32(0.00015353357593994588)
+LOW = np.float32(-127.0)
+HIGH = np.float32(127.0)
 
 
 @part()
@@ -25,15 +25,15 @@ def exp2(x: Any) -> Any:
 
     NaN stays NaN.
     """
-    x = _LOW if x < _LOW else x
-    x = _HIGH if x > _HIGH else x
+    x = LOW if x < LOW else x
+    x = HIGH if x > HIGH else x
     whole = np.floor(x + np.float32(0.5))
     f = x - whole
-    p = _C5 + f * _C6
-    p = _C4 + f * p
-    p = _C3 + f * p
-    p = _C2 + f * p
-    p = _C1 + f * p
+    p = C5 + f * C6
+    p = C4 + f * p
+    p = C3 + f * p
+    p = C2 + f * p
+    p = C1 + f * p
     p = np.float32(1.0) + f * p
     exponent = np.int32((np.int32(whole) + np.int32(127)) << np.int32(23))  # 0 at -127: gives 0.0
     return p * exponent.view(np.float32)

@@ -13,6 +13,8 @@ from pagedrun.kernels.threads import cpu_quota
 # Sums may be reordered, so that dot products become vector code, and a * b + c may fuse. NaN and
 # infinity keep their meaning.
 REORDERED = frozenset({"reassoc", "contract", "nsz"})
+# Nothing may change: what is written is what is computed.
+EXACT: frozenset[str] = frozenset()
 # Only a * b + c may fuse: every sum keeps the order in which it is written.
 ORDERED = frozenset({"contract", "nsz"})
 
@@ -66,11 +68,12 @@ def spread(num_elements: int) -> None:
 
     The result is the same either way: a task never depends on the thread that runs it.
     """
-    numba.set_num_threads(_all_threads() if num_elements > SERIAL_ELEMENTS else 1)
+    numba.set_num_threads(num_threads() if num_elements > SERIAL_ELEMENTS else 1)
 
 
 @functools.cache
-def _all_threads() -> int:
+def num_threads() -> int:
+    """Return how many threads a kernel may use."""
     return min(cpu_quota(), int(numba.config.NUMBA_NUM_THREADS))
 
 

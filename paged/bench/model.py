@@ -46,7 +46,7 @@ class BenchModel:
         `kernels` stand in for those of the device.
         """
         config = EngineConfig(model=self.folder or Path(self.name), **flags)
-        device = Device.choose(config.device)
+        device = Device.choose(config.device, config.kernel_set)
         if kernels is not None:
             device = replace(device, kernels=kernels)
         read = None

@@ -71,7 +71,9 @@ class PrefixBench:
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """
-        device = Device.choose(self.flags.get("device", "auto"))
+        device = Device.choose(
+            self.flags.get("device", "auto"), self.flags.get("kernel_set", "auto")
+        )
         switch = SharingSwitch(device.kernels)
         timer = OpTimer(switch.kernels)
         say(f"Loading {self.model.name}")

@@ -64,7 +64,9 @@ class ThroughputBench:
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """
-        device = Device.choose(self.flags.get("device", "auto"))
+        device = Device.choose(
+            self.flags.get("device", "auto"), self.flags.get("kernel_set", "auto")
+        )
         if self.profile and device.is_gpu:
             raise UsageError(
                 "--profile cannot see into a GPU's queue; bench kernels times the ops alone"

@@ -83,6 +83,9 @@ class OpenModel(Protocol):
     def tokenizer(self) -> TokenizerLike:
         """Return the tokenizer, with the chat template in force."""
 
+    def arithmetic(self) -> dict[str, Any]:
+        """Return what the last bits of every answer depend on, as plain JSON values."""
+
     def load_engine(self) -> EngineLike:
         """Read the weights."""
 

@@ -119,7 +119,9 @@ class _Job:
 
     def run(self, output: OutputFile) -> JobResult:
         prepared = self._prepared
-        manifest = Manifest.start(self._config, prepared.source(), prepared.max_model_len)
+        manifest = Manifest.start(
+            self._config, prepared.source(), prepared.max_model_len, prepared.model.arithmetic()
+        )
         if self._config.resume:
             self._finished = self._go_on(output, manifest)
         self._count(prepared.rows)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -31,6 +32,7 @@ _NOT_DECIDING = frozenset(
         "preemption_mode",
         "swap_space_bytes",
         "enforce_eager",
+        "kernel_set",  # what it comes to stands under "arithmetic"
         "prefix_store",
         "prefix_store_bytes",
         "overwrite",
@@ -62,9 +64,16 @@ class Manifest:
     files_sha256: str
     first_window_sha256: str
     started: datetime
+    arithmetic: Mapping[str, Any]
 
     @classmethod
-    def start(cls, config: JobConfig, source: InputDigest, max_model_len: int) -> "Manifest":
+    def start(
+        cls,
+        config: JobConfig,
+        source: InputDigest,
+        max_model_len: int,
+        arithmetic: Mapping[str, Any],
+    ) -> "Manifest":
         """Return the manifest of a job that begins now; `ModelError` if a model file is gone."""
         path = config.engine.model / "config.json"
         try:
@@ -73,7 +82,8 @@ class Manifest:
         except OSError as error:
             name = error.filename or path
             raise ModelError(f"{name} cannot be read ({error.strerror})") from error
-        return cls(config, source, max_model_len, digest, files, source.sha256, datetime.now(UTC))
+        now = datetime.now(UTC)
+        return cls(config, source, max_model_len, digest, files, source.sha256, now, arithmetic)
 
     def check_same_job(self, path: Path) -> None:
         """Raise `UsageError` unless the manifest at `path` is that of a run of the same job.
@@ -82,7 +92,8 @@ class Manifest:
         """
         try:
             old = json.loads(path.read_text(encoding="utf-8"))
-            differing = _differing(_identity(old), _identity(self.to_json(JobStatus.RUNNING, {})))
+            new = json.loads(json.dumps(self.to_json(JobStatus.RUNNING, {})))
+            differing = _differing(_identity(old), _identity(new))
         except OSError as error:
             raise UsageError(
                 f"--resume: {path} cannot be read ({error.strerror}), so nobody can tell whether "
@@ -93,6 +104,8 @@ class Manifest:
                 f"--resume: {path} is not a manifest of this version; pass --overwrite in place "
                 "of --resume"
             ) from error
+        if _arithmetic(old) != _arithmetic(new):
+            raise UsageError(_other_arithmetic(_arithmetic(old), self.arithmetic))
         if differing:
             raise UsageError(
                 f"--resume: the output was begun with another {', another '.join(differing)}; run "
@@ -119,6 +132,7 @@ class Manifest:
             },
             "output": self.config.output,
             "recipe": self.config.recipe,
+            "arithmetic": dict(self.arithmetic),
             "parameters": self._parameters(),
             "rows": rows,
         }
@@ -168,8 +182,27 @@ def _identity(manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _arithmetic(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return what the last bits of the answers depend on; manifests before 0.2 do not say."""
+    return dict(manifest.get("arithmetic") or {})
+
+
+def _other_arithmetic(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return what to tell about rows that this machine would compute in another way."""
+    names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    differences = ", ".join(
+        f"{name.replace('_', ' ')} was {old.get(name)} and is {new.get(name)}" for name in names
+    )
+    way_out = "pass --overwrite in place of --resume to compute all rows here"
+    if old.get("kernel_set") != new.get("kernel_set") and old.get("kernel_set"):
+        way_out = f"pass --kernel-set {old['kernel_set']} where the processor has it, or {way_out}"
+    return (
+        "--resume: the rows that are there and those to come would not be computed alike: "
+        f"{differences}; {way_out}"
+    )
+
+
 def _differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    new = json.loads(json.dumps(new))  # tuples as lists, as they are in the other
     names = [name for name in new if old.get(name) != new[name]]
     return [
         f"{name} ({old.get(name)}, now {new[name]})" if name.startswith("--") else name

@@ -1,10 +1,13 @@
 """The model of a job, opened in two steps: shape and tokenizer first, weights after all checks."""
 
 from pathlib import Path
+from typing import Any
 
+from pagedrun.paged.device import Device
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.precision import choose_dtype_name
 from pagedrun.paged.tokenizer import Tokenizer
 
 
@@ -20,7 +23,13 @@ class LocalModel:
         self.config = ModelConfig.from_folder(engine_config.model)
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
         self._engine_config = engine_config
+        self._device = Device.choose(engine_config.device, engine_config.kernel_set)
+
+    def arithmetic(self) -> dict[str, Any]:
+        """Return what the last bits of every answer depend on, as plain JSON values."""
+        config, device = self._engine_config, self._device
+        return device.arithmetic(choose_dtype_name(config.dtype, self.config, is_gpu=device.is_gpu))
 
     def load_engine(self) -> Engine:
         """Read the weights."""
-        return Engine(self._engine_config, self.config, self.tokenizer)
+        return Engine(self._engine_config, self.config, self.tokenizer, self._device)

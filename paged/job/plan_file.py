@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pagedrun.kernels.read_once import ON_GPU
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.forecast import Forecast, KVShape
 from pagedrun.paged.job.config import JobConfig
@@ -21,6 +22,7 @@ from pagedrun.paged.job.reader import is_repeatable, open_rows
 from pagedrun.paged.job.requests import JobRow
 from pagedrun.paged.job.row_sample import sample_rows
 from pagedrun.paged.job.template_advice import TemplateAdvisor
+from pagedrun.paged.kernel_choice import choose_kernel_set
 from pagedrun.paged.memory import (
     MemoryBudget,
     choose_num_blocks,
@@ -46,6 +48,10 @@ class PlanModel:
         self.config = ModelConfig.from_folder(config.model)
         self.tokenizer = Tokenizer.from_folder(folder, chat_template)
         self.config.check_tokenizer(self.tokenizer.vocab_size, config.model)
+
+    def arithmetic(self) -> dict[str, Any]:
+        """Return nothing: a plan computes nothing."""
+        return {}
 
     def load_engine(self) -> EngineLike:
         """Refuse: a plan runs nothing."""
@@ -82,6 +88,10 @@ class _FilePlan:
         self._num_clamped = 0
         self._num_rows = 0
         self._began = time.perf_counter()
+        engine = config.engine
+        self._read_once = ON_GPU
+        if engine.device != "cuda":
+            self._read_once = choose_kernel_set(engine.kernel_set).read_once
 
     def run(self) -> dict[str, Any]:
         config = self._config
@@ -170,6 +180,7 @@ class _FilePlan:
             max_blocks=most,
             after=after,
             has_next=has_next,
+            read_once=self._read_once,
         )
         self._lap("plan_s")
         return plan

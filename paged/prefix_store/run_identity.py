@@ -4,20 +4,16 @@ import hashlib
 import json
 from dataclasses import asdict
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import pagedrun.kernels
 import pagedrun.paged.models
-from pagedrun.kernels.threads import cpu_quota
 from pagedrun.paged.device import Device
 from pagedrun.paged.kv_cache import KVLayout
 from pagedrun.paged.model_config import ModelConfig
 from pagedrun.paged.prefix_store.identity import StoreIdentity
-from pagedrun.paged.report.hardware import describe_hardware
 
 FORMAT = 1
 # Fields of a model's config that no key and no value depends on.
@@ -47,7 +43,10 @@ def run_identity(
         "kv_dtype": _dtype_name(layout.dtype),
         "block_size": block_size,
         "reproducible": reproducible and device.is_gpu,  # a CPU always is
-        "machine": _machine(device),
+        "machine": {
+            "kernels": device.kernels.__name__,
+            **device.arithmetic(_dtype_name(dtype)),
+        },
         "code": _code_digest(),
     }
     plain = json.loads(json.dumps(fields))  # as it comes back from a file
@@ -56,26 +55,6 @@ def run_identity(
 
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _machine(device: Device) -> dict[str, Any]:
-    """Return what decides how a library adds up: it picks its kernels by this."""
-    machine: dict[str, Any] = {
-        "device": device.torch_device.type,
-        "kernels": device.kernels.__name__,
-        "torch": torch.__version__,
-    }
-    if device.is_gpu:
-        name = torch.cuda.get_device_name(device.torch_device)
-        capability = list(torch.cuda.get_device_capability(device.torch_device))
-        return {**machine, "gpu": [name, *capability], "triton": _version("triton")}
-    return {
-        **machine,
-        "processor": describe_hardware("cpu")["processor"],
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "threads": cpu_quota(),
-        "numba": _version("numba"),
-    }
 
 
 @cache
@@ -90,13 +69,6 @@ def _code_digest() -> str:
         for path in sorted(folder.rglob("*.py")):
             digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _model_name(folder: Path) -> str:

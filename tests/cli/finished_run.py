@@ -72,7 +72,7 @@ def leave_run(folder: Path) -> Path:
     with open_rows(config.input) as source:
         for _ in source:
             pass
-        manifest = Manifest.start(config, source.digest(whole=True), 1024)
+        manifest = Manifest.start(config, source.digest(whole=True), 1024, {})
     names = {".report.json": REPORT, ".run.json": manifest.to_json(JobStatus.FINISHED, {})}
     for suffix, value in names.items():
         (folder / f"rows.out.jsonl{suffix}").write_text(json.dumps(value))

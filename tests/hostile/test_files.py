@@ -147,9 +147,9 @@ def test_s15_files_are_the_owners_and_say_nothing_of_prompts(generate: Run, tmp_
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("in.jsonl", gzip.compress(ROW), "compressed with gzip; let its name end in .gz"),
+        ("in.jsonl", gzip.compress(ROW, mtime=0), "compressed with gzip; let its name end in .gz"),
         ("in.jsonl.gz", ROW, "is not whole gzip data"),
-        ("in.jsonl.gz", gzip.compress(ROW * 99)[:-9], "is cut off"),
+        ("in.jsonl.gz", gzip.compress(ROW * 99, mtime=0)[:-9], "is cut off"),
         ("in.jsonl", b"PAR1" + bytes(40), "a Parquet file"),
         ("in.parquet", ROW, "in.parquet"),
         ("in.json", b'[{"prompt":"a"}', "in.json"),
@@ -168,7 +168,7 @@ def test_28_a_file_that_is_not_what_its_name_says(
 def test_28_a_bomb_is_refused(generate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limits are 64 MiB, and a thousand times the file's size; here the first is smaller."""
     monkeypatch.setattr("pagedrun.paged.job.inputs.unpacked_stream.FREE_BYTES", 2**16)
-    done = generate(gzip.compress(b" " * 2**22), name="in.jsonl.gz")
+    done = generate(gzip.compress(b" " * 2**22, mtime=0), name="in.jsonl.gz")
     assert (done.status, done.rows) == (2, [])
     assert "unpacks to more than" in done.err
 

@@ -85,6 +85,9 @@ class ScriptedModel:
     def render_chat(self, messages: list[dict[str, Any]]) -> str:
         return "".join(message["content"] for message in messages)
 
+    def arithmetic(self) -> dict[str, Any]:
+        return {"device": "script"}
+
     def load_engine(self) -> "ScriptedModel":
         self.num_loads += 1
         return self

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.block_pool import BlockKey
 from pagedrun.paged.plan import Plan
-from pagedrun.paged.prefix_tree import READ_ONCE_ROWS
 from pagedrun.paged.request import Request
 from pagedrun.paged.sampling import SamplingParams
 
@@ -142,8 +142,8 @@ def mixed(seed: int) -> list[Request]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_each_sequence_knows_what_it_shares_and_what_is_needed_again(seed: int) -> None:
-    size, work = 1 + seed % 4, seed % 3 * 50
-    sequences = list(Plan(mixed(seed), size, prefix_caching=True, read_once_work=work))
+    size, rule = 1 + seed % 4, ReadOnce(4 << seed % 3, seed % 3 * 50)
+    sequences = list(Plan(mixed(seed), size, prefix_caching=True, read_once=rule))
     prompts = [sequence.request.prompt_token_ids for sequence in sequences]
     for place, sequence in enumerate(sequences):
         prompt = prompts[place]
@@ -154,8 +154,8 @@ def test_each_sequence_knows_what_it_shares_and_what_is_needed_again(seed: int) 
         assert sequence.num_shared_tokens == shared
         others.sort(key=lambda other: num_common(prompt, other), reverse=True)
         in_common = [len(prompt), *(num_common(prompt, other) for other in others)]
-        crowds = [(rows, in_common[rows - 1]) for rows in READ_ONCE_ROWS if rows <= len(in_common)]
-        pays = [tokens for rows, tokens in crowds if rows * tokens >= work]
+        crowds = [(rows, in_common[rows - 1]) for rows in rule.row_counts if rows <= len(in_common)]
+        pays = [tokens for rows, tokens in crowds if rows * tokens >= rule.min_work]
         assert sequence.num_read_once_tokens == max(pays, default=0)
         later = max((num_common(prompt, other) for other in prompts[place + 1 :]), default=0)
         assert sequence.num_keep_blocks == later // size

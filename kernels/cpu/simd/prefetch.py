@@ -7,6 +7,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
+from pagedrun.kernels.cpu.simd.pointer import INT32, INT64, element_pointer
+
 CACHE_LINE_BYTES = 64
 
 
@@ -42,3 +44,27 @@ def prefetch_row(typing_context: Any, array: Any, i: Any, j: Any, k: Any) -> Any
             builder.call(hint, [address, number(0), number(3), number(1)])  # read, all levels, data
 
     return types.void(array, i, j, k), generate
+
+
+def prefetch_lines(num_lines: int, level: int) -> Any:
+    """Return an intrinsic that starts loading `num_lines` cache lines into a level of the cache."""
+
+    @intrinsic
+    def prefetch(typing_context: Any, array: Any, offset: Any) -> Any:
+        """Start loading a C array from flat place `offset` on, which need not lie inside."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            types_of = signature.args
+            start = element_pointer(
+                context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
+            )
+            hint_type = ir.FunctionType(ir.VoidType(), [start.type, INT32, INT32, INT32])
+            hint = builder.module.declare_intrinsic("llvm.prefetch", [start.type], hint_type)
+            for line in range(num_lines):
+                address = builder.gep(start, [INT64(line * CACHE_LINE_BYTES)])
+                builder.call(hint, [address, INT32(0), INT32(4 - level), INT32(1)])
+            return context.get_dummy_value()
+
+        return types.void(array, offset), generate
+
+    return prefetch

@@ -1,0 +1,77 @@
+"""The products of attention in float32, on any processor; see `tile_products`."""
+
+from typing import Any
+
+from pagedrun.kernels.cpu.attention.gather import fill
+from pagedrun.kernels.cpu.jit import part
+from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
+from pagedrun.kernels.cpu.simd.lanes import store
+
+_COLUMNS = 32
+_one_half, _both_halves = block_product(ROWS, 1), block_product(ROWS, 2)
+
+
+@part()
+def can_stay(cache: Any) -> Any:
+    """Return False: rows are read faster, one number at a time, out of a copy."""
+    return False
+
+
+@part()
+def source_of(cache: Any, copy: Any, in_place: Any) -> Any:
+    """Return the flat array that holds keys or values: the copy of a partition."""
+    return copy
+
+
+@part()
+def pack_values(source: Any, places: Any, stride: Any, dim: Any, packed: Any) -> None:
+    """Leave the values as they are: `packed` is the same memory."""
+
+
+@part()
+def multiply_keys(
+    source: Any,
+    places: Any,
+    stride: Any,
+    dim: Any,
+    queries: Any,
+    block: Any,
+    num_tokens: Any,
+    scores: Any,
+    both: Any,
+) -> None:
+    """Write the products of the first keys with a block of queries."""
+    fill(scores, 0)
+    b = block * dim * _COLUMNS
+    for token in range(0, num_tokens, ROWS):
+        a, c = places[0] + token * stride, token * _COLUMNS
+        if both:
+            _both_halves(source, a, stride, 1, queries, b, _COLUMNS, dim, scores, c, _COLUMNS)
+        else:
+            _one_half(source, a, stride, 1, queries, b, _COLUMNS, dim, scores, c, _COLUMNS)
+
+
+@part()
+def multiply_values(
+    packed: Any,
+    dim: Any,
+    weights: Any,
+    totals: Any,
+    block: Any,
+    num_tokens: Any,
+    both: Any,
+) -> None:
+    """Add the products of the first values with the weights to the totals of a block."""
+    for d in range(0, dim, ROWS):
+        c = (block * dim + d) * _COLUMNS
+        if both:
+            _both_halves(packed, d, 1, dim, weights, 0, _COLUMNS, num_tokens, totals, c, _COLUMNS)
+        else:
+            _one_half(packed, d, 1, dim, weights, 0, _COLUMNS, num_tokens, totals, c, _COLUMNS)
+
+
+@part()
+def store_weights(weights: Any, token: Any, half: Any, even: Any, odd: Any) -> None:
+    """Keep the weights of tokens `token` and `token + 1` for one half of a block."""
+    store(weights, token * _COLUMNS + half, even)
+    store(weights, (token + 1) * _COLUMNS + half, odd)

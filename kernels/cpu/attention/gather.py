@@ -1,0 +1,138 @@
+"""Keys or values of one partition, out of the blocks into one piece of memory."""
+
+from typing import Any
+
+import numpy as np
+from numba.extending import overload
+
+from pagedrun.kernels.cpu.bfloat16 import to_float32
+from pagedrun.kernels.cpu.jit import part
+from pagedrun.kernels.cpu.simd.prefetch import prefetch_row
+from pagedrun.kernels.partition import PARTITION_TOKENS
+
+_SIGN_OFF = np.int32(0x7FFFFFFF)
+_INFINITY = np.int32(0x7F800000)  # from here on: infinity and NaN
+_SIGN_OFF_16 = np.uint16(0x7FFF)
+_INFINITY_16 = np.uint16(0x7F80)
+
+
+@part()
+def gather(
+    cache: Any,
+    scales: Any,
+    table: Any,
+    head: Any,
+    start: Any,
+    end: Any,
+    next_start: Any,
+    out: Any,
+    stride: Any,
+) -> None:
+    """Copy positions start .. end - 1 of one head to a partition in `out`, zeros behind them.
+
+    cache: [num_blocks, num_kv_heads, block_size, head_dim]. scales: [num_blocks, num_kv_heads,
+    block_size] float32, without blocks for a cache that is not quantised. out: [partition *
+    stride], either the cache's own bits or float32. The block of position `next_start` is asked
+    for meanwhile, unless it is negative.
+    """
+    block_size, head_dim = cache.shape[2], cache.shape[3]
+    for position in range(start, end):
+        block, offset = table[position // block_size], position % block_size
+        place = (position - start) * stride
+        source, target = cache[block, head, offset], out[place : place + stride]
+        for d in range(head_dim):
+            target[d] = as_operand(source[d], out)
+        if scales.shape[0] > 0:
+            factor = scales[block, head, offset]
+            for d in range(head_dim):
+                target[d] *= factor
+        fill(target, head_dim)
+        if next_start >= 0:
+            following = next_start + position - start
+            prefetch_row(cache, table[following // block_size], head, following % block_size)
+    fill(out, (end - start) * stride)
+
+
+@part()
+def fill(array: Any, start: Any) -> None:
+    """Write zeros from place `start` of a flat array on."""
+    rest = array[start:]
+    for i in range(rest.shape[0]):
+        rest[i] = 0
+
+
+@part()
+def prefetch_partition(cache: Any, table: Any, head: Any, start: Any) -> None:
+    """Ask for the partition that begins at position `start`."""
+    block_size = cache.shape[2]
+    for position in range(start, start + PARTITION_TOKENS):
+        prefetch_row(cache, table[position // block_size], head, position % block_size)
+
+
+def as_operand(element: Any, like: Any) -> Any:
+    """Inside kernels: an element of a cache as array `like` holds it."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+@overload(as_operand, strict=False)
+def _overload_operand(element: Any, like: Any) -> Any:
+    if element == like.dtype:
+        return lambda element, like: element
+    return lambda element, like: to_float32(element)
+
+
+@part()
+def spoil(keys: Any, values: Any, stride: Any) -> None:
+    """Move what is not finite in a key or a value to its key alone, where the mask can stop it.
+
+    A query that sees the key gets a NaN score, hence NaN. One that does not gives it a weight of 0,
+    which a NaN value would turn into NaN all the same: an earlier token of the prompt would be
+    spoiled by a later one, and with it the blocks that other rows share.
+    """
+    if _all_finite(keys) and _all_finite(values):
+        return
+    for start in range(0, keys.shape[0], stride):
+        key, value = keys[start : start + stride], values[start : start + stride]
+        if not (_all_finite(key) and _all_finite(value)):
+            for d in range(stride):
+                key[d] = _nan(keys)
+                value[d] = 0
+
+
+def _all_finite(vector: Any) -> Any:
+    """Inside kernels: whether all numbers of a float32 vector, or of bfloat16 bits, are finite."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+@overload(_all_finite, strict=False)
+def _overload_all_finite(vector: Any) -> Any:
+    # Compared as integers, of which LLVM makes vector code.
+    if vector.dtype.bitwidth == 16:
+
+        def halves_are_finite(vector: Any) -> Any:
+            largest = np.uint16(0)
+            for d in range(vector.shape[0]):
+                largest = max(largest, np.uint16(vector[d] & _SIGN_OFF_16))
+            return largest < _INFINITY_16
+
+        return halves_are_finite
+
+    def floats_are_finite(vector: Any) -> Any:
+        largest = np.int32(0)
+        for d in range(vector.shape[0]):
+            largest = max(largest, np.int32(np.float32(vector[d]).view(np.int32) & _SIGN_OFF))
+        return largest < _INFINITY
+
+    return floats_are_finite
+
+
+def _nan(like: Any) -> Any:
+    """Inside kernels: NaN as array `like` holds it."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+@overload(_nan, strict=False)
+def _overload_nan(like: Any) -> Any:
+    if like.dtype.bitwidth == 16:
+        return lambda like: np.uint16(0x7FC0)
+    return lambda like: np.float32(np.nan)

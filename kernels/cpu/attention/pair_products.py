@@ -1,0 +1,87 @@
+"""The products of attention on pairs of bfloat16 (`vdpbf16ps`); see `tile_products`."""
+
+from typing import Any
+
+from pagedrun.kernels.cpu.attention.gather import fill
+from pagedrun.kernels.cpu.jit import part
+from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
+from pagedrun.kernels.cpu.simd.words import store_pairs
+from pagedrun.kernels.partition import PARTITION_TOKENS
+
+_COLUMNS = 32
+_one_half, _both_halves = block_product(ROWS, 1), block_product(ROWS, 2)
+
+
+@part()
+def can_stay(cache: Any) -> Any:
+    """Return False: rows are read faster, one number at a time, out of a copy."""
+    return False
+
+
+@part()
+def source_of(cache: Any, copy: Any, in_place: Any) -> Any:
+    """Return the flat array that holds keys or values: the copy of a partition."""
+    return copy
+
+
+@part()
+def pack_values(source: Any, places: Any, stride: Any, dim: Any, packed: Any) -> None:
+    """Interleave the values of every two tokens to [partition / 2 * dim * 2]."""
+    for pair in range(PARTITION_TOKENS // 2):
+        start = places[0] + 2 * pair * stride
+        even, odd = source[start : start + stride], source[start + stride : start + 2 * stride]
+        target = packed[2 * pair * dim : 2 * (pair + 1) * dim]
+        for d in range(dim):
+            target[2 * d] = even[d]
+            target[2 * d + 1] = odd[d]
+
+
+@part()
+def multiply_keys(
+    source: Any,
+    places: Any,
+    stride: Any,
+    dim: Any,
+    queries: Any,
+    block: Any,
+    num_tokens: Any,
+    scores: Any,
+    both: Any,
+) -> None:
+    """Write the products of the first keys with a block of queries."""
+    fill(scores, 0)
+    b, pairs = block * dim // 2 * _COLUMNS, dim // 2
+    for token in range(0, num_tokens, ROWS):
+        a, c = places[0] + token * stride, token * _COLUMNS
+        if both:
+            _both_halves(source, a, stride, 2, queries, b, _COLUMNS, pairs, scores, c, _COLUMNS)
+        else:
+            _one_half(source, a, stride, 2, queries, b, _COLUMNS, pairs, scores, c, _COLUMNS)
+
+
+@part()
+def multiply_values(
+    packed: Any,
+    dim: Any,
+    weights: Any,
+    totals: Any,
+    block: Any,
+    num_tokens: Any,
+    both: Any,
+) -> None:
+    """Add the products of the first values with the weights to the totals of a block."""
+    pairs = num_tokens // 2
+    for d in range(0, dim, ROWS):
+        c = (block * dim + d) * _COLUMNS
+        if both:
+            _both_halves(
+                packed, 2 * d, 2, 2 * dim, weights, 0, _COLUMNS, pairs, totals, c, _COLUMNS
+            )
+        else:
+            _one_half(packed, 2 * d, 2, 2 * dim, weights, 0, _COLUMNS, pairs, totals, c, _COLUMNS)
+
+
+@part()
+def store_weights(weights: Any, token: Any, half: Any, even: Any, odd: Any) -> None:
+    """Keep the weights of tokens `token` and `token + 1` for one half of a block."""
+    store_pairs(weights, token // 2 * _COLUMNS + half, even, odd)

@@ -1,0 +1,123 @@
+"""AMX tiles: eight registers of 16 rows x 64 bytes, and products of two of them.
+
+Intel SDM vol. 2, "TDPBF16PS": with A [16, 32] bfloat16 and B [16, 16] words of two bfloat16,
+`C[m, n] += sum over k of A[m, 2k] * B[k, n].low + A[m, 2k + 1] * B[k, n].high`, in float32, in one
+order. So an element's bits depend on its row of A and its column of B alone.
+
+The intrinsics name tile registers by constants, hence one function a register. Tiles 0 to 3 hold
+sums, [first or second 16 rows, first or second 16 columns]; 4 and 5 rows of A; 6 and 7 columns of
+B. Linux gives tiles to a process that asks: see `kernel_set`.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from pagedrun.kernels.cpu.simd.pointer import INT8, element_pointer
+
+TILE_ROWS = 16
+TILE_BYTES = 64  # of a row
+
+
+def tile_shapes() -> NDArray[np.uint8]:
+    """Return the memory that `configure` reads: all eight tiles at their full size."""
+    shapes = np.zeros(64, np.uint8)
+    shapes[0] = 1  # palette
+    for tile in range(8):
+        shapes[16 + 2 * tile] = TILE_BYTES
+        shapes[48 + tile] = TILE_ROWS
+    return shapes
+
+
+def _call(builder: Any, name: str, *arguments: Any) -> None:
+    function_type = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
+    function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.x86.{name}")
+    builder.call(function, arguments)
+
+
+@intrinsic
+def configure(typing_context: Any, shapes: Any) -> Any:
+    """Give the tiles of this thread their shapes; `release` gives them back."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        zero = context.get_constant(types.intp, 0)
+        pointer = element_pointer(
+            context, builder, signature.args[0], arguments[0], types.intp, zero
+        )
+        _call(builder, "ldtilecfg", pointer)
+        return context.get_dummy_value()
+
+    return types.void(shapes), generate
+
+
+@intrinsic
+def release(typing_context: Any) -> Any:
+    """Clear the tiles of this thread, which otherwise are saved at each switch of threads."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _call(builder, "tilerelease")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def _move(tile: int, instruction: str) -> Any:
+    @intrinsic
+    def move(typing_context: Any, array: Any, offset: Any, stride: Any) -> Any:
+        """Move a tile from or to a C array, from element `offset` on, `stride` bytes a row."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            types_of = signature.args
+            pointer = element_pointer(
+                context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
+            )
+            num_bytes = context.cast(builder, arguments[2], types_of[2], types.intp)
+            _call(builder, instruction, INT8(tile), pointer, num_bytes)
+            return context.get_dummy_value()
+
+        return types.void(array, offset, stride), generate
+
+    return move
+
+
+def _zero(tile: int) -> Any:
+    @intrinsic
+    def zero(typing_context: Any) -> Any:
+        """Fill a tile with zeros."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            _call(builder, "tilezero", INT8(tile))
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    return zero
+
+
+def _dot(total: int, rows: int, columns: int) -> Any:
+    @intrinsic
+    def dot(typing_context: Any) -> Any:
+        """Add a product of bfloat16 tiles to a tile of sums."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            _call(builder, "tdpbf16ps", INT8(total), INT8(rows), INT8(columns))
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    return dot
+
+
+zero_00, zero_01, zero_10, zero_11 = (_zero(tile) for tile in range(4))
+load_00, load_01, load_10, load_11, load_a0, load_a1, load_b0, load_b1 = (
+    _move(tile, "tileloadd64") for tile in range(8)
+)
+store_00, store_01, store_10, store_11 = (_move(tile, "tilestored64") for tile in range(4))
+dot_00, dot_01, dot_10, dot_11 = (
+    _dot(2 * row + column, 4 + row, 6 + column) for row in (0, 1) for column in (0, 1)
+)

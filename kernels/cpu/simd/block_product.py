@@ -1,0 +1,140 @@
+"""Products of a few rows with sixteen or thirty-two columns, in registers from beginning to end.
+
+Each element of the result is one chain of sums over k in ascending order, whatever the number of
+rows and columns, so blocks may be cut in any way. Two kinds, told apart by the arrays:
+
+- bfloat16 times words of two bfloat16: `vdpbf16ps` of AVX512-BF16, two terms at a time (Intel SDM
+  vol. 2; denormal numbers count as zero). A step over k is a pair of A's elements;
+- float32 times float32 or bfloat16: `a * b + sum` rounded once, on any processor. With a fused
+  multiply-add the chain has the same bits on every machine.
+"""
+
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS
+from pagedrun.kernels.cpu.simd.pointer import INT16, INT32, element_pointer
+from pagedrun.kernels.processor import has_features
+
+# Rows of a block that, with two vectors of columns, fit the registers: 32 of 16 floats with
+# AVX-512, 16 of 8 with AVX2, 32 of 4 with NEON. No bit depends on it.
+ROWS = 8 if has_features("avx512f") else 2
+
+_HALVES = ir.VectorType(INT16, NUM_LANES)
+_OPERANDS = {types.uint16: WORDS, types.float32: FLOATS}  # of A
+_LANES = {types.uint32: WORDS, types.float32: FLOATS, types.uint16: _HALVES}
+
+
+class _BFloat16(ir.Type):  # type: ignore[misc]
+    """The type that llvmlite has no name for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+
+_PAIRS = ir.VectorType(_BFloat16(), 2 * NUM_LANES)
+
+
+def block_product(num_rows: int, num_vectors: int) -> Any:
+    """Return an intrinsic for blocks of `num_rows` rows and `num_vectors` times sixteen columns."""
+
+    @intrinsic
+    def add_product(
+        typing_context: Any,
+        a: Any,
+        a_offset: Any,
+        row_stride: Any,
+        k_stride: Any,
+        b: Any,
+        b_offset: Any,
+        b_stride: Any,
+        num_k: Any,
+        c: Any,
+        c_offset: Any,
+        c_stride: Any,
+    ) -> Any:
+        """Add `A @ B` to a block of a float32 C array.
+
+        A's element (i, k) is `a[a_offset + i * row_stride + k * k_stride]`; row k of B begins at
+        `b[b_offset + k * b_stride]`, row i of the sums at `c[c_offset + i * c_stride]`. All arrays
+        are C arrays, offsets and strides count their elements.
+        """
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kinds = signature.args
+            whole: list[Any] = [
+                None if isinstance(kind, types.Array) else context.cast(builder, value, kind, word)
+                for kind, value in zip(kinds, arguments, strict=True)
+            ]
+
+            def address(array: int, place: Any, target: Any) -> Any:
+                pointer = element_pointer(
+                    context, builder, kinds[array], arguments[array], word, place
+                )
+                return builder.bitcast(pointer, target.as_pointer())
+
+            blocks = [(row, vector) for row in range(num_rows) for vector in range(num_vectors)]
+            sums = [cgutils.alloca_once(builder, FLOATS) for _ in blocks]
+            places = []
+            for (row, vector), total in zip(blocks, sums, strict=True):
+                start = builder.add(whole[9], builder.mul(whole[10], whole[10].type(row)))
+                start = builder.add(start, start.type(vector * NUM_LANES))
+                places.append(address(8, start, FLOATS))
+                builder.store(builder.load(places[-1], align=4), total)
+            a_kind, b_kind = kinds[0].dtype, kinds[4].dtype
+            with cgutils.for_range(builder, whole[7], intp=whole[7].type) as loop:
+                b_start = builder.add(whole[5], builder.mul(loop.index, whole[6]))
+                columns = []
+                for vector in range(num_vectors):
+                    place = builder.add(b_start, b_start.type(vector * NUM_LANES))
+                    loaded = builder.load(address(4, place, _LANES[b_kind]), align=2)
+                    columns.append(_as_operand(builder, loaded, b_kind))
+                a_start = builder.add(whole[1], builder.mul(loop.index, whole[3]))
+                for row in range(num_rows):
+                    place = builder.add(a_start, builder.mul(whole[2], whole[2].type(row)))
+                    operand = _OPERANDS[a_kind]
+                    element = builder.load(address(0, place, operand.element), align=2)
+                    one = _splat(builder, element, operand)
+                    for vector in range(num_vectors):
+                        total = sums[row * num_vectors + vector]
+                        added = _multiply_add(builder, builder.load(total), one, columns[vector])
+                        builder.store(added, total)
+            for place, total in zip(places, sums, strict=True):
+                builder.store(builder.load(total), place, align=4)
+            return context.get_dummy_value()
+
+        word = types.intp
+        given = (
+            a, a_offset, row_stride, k_stride, b, b_offset, b_stride, num_k, c, c_offset, c_stride
+        )  # fmt: skip
+        return types.void(*given), generate
+
+    return add_product
+
+
+def _splat(builder: Any, element: Any, lanes: Any) -> Any:
+    one = builder.insert_element(ir.Constant(lanes, ir.Undefined), element, INT32(0))
+    return builder.shuffle_vector(one, one, ir.Constant(WORDS, [0] * NUM_LANES))
+
+
+def _as_operand(builder: Any, loaded: Any, kind: Any) -> Any:
+    """Return bfloat16 as float32; all else as it is."""
+    if kind != types.uint16:
+        return loaded
+    upper = builder.shl(builder.zext(loaded, WORDS), ir.Constant(WORDS, [16] * NUM_LANES))
+    return builder.bitcast(upper, FLOATS)
+
+
+def _multiply_add(builder: Any, total: Any, a: Any, b: Any) -> Any:
+    name, operands = "llvm.fma.v16f32", (a, b, total)
+    if a.type == WORDS:
+        name = "llvm.x86.avx512bf16.dpbf16ps.512"
+        operands = (total, builder.bitcast(a, _PAIRS), builder.bitcast(b, _PAIRS))
+    function_type = ir.FunctionType(FLOATS, [operand.type for operand in operands])
+    return builder.call(
+        cgutils.get_or_insert_function(builder.module, function_type, name), operands
+    )

@@ -1,0 +1,213 @@
+"""Lanes: sixteen float32 numbers that a kernel treats as one value.
+
+LLVM makes of it what the processor has: one register with AVX-512, two with AVX2, four with NEON.
+Lane i of a result depends on lane i of the operands alone, so a kernel that gives each row a lane
+treats every row alike, wherever it stands.
+"""
+
+import operator
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, overload, register_model
+
+from pagedrun.kernels.cpu.exp2 import C1, C2, C3, C4, C5, C6, LOW
+from pagedrun.kernels.cpu.jit import EXACT, part
+from pagedrun.kernels.cpu.simd.pointer import INT16, INT32, element_pointer
+
+NUM_LANES = 16
+FLOATS = ir.VectorType(ir.FloatType(), NUM_LANES)
+WORDS = ir.VectorType(INT32, NUM_LANES)
+# 1.5 * 2^23: the sum with a number of up to 2^22 is that number, rounded to the nearest integer.
+_TO_INTEGER = np.float32(12_582_912.0)
+
+
+class LanesType(types.Type):  # type: ignore[misc]
+    """The Numba type of sixteen float32 numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Lanes")
+
+
+lanes_type = LanesType()
+
+
+@register_model(LanesType)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, of_type: Any) -> None:
+        super().__init__(manager, of_type, FLOATS)
+
+
+def _call(builder: Any, name: str, arguments: Any) -> Any:
+    """Call LLVM's own function of that name for sixteen floats."""
+    function_type = ir.FunctionType(FLOATS, [FLOATS] * len(arguments))
+    full_name = f"llvm.{name}.v{NUM_LANES}f32"
+    function = cgutils.get_or_insert_function(builder.module, function_type, full_name)
+    return builder.call(function, arguments)
+
+
+@intrinsic
+def load(typing_context: Any, array: Any, offset: Any) -> Any:
+    """Read sixteen numbers of a float32 C array from flat place `offset` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        types_of = signature.args
+        pointer = element_pointer(
+            context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
+        )
+        return builder.load(builder.bitcast(pointer, FLOATS.as_pointer()), align=4)
+
+    return lanes_type(array, offset), generate
+
+
+@intrinsic
+def store(typing_context: Any, array: Any, offset: Any, value: Any) -> Any:
+    """Write sixteen numbers to a float32 C array from flat place `offset` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        types_of = signature.args
+        pointer = element_pointer(
+            context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
+        )
+        builder.store(arguments[2], builder.bitcast(pointer, FLOATS.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, offset, value), generate
+
+
+@intrinsic
+def splat(typing_context: Any, value: Any) -> Any:
+    """Return one float32 number in all lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = context.cast(builder, arguments[0], signature.args[0], types.float32)
+        one = builder.insert_element(ir.Constant(FLOATS, ir.Undefined), number, INT32(0))
+        return builder.shuffle_vector(one, one, ir.Constant(WORDS, [0] * NUM_LANES))
+
+    return lanes_type(value), generate
+
+
+@intrinsic
+def fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """Return `a * b + c`, rounded once."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _call(builder, "fma", arguments)
+
+    return lanes_type(a, b, c), generate
+
+
+@intrinsic
+def larger(typing_context: Any, a: Any, b: Any) -> Any:
+    """Return the larger number of each lane; `b` where either is NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
+
+    return lanes_type(a, b), generate
+
+
+@intrinsic
+def smaller(typing_context: Any, a: Any, b: Any) -> Any:
+    """Return the smaller number of each lane; `b` where either is NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(builder.fcmp_ordered("<", *arguments), *arguments)
+
+    return lanes_type(a, b), generate
+
+
+@intrinsic
+def where_less(typing_context: Any, a: Any, b: Any, this: Any, other: Any) -> Any:
+    """Return `this` in the lanes where a < b, `other` elsewhere, also where either is NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        less = builder.fcmp_ordered("<", arguments[0], arguments[1])
+        return builder.select(less, arguments[2], arguments[3])
+
+    return lanes_type(a, b, this, other), generate
+
+
+@intrinsic
+def any_less(typing_context: Any, a: Any, b: Any) -> Any:
+    """Return whether a < b in any lane."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        less = builder.fcmp_ordered("<", *arguments)
+        return builder.icmp_unsigned("!=", builder.bitcast(less, INT16), INT16(0))
+
+    return types.boolean(a, b), generate
+
+
+@intrinsic
+def _power_of_two(typing_context: Any, shifted: Any) -> Any:
+    """Return 2^n for whole n of -127 (which gives 0) to 127, given as `n + _TO_INTEGER`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        # The lowest bits of the sum are n; those above them leave the word.
+        bits = builder.shl(builder.bitcast(arguments[0], WORDS), ir.Constant(WORDS, [23] * 16))
+        one = ir.Constant(WORDS, [127 << 23] * NUM_LANES)
+        return builder.bitcast(builder.add(bits, one), FLOATS)
+
+    return lanes_type(shifted), generate
+
+
+@part(fastmath=EXACT)
+def exp2_lanes(x: Any) -> Any:
+    """Return 2^x in each lane for x up to 127; relative error 2e-7, 0 from -127 down, NaN for NaN.
+
+    As `exp2`, but that x is rounded to a whole number by adding a large one.
+    """
+    x = larger(splat(LOW), x)
+    shifted = x + splat(_TO_INTEGER)
+    f = x - (shifted - splat(_TO_INTEGER))
+    p = fused(f, splat(C6), splat(C5))
+    p = fused(f, p, splat(C4))
+    p = fused(f, p, splat(C3))
+    p = fused(f, p, splat(C2))
+    p = fused(f, p, splat(C1))
+    p = fused(f, p, splat(np.float32(1.0)))
+    return p * _power_of_two(shifted)
+
+
+def _operator(name: str) -> Any:
+    """Return an intrinsic for one of LLVM's binary instructions."""
+
+    @intrinsic
+    def apply(typing_context: Any, a: Any, b: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return getattr(builder, name)(*arguments)
+
+        return lanes_type(a, b), generate
+
+    return apply
+
+
+_add, _subtract, _multiply, _divide = map(_operator, ("fadd", "fsub", "fmul", "fdiv"))
+
+
+def _are_lanes(a: Any, b: Any) -> bool:
+    return isinstance(a, LanesType) and isinstance(b, LanesType)
+
+
+@overload(operator.add, strict=False)
+def _overload_add(a: Any, b: Any) -> Any:
+    return (lambda a, b: _add(a, b)) if _are_lanes(a, b) else None
+
+
+@overload(operator.sub, strict=False)
+def _overload_subtract(a: Any, b: Any) -> Any:
+    return (lambda a, b: _subtract(a, b)) if _are_lanes(a, b) else None
+
+
+@overload(operator.mul, strict=False)
+def _overload_multiply(a: Any, b: Any) -> Any:
+    return (lambda a, b: _multiply(a, b)) if _are_lanes(a, b) else None
+
+
+@overload(operator.truediv, strict=False)
+def _overload_divide(a: Any, b: Any) -> Any:
+    return (lambda a, b: _divide(a, b)) if _are_lanes(a, b) else None

@@ -1,0 +1,174 @@
+"""Moves of 32-bit words, sixteen at a time: transposing, and pairs of bfloat16 in one word.
+
+The matrix instructions for bfloat16 take two neighbouring terms of a sum as one word, the first in
+its lower half.
+"""
+
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
+
+from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, WORDS
+from pagedrun.kernels.cpu.simd.pointer import INT16, element_pointer
+
+_HALVES = ir.VectorType(INT16, NUM_LANES)
+
+
+def _all(value: int) -> Any:
+    return ir.Constant(WORDS, [value] * NUM_LANES)
+
+
+def _rounded(builder: Any, value: Any) -> Any:
+    """Return float32 lanes as words whose upper halves are the nearest bfloat16, ties to even."""
+    bits = builder.bitcast(value, WORDS)
+    odd = builder.and_(builder.lshr(bits, _all(16)), _all(1))
+    return builder.add(builder.add(bits, _all(0x7FFF)), odd)
+
+
+@intrinsic
+def store_pairs(typing_context: Any, array: Any, offset: Any, even: Any, odd: Any) -> Any:
+    """Round two Lanes to bfloat16 and write lane i of both as word i of a uint32 array.
+
+    A NaN may come out as another NaN; one that has all digits set, which no arithmetic gives, as 0.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        types_of = signature.args
+        pointer = element_pointer(
+            context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
+        )
+        low = builder.lshr(_rounded(builder, arguments[2]), _all(16))
+        high = builder.and_(_rounded(builder, arguments[3]), _all(0xFFFF0000))
+        words = builder.or_(low, high)
+        builder.store(words, builder.bitcast(pointer, WORDS.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, offset, even, odd), generate
+
+
+@intrinsic
+def store_halves(typing_context: Any, array: Any, offset: Any, value: Any) -> Any:
+    """Round Lanes to bfloat16 and write them to a uint16 array; NaN stays NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        types_of, value = signature.args, arguments[2]
+        pointer = element_pointer(
+            context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
+        )
+        words = builder.lshr(_rounded(builder, value), _all(16))
+        is_nan = builder.fcmp_unordered("uno", value, value)
+        halves = builder.trunc(builder.select(is_nan, _all(0x7FC0), words), _HALVES)
+        builder.store(halves, builder.bitcast(pointer, _HALVES.as_pointer()), align=2)
+        return context.get_dummy_value()
+
+    return types.void(array, offset, value), generate
+
+
+def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
+    """Transpose sixteen vectors of words, swapping halves, quarters, … of pairs of rows."""
+    for step in (1, 2, 4, 8):
+        lanes = range(NUM_LANES)
+        upper = [lane if not lane & step else NUM_LANES + lane - step for lane in lanes]
+        lower = [lane + step if not lane & step else NUM_LANES + lane for lane in lanes]
+        swapped = list(rows)
+        for i in lanes:
+            if not i & step:
+                pair = rows[i], rows[i + step]
+                swapped[i] = builder.shuffle_vector(*pair, ir.Constant(WORDS, upper))
+                swapped[i + step] = builder.shuffle_vector(*pair, ir.Constant(WORDS, lower))
+        rows = swapped
+    return rows
+
+
+@intrinsic
+def transpose_words(
+    typing_context: Any,
+    source: Any,
+    offset: Any,
+    stride: Any,
+    target: Any,
+    target_offset: Any,
+    target_stride: Any,
+) -> Any:
+    """Copy 16 x 16 elements of a 32-bit array to another, rows becoming columns.
+
+    Row i of the source begins at `offset + i * stride`, column i of it goes to `target_offset + i *
+    target_stride`.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        types_of = signature.args
+        read, write = (
+            _row_pointers(context, builder, types_of[i : i + 3], arguments[i : i + 3])
+            for i in (0, 3)
+        )
+        rows = [builder.load(pointer, align=4) for pointer in read]
+        for row, pointer in zip(_transposed(builder, rows), write, strict=True):
+            builder.store(row, pointer, align=4)
+        return context.get_dummy_value()
+
+    return types.void(source, offset, stride, target, target_offset, target_stride), generate
+
+
+@intrinsic
+def transpose_pairs(
+    typing_context: Any,
+    source: Any,
+    offset: Any,
+    other_offset: Any,
+    stride: Any,
+    target: Any,
+    target_offset: Any,
+    target_stride: Any,
+) -> Any:
+    """Copy 32 rows of 16 bfloat16 to 16 rows of 32, rows becoming columns; as `transpose_words`.
+
+    source, target: uint16 arrays, offsets and strides in their elements. The first 16 rows begin at
+    `offset`, the others at `other_offset`.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        types_of = signature.args
+        halves = []
+        for start in (1, 2):
+            chosen = (0, start, 3)
+            read = _row_pointers(
+                context,
+                builder,
+                [types_of[i] for i in chosen],
+                [arguments[i] for i in chosen],
+                _HALVES,
+            )
+            halves += [builder.zext(builder.load(row, align=2), WORDS) for row in read]
+        write = _row_pointers(context, builder, types_of[4:], arguments[4:])
+        words = [
+            builder.or_(halves[i], builder.shl(halves[i + 1], _all(16))) for i in range(0, 32, 2)
+        ]
+        for row, pointer in zip(_transposed(builder, words), write, strict=True):
+            builder.store(row, pointer, align=2)
+        return context.get_dummy_value()
+
+    given = (source, offset, other_offset, stride, target, target_offset, target_stride)
+    return types.void(*given), generate
+
+
+def _row_pointers(
+    context: Any,
+    builder: Any,
+    types_of: Any,
+    arguments: Any,
+    row_type: Any = WORDS,
+) -> list[Any]:
+    """Return the addresses of rows: arguments are an array, an offset into it and a stride."""
+    array_type, offset_type, stride_type = types_of
+    array, offset, stride = arguments
+    start = context.cast(builder, offset, offset_type, types.intp)
+    step = context.cast(builder, stride, stride_type, types.intp)
+    pointers = []
+    for row in range(NUM_LANES):
+        place = builder.add(start, builder.mul(step, step.type(row)))
+        pointer = element_pointer(context, builder, array_type, array, types.intp, place)
+        pointers.append(builder.bitcast(pointer, row_type.as_pointer()))
+    return pointers

@@ -1,0 +1,115 @@
+"""KernelSet: which instructions multiply matrices, and so whose bits a result has.
+
+Sums of another order have other bits, so a set is part of what a run's bytes belong to: manifests
+and stored prefixes name it, and two machines agree only on the same one.
+"""
+
+import ctypes
+import functools
+import os
+import platform
+import sys
+from enum import StrEnum
+from importlib.metadata import version
+
+from pagedrun.kernels.processor import features, has_features, processor_name
+from pagedrun.kernels.read_once import ReadOnce
+
+VARIABLE = "PAGEDRUN_KERNEL_SET"
+
+# From the Linux kernel's documentation of AMX: arch_prctl and the number of the tiles' state.
+_ARCH_PRCTL = 158
+_ARCH_REQ_XCOMP_PERM = 0x1023
+_TILE_DATA = 18
+
+# Features by which LLVM cuts loops into vectors.
+_DECIDING = frozenset({"amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "neon", "sve"})
+
+
+class KernelSet(StrEnum):
+    """What multiplies bfloat16. float32 is multiplied alike in all sets.
+
+    AMX: tiles, for linear layers and attention. AVX512_BF16: pairs of bfloat16 for attention, and
+    oneDNN for linear layers. PORTABLE: float32 for attention, oneDNN for linear layers.
+    """
+
+    AMX = "amx"
+    AVX512_BF16 = "avx512-bf16"
+    PORTABLE = "portable"
+
+    @property
+    def version(self) -> int:
+        """A number that is raised whenever a change to the kernels changes their bits."""
+        return 1
+
+    @property
+    def read_once(self) -> ReadOnce:
+        """When a shared prefix is read once for all of its rows.
+
+        Measured on an Emerald Rapids, 16 query and 8 kv heads of 128, with 64 tokens of each row's
+        own. Tiles: level at 4 rows x 256 tokens to 4 x 512, 8 x 128 to 8 x 256; 2.6 times as fast
+        at 16 x 512. The others: level at 8 x 256, 4 rows lose at any length.
+        """
+        return ReadOnce(min_rows=4 if self is KernelSet.AMX else 8, min_work=2048)
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether this processor has the instructions, and the system lets us use them."""
+        if self is KernelSet.AMX:
+            return has_features("amx-tile", "amx-bf16", "avx512f") and _tiles_are_allowed()
+        if self is KernelSet.AVX512_BF16:
+            return has_features("avx512f", "avx512bf16")
+        return True
+
+    @classmethod
+    def supported(cls) -> list["KernelSet"]:
+        """Return the sets that run here, fastest first."""
+        return [each for each in cls if each.is_supported]
+
+    @classmethod
+    def best(cls) -> "KernelSet":
+        """Return the set to use where none is asked for: `PAGEDRUN_KERNEL_SET`, else the fastest.
+
+        Raises `ValueError` as `named` does.
+        """
+        asked = os.environ.get(VARIABLE)
+        return cls.named(asked) if asked else cls.supported()[0]
+
+    @classmethod
+    def usable(cls, asked: "KernelSet | None") -> "KernelSet":
+        """Return the set that was asked for, or the best. Raises `ValueError` as `named` does."""
+        return cls.best() if asked is None else cls.named(asked)
+
+    @classmethod
+    def named(cls, name: str) -> "KernelSet":
+        """Return a set by its name. Raises `ValueError` for one that does not run here."""
+        here = ", ".join(cls.supported())
+        if name not in set(cls):
+            raise ValueError(f"there is no kernel set {name!r}; this processor runs {here}")
+        chosen = cls(name)
+        if not chosen.is_supported:
+            raise ValueError(f"this processor cannot run the kernel set {name}; it runs {here}")
+        return chosen
+
+    def describe(self, dtype: str) -> dict[str, object]:
+        """Return what the bits of a model in `dtype` depend on, as plain JSON values."""
+        kernels: dict[str, object] = {
+            "kernel_set": self.value,
+            "version": self.version,
+            "processor_features": sorted(_DECIDING & features()),
+            "read_once": [self.read_once.min_rows, self.read_once.min_work],
+        }
+        if self is not KernelSet.AMX or dtype != "bfloat16":  # oneDNN has its own ways
+            kernels["processor"] = processor_name()
+            kernels["onednn_max_cpu_isa"] = os.environ.get("ONEDNN_MAX_CPU_ISA")
+            kernels["torch"] = version("torch")
+        return kernels
+
+
+@functools.cache
+def _tiles_are_allowed() -> bool:
+    """Ask Linux for the tiles' registers, which it saves only for processes that asked."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    system_call = ctypes.CDLL(None, use_errno=True).syscall
+    return bool(system_call(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _TILE_DATA) == 0)

@@ -1,0 +1,15 @@
+"""Which kernel set a run on a CPU multiplies with."""
+
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.paged.errors import UsageError
+
+
+def choose_kernel_set(asked: str) -> KernelSet:
+    """Return the set for `--kernel-set asked`; "auto" is the fastest that this processor runs.
+
+    Raises `UsageError` for one that it cannot run.
+    """
+    try:
+        return KernelSet.best() if asked == "auto" else KernelSet.named(asked)
+    except ValueError as error:
+        raise UsageError(f"--kernel-set {asked}: {error}") from error
