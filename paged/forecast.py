@@ -26,13 +26,12 @@ TOO_LARGE = "kv_cache_too_small"  # the code with which the run refuses such a r
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """What a token takes in memory: numbers in all layers, and layers that see every token."""
+    """What a token takes in memory."""
 
     num_vectors: int  # heads of keys and of values, in all layers
     head_dim: int
     dtype: str
     num_layers: int
-    num_full_layers: int
 
     @property
     def bytes_per_token(self) -> int:
@@ -162,14 +161,14 @@ class Forecast:
     def _savings(self, simulation: Simulation) -> dict[str, Any]:
         prompt, cached = max(self._totals["prompt"], 1), self._cached(simulation)
         kv = self._kv
-        bytes_read = kv.bytes_per_token * kv.num_full_layers // max(kv.num_layers, 1)
+        bytes_per_layer = kv.bytes_per_token // kv.num_layers
         return {
             "hit_tokens": cached,
             "hit_rate": cached / prompt,
             "achievable_hit_rate": self._totals["achievable"] / prompt,
             "bytes_saved": cached * kv.bytes_per_token,
-            "attention_bytes_read": simulation.reads_with_sharing * bytes_read,
-            "attention_bytes_without_sharing": simulation.reads_without_sharing * bytes_read,
+            "attention_bytes_read": simulation.reads_with_sharing * bytes_per_layer,
+            "attention_bytes_without_sharing": simulation.reads_without_sharing * bytes_per_layer,
         }
 
     def _memory(self, simulation: Simulation) -> dict[str, Any]:

@@ -5,6 +5,7 @@ run with `ignore_eos` does exactly what is simulated.
 """
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -37,9 +38,9 @@ class Simulation:
 
     `counts` are the scheduler's at the end, without duplicates, which never reach it. `kv` is the
     report's object of that name. `reads_without_sharing` and `reads_with_sharing`: tokens whose
-    keys and values one layer reads. `at_peak`: [num_running, 3] int64, one line for each
-    sequence that ran when most blocks were held: its row's place in the run order, ascending, its
-    stored tokens and its prompt's tokens.
+    keys and values attention reads, times the layers that read them. `at_peak`: [num_running, 3]
+    int64, one line for each sequence that ran when most blocks were held: its row's place in the
+    run order, ascending, its stored tokens and its prompt's tokens.
     """
 
     num_rows: int
@@ -65,12 +66,14 @@ class Simulator:
         num_blocks: int,
         bytes_per_token: int,
         max_model_len: int,
+        windows: Seq[int | None],
         max_rows: int | None = None,
     ) -> None:
         """Simulate the first `max_rows` rows of the plans, None for all.
 
         plans: asked for one by one, each when the rows before it have begun. num_blocks: the
-        pool's. max_model_len: what a contiguous engine would reserve for a row.
+        pool's. max_model_len: what a contiguous engine would reserve for a row. windows: of the
+        layers whose reads are counted, None for one with full attention.
         """
         self._plans = plans
         self._limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens)
@@ -100,7 +103,7 @@ class Simulator:
             num_shared_blocks_planned=0,
             timeline=Thinned(TIMELINE_RECORDS),
         )
-        self._reads = PrefixReads()
+        self._reads = PrefixReads(windows, prefix_once=config.prefix_once)
         self._num_steps = 0
         self._num_finished = 0
         self._max_running = 0
@@ -193,7 +196,11 @@ class Simulator:
     def _decode(self, num_steps: int) -> None:
         """Do uneventful steps in one go; books and peaks are what they would be one by one."""
         pool, running = self._pool, self._scheduler.running
-        size, contexts = pool.block_size, 0
+        size = pool.block_size
+        stored = [each.num_stored_tokens for each in running]
+        places = [self._place(each) for each in running]
+        prefixes = [each.num_read_once_tokens for each in running]
+        self._reads.note_decoding(stored, places, prefixes, num_steps)
         for sequence in running:
             begin = sequence.num_stored_tokens
             end = begin + num_steps
@@ -204,9 +211,6 @@ class Simulator:
             sequence.num_computed_tokens = sequence.num_stored_tokens = end
             sequence.num_tokens_ever_computed = max(sequence.num_tokens_ever_computed, end)
             sequence.output_token_ids += [0] * num_steps
-            contexts += num_steps * begin + num_steps * (num_steps + 1) // 2
-        rows = [(self._place(s), s.num_read_once_tokens) for s in running]
-        self._reads.note_decoding(contexts, rows, num_steps)
         self._num_steps += num_steps
         self._statistics.generated_tokens += num_steps * len(running)
         self._scheduler.counts.computed_tokens += num_steps * len(running)

@@ -30,7 +30,7 @@ class Command:
     def signal(self, signum: int) -> None:
         os.kill(self.pid, signum)
 
-    def wait_for(self, text: str, seconds: float = 60.0) -> bool:
+    def wait_for(self, text: str, seconds: float = 240.0) -> bool:
         """Wait until `text` stands in stderr; return False if it does not come."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -38,6 +38,22 @@ class Command:
                 return True
             time.sleep(0.005)
         return False
+
+    def wait_until_delivered(self, signum: int) -> None:
+        """Wait until the process has been interrupted by a signal that was sent, or is over.
+
+        A second one that comes before that is none: the system keeps one of each number.
+        """
+        while self._is_pending(signum):
+            time.sleep(0.005)
+
+    def _is_pending(self, signum: int) -> bool:
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return False
+        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        return bool(int(fields.get("ShdPnd", "0"), 16) >> (signum - 1) & 1)
 
     def told(self) -> str:
         return self.stderr.read_text() if self.stderr.exists() else ""
@@ -69,9 +85,10 @@ class CommandServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._kill()
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=240)
 
     def start(
         self,
@@ -81,10 +98,7 @@ class CommandServer:
         before: str = "",
     ) -> Command:
         """Start `pagedrun *args`; `before` is Python to run first in its process."""
-        if self._pid is not None:  # a test that failed did not wait for it
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            self.finish()
+        self._kill()
         stderr = cwd / "stderr.txt"
         stderr.unlink(missing_ok=True)
         asked = [[str(each) for each in args], str(cwd), stdout, str(stderr), before]
@@ -103,6 +117,13 @@ class CommandServer:
         """Return the exit status of the command that was started last."""
         status, self._pid = self._answer(), None
         return status
+
+    def _kill(self) -> None:
+        """End a command that a test which failed did not wait for."""
+        if self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self.finish()
 
     def _answer(self) -> int:
         assert self._process.stdout is not None

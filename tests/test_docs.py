@@ -59,7 +59,7 @@ def help_of(*words: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
 
@@ -176,7 +176,7 @@ def test_the_run_of_the_readme_looks_like_one(tmp_path: Path) -> None:
         env={**os.environ, "COLUMNS": "80"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert len(shapes(inspected)) > 9

@@ -461,7 +461,7 @@ def test_two_runs_at_once(
     filled: tuple[Path, Ran],
 ) -> None:
     for number, each in enumerate(two_at_once):
-        _, told = each.communicate(timeout=120)
+        _, told = each.communicate(timeout=240)
         assert each.returncode == 0, told
         assert told == ""
         report = json.loads(rows.with_name(f"{number}.jsonl.report.json").read_text())

@@ -55,6 +55,7 @@ class Flow:
             num_blocks=num_blocks,
             bytes_per_token=bytes_per_token,
             max_model_len=max(lengths),
+            windows=(),  # what attention reads is no figure of this
         )
         return cls(block_size, num_blocks, simulator.run())
 

@@ -156,6 +156,7 @@ class _FilePlan:
             num_blocks=num_blocks,
             bytes_per_token=kv.bytes_per_token,
             max_model_len=contiguous,
+            windows=model.config.windows,
             max_rows=self._max_simulated_rows,
         ).run()
         self._lap("simulate_s")
@@ -202,7 +203,6 @@ def _kv_shape(config: EngineConfig, model: ModelConfig) -> KVShape:
         head_dim=model.head_dim,
         dtype=dtype,
         num_layers=model.num_layers,
-        num_full_layers=sum(window is None for window in model.windows),
     )
 
 

@@ -69,7 +69,7 @@ def test_without_a_gpu_a_sentence(
 
 def test_starts_from_a_checkout() -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--list"], capture_output=True, text=True, timeout=60
+        [sys.executable, str(SCRIPT), "--list"], capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     parts = {line.partition(":")[0] for line in done.stdout.splitlines()}
@@ -95,6 +95,15 @@ def test_the_tests_are_those_marked_gpu(gpu: ModuleType, tmp_path: Path) -> None
     assert "timeout" not in re.sub(r"--junitxml=\S+", "", " ".join(words))
 
 
+def stopped(run_python: ModuleType, step: Any) -> dict[str, Any]:
+    """Return the outcome of a step that does not end, stopped when it has said something."""
+    for seconds in (1.0, 4.0, 16.0, 64.0):  # the more, the slower the machine
+        outcome: dict[str, Any] = run_python.run_step(step, seconds)
+        if outcome["said"]:
+            break
+    return outcome
+
+
 class TestStep:
     def test_a_result_is_kept(self, run_python: ModuleType) -> None:
         step = run_python.Step("one", """print('{"bench": "kernels"}')""")
@@ -113,21 +122,19 @@ class TestStep:
         assert run_python.run_step(step, 60.0)["said"][-1] == "ValueError: ./paged"
 
     def test_what_was_said_before_it_was_stopped(self, run_python: ModuleType) -> None:
-        code = "import time; print('12 passed so far', flush=True); time.sleep(60)"
-        assert run_python.run_step(run_python.Step("one", code), 3.0)["said"] == [
-            "12 passed so far"
-        ]
+        code = "import time; print('12 passed so far', flush=True); time.sleep(600)"
+        outcome = stopped(run_python, run_python.Step("one", code))
+        assert outcome["said"] == ["12 passed so far"]
 
     def test_no_result_is_a_failure(self, run_python: ModuleType) -> None:
         outcome = run_python.run_step(run_python.Step("one", "print('done')"), 60.0)
         assert "its result is no JSON" in outcome["failed"]
 
     def test_what_takes_too_long_is_stopped(self, run_python: ModuleType) -> None:
-        code = "import sys, time; print('still here', file=sys.stderr, flush=True); time.sleep(60)"
-        outcome = run_python.run_step(run_python.Step("one", code), 3.0)
-        assert outcome["failed"] == "stopped after 3 s"
+        code = "import sys, time; print('still here', file=sys.stderr, flush=True); time.sleep(600)"
+        outcome = stopped(run_python, run_python.Step("one", code))
+        assert re.fullmatch(r"stopped after \d+ s", outcome["failed"])
         assert outcome["said"] == ["still here"]
-        assert outcome["seconds"] < 30
 
     def test_what_became_of_the_tests(self, gpu: ModuleType, tmp_path: Path) -> None:
         (tmp_path / "test_it.py").write_text(
@@ -227,7 +234,7 @@ def test_a_benchmark_is_drawn_as_its_command_draws_it(gpu: ModuleType) -> None:
         [sys.executable, "-m", "pagedrun", "bench", "kernels", *arguments.split(), "--json"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=True,
     )
     step = {"name": "tiny", "command": "-", "result": json.loads(done.stdout)}

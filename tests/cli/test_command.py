@@ -270,7 +270,7 @@ class TestHelp:
             "print(status, *sorted(sys.modules), file=sys.stderr)\n"
         )
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
         )
         status, *modules = done.stderr.split()
         assert status == "0"
@@ -280,7 +280,7 @@ class TestHelp:
     def test_importing_the_package_is_light(self) -> None:
         code = "import sys, pagedrun; print(*sys.modules)"
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
         )
         assert (HEAVY | {"typer", "rich"}) & set(done.stdout.split()) == set()
 
@@ -290,7 +290,7 @@ class TestHelp:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=240,
         )
         assert done.stdout == f"pagedrun {__version__}\n"
 

@@ -149,7 +149,7 @@ class _Lines(io.StringIO):
     def wait_for(self, more: int) -> bool:
         with self._written:
             wanted = self.getvalue().count("\n") + more
-            return self._written.wait_for(lambda: self.getvalue().count("\n") >= wanted, 20)
+            return self._written.wait_for(lambda: self.getvalue().count("\n") >= wanted, 200)
 
     def write(self, text: str) -> int:
         with self._written:

@@ -263,7 +263,7 @@ def run_elsewhere(args: list[object], folder: Path, **environment: str) -> None:
 )
 def test_s18_s20_the_guard_of_the_next_test_guards(code: str) -> None:
     args = [sys.executable, "-c", f"{GUARDED}import os\n{code}"]
-    assert subprocess.run(args, capture_output=True, timeout=60).returncode == 99
+    assert subprocess.run(args, capture_output=True, timeout=240).returncode == 99
 
 
 @pytest.fixture

@@ -18,8 +18,23 @@ from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.job.plan_file import plan_file
 from pagedrun.paged.sampling import SamplingParams
 from tests.conftest import MakeModel
+from tests.every_pair import every_pair
 
 PARAMS = SamplingParams(max_tokens=12, ignore_eos=True)
+LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "no window": ("mistral", {"sliding_window": None}),
+    "windows": ("mistral", {"sliding_window": 50}),
+    "windows larger than any context": ("mistral", {"sliding_window": 4096}),
+    "both": (
+        "qwen2",
+        {
+            "num_hidden_layers": 3,
+            "use_sliding_window": True,
+            "sliding_window": 50,
+            "max_window_layers": 2,
+        },
+    ),
+}
 
 
 def generated_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -111,6 +126,63 @@ def test_a_run_does_what_was_planned(
     assert forecast["rows"]["is_simulated_whole"]
     assert forecast["rows"]["duplicates"] > 10
     assert forecast["prefix"]["hit_tokens"] > 4000
+    assert_told(forecast, run_job(config).report)
+
+
+def rows_of_a_long_prefix(seed: int = 0) -> list[dict[str, Any]]:
+    """Rows that attention reads together, and short ones that grow past a window of 50 tokens."""
+    draw = random.Random(seed)
+
+    def text(low: int, high: int) -> str:
+        return "".join(draw.choices("abcdefgh ", k=draw.randint(low, high)))
+
+    prefix = text(270, 270)
+    rows = [{"prompt": prefix + text(1, 40), "max_tokens": draw.randint(1, 30)} for _ in range(66)]
+    rows += [{"prompt": text(1, 70), "max_tokens": draw.randint(20, 60)} for _ in range(18)]
+    rows += [{"prompt": text(30, 45), "max_tokens": 25, "n": 3, "temperature": 1.0}]
+    return rows
+
+
+@every_pair(
+    layers=list(LAYERS),
+    # 30 are fewer than the window, and less than what the rows decode and begin in one step.
+    max_num_batched_tokens=[30, 256],
+    sharing=[{}, {"prefix_once": False}, {"prefix_caching": False}],
+)
+def test_attention_reads_what_was_planned(
+    make_model: MakeModel,
+    tmp_path: Path,
+    layers: str,
+    max_num_batched_tokens: int,
+    sharing: dict[str, Any],
+) -> None:
+    family, overrides = LAYERS[layers]
+    config = job(
+        write_rows(tmp_path / "rows.jsonl", rows_of_a_long_prefix()),
+        make_model(family, "plan", **overrides),
+        max_num_batched_tokens=max_num_batched_tokens,
+        **sharing,
+    )
+    forecast = plan_file(config, SilentListener())
+    assert forecast["rows"]["is_simulated_whole"]
+    prefix = forecast["prefix"]
+    reads_together = layers in ("no window", "both") and not sharing
+    saved = prefix["attention_bytes_without_sharing"] - prefix["attention_bytes_read"]
+    assert (saved > 0) == reads_together
+    assert prefix["attention_bytes_read"] > 0
+    assert_told(forecast, run_job(config).report)
+
+
+def test_what_is_computed_again_is_read_again(make_model: MakeModel, tmp_path: Path) -> None:
+    family, overrides = LAYERS["both"]
+    config = job(
+        write_rows(tmp_path / "rows.jsonl", generated_rows(160)),
+        make_model(family, "plan", **overrides),
+        num_blocks=45,
+        preemption_mode="recompute",
+    )
+    forecast = plan_file(config, SilentListener())
+    assert forecast["tokens"]["preempted_recomputed"] > 0
     assert_told(forecast, run_job(config).report)
 
 

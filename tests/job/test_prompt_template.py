@@ -1,6 +1,6 @@
 """The prompt template: what it can reach, and that it ends."""
 
-import time
+import math
 
 import pytest
 
@@ -44,13 +44,15 @@ def test_a_template_that_does_not_compile_is_refused(source: str) -> None:
         "{{ '\\ud800' }}",
     ],
 )
-def test_a_template_that_fails_fails_its_row_soon(source: str) -> None:
+def test_a_template_that_fails_fails_its_row_soon(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By counting: without the clock it ends as well."""
+    monkeypatch.setattr("pagedrun.paged.sandbox.MAX_RENDER_SECONDS", math.inf)
     template = PromptTemplate(source)
-    began = time.perf_counter()
     with pytest.raises(RowError) as caught:
         template.render({"a": "text", "items": [1]})
     assert caught.value.code == "template_error"
-    assert time.perf_counter() - began < 10
     caught.value.message.encode("utf-8")
 
 

@@ -145,7 +145,7 @@ def test_torch_finds_the_environment_prepared(program: str, tmp_path: Path) -> N
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert done.stdout == "passive passive\n", done.stderr
 

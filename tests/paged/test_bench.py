@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter, process_time
 from types import ModuleType
 from typing import Any
 
@@ -189,8 +188,25 @@ class TestOpTimer:
         assert 0 < figures.decode_attention.median < figures.decode_step.median
 
 
+class Clocks:
+    """The time, and what of it this process computed, as `Neighbours` sees them."""
+
+    def __init__(self) -> None:
+        self.passed_s = 50.0
+        self.computed_s = 20.0
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    clocks = Clocks()
+    module = "pagedrun.paged.bench.neighbours"
+    monkeypatch.setattr(f"{module}.perf_counter", lambda: clocks.passed_s)
+    monkeypatch.setattr(f"{module}.process_time", lambda: clocks.computed_s)
+    return clocks
+
+
 class TestNeighbours:
-    def test_counts_what_others_did(self, tmp_path: Path) -> None:
+    def test_counts_what_others_did(self, tmp_path: Path, clocks: Clocks) -> None:
         stat = tmp_path / "stat"
         tick = os.sysconf("SC_CLK_TCK")
         stat.write_text("cpu 10 0 10 1000 50 0 0 0 5 5\ncpu0 1 1\n")
@@ -199,27 +215,27 @@ class TestNeighbours:
         stat.write_text(
             f"cpu {10 + 600 * tick} 0 {10 + 400 * tick} {1000 + 1000 * tick} 50 0 0 0 99 9"
         )
-        neighbours._at -= 10
-        assert neighbours.cpus_busy() == pytest.approx(100, rel=0.05)
+        clocks.passed_s += 10
+        assert neighbours.cpus_busy() == pytest.approx(100)
 
-    def test_own_work_does_not_count(self, tmp_path: Path) -> None:
+    def test_own_work_does_not_count(self, tmp_path: Path, clocks: Clocks) -> None:
         stat, tick = tmp_path / "stat", os.sysconf("SC_CLK_TCK")
         stat.write_text("cpu 10 0 10 1000 50 0 0 0 0 0\n")
-        neighbours, began = Neighbours(stat), process_time()
-        while process_time() < began + 0.3:
-            pass
-        # All that the machine did in ten seconds: this loop, and 20 CPU seconds of others.
-        busy = round((process_time() - began + 20) * tick)
-        stat.write_text(f"cpu {10 + busy} 0 10 1000 50 0 0 0 0 0\n")
-        neighbours._at = perf_counter() - 10
-        assert neighbours.cpus_busy() == pytest.approx(2, rel=0.01)
+        neighbours = Neighbours(stat)
+        # All that the machine did in ten seconds: 3 CPU seconds of ours, and 20 of others.
+        stat.write_text(f"cpu {10 + 23 * tick} 0 10 1000 50 0 0 0 0 0\n")
+        clocks.passed_s += 10
+        clocks.computed_s += 3
+        assert neighbours.cpus_busy() == pytest.approx(2)
 
-    def test_a_moment_is_too_short_to_tell(self) -> None:
-        assert Neighbours().cpus_busy() is None
+    def test_a_moment_is_too_short_to_tell(self, clocks: Clocks) -> None:
+        neighbours = Neighbours()
+        clocks.passed_s += 0.2
+        assert neighbours.cpus_busy() is None
 
-    def test_elsewhere_nothing_is_known(self, tmp_path: Path) -> None:
+    def test_elsewhere_nothing_is_known(self, tmp_path: Path, clocks: Clocks) -> None:
         neighbours = Neighbours(tmp_path / "stat")
-        neighbours._at -= 10
+        clocks.passed_s += 10
         assert neighbours.cpus_busy() is None
 
 
@@ -407,7 +423,11 @@ class TestPrefix:
             assert point["modes"] == {}
             assert [each["mode"] for each in point["skipped"]] == [mode.value for mode in Mode]
 
-    def test_the_budget_goes_by_the_largest_piece_of_work(self) -> None:
+    def test_the_budget_goes_by_the_largest_piece_of_work(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [7.0]
+        monkeypatch.setattr("pagedrun.paged.bench.budget.perf_counter", lambda: now[0])
         budget = Budget(100.0)
         assert budget.seconds_for(5.0) == 0.0
         budget.note(1.0, 50.0)
@@ -417,7 +437,8 @@ class TestPrefix:
             Mode.REREAD: pytest.approx(12.0)  # more than a tenth
         }
         assert budget.seconds_for(30.0) == pytest.approx(60.0)
-        assert 99.0 < budget.left <= 100.0
+        now[0] += 30.0
+        assert budget.left == 70.0
 
     @pytest.mark.parametrize(
         ("lengths", "groups", "flag"), [((), (1,), "--prefix"), ((1,), (), "--group")]

@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from time import sleep
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -253,10 +252,19 @@ class TestStopwatch:
         stopwatch.seconds([stopwatch.prepare(call) for call in calls], 3)
         assert "".join(order) == "abccbaabc"
 
-    def test_takes_the_time_of_the_call_alone(self, stopwatch: HostStopwatch) -> None:
-        (long, short) = stopwatch.seconds([lambda: sleep(0.02), lambda: None], 2)
-        assert min(long) >= 0.02
-        assert max(short) < 0.02
+    def test_takes_the_time_of_the_call_alone(
+        self, stopwatch: HostStopwatch, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [0.0]
+
+        def pass_time(seconds: float) -> None:
+            now[0] += seconds
+
+        monkeypatch.setattr("pagedrun.paged.bench.stopwatch.perf_counter", lambda: now[0])
+        emptying_takes_time = SimpleNamespace(add_=lambda _: pass_time(100.0))
+        monkeypatch.setattr(stopwatch, "_scratch", emptying_takes_time)
+        calls = [partial(pass_time, 2.0), partial(pass_time, 0.5)]
+        assert stopwatch.seconds(calls, 2) == [[2.0, 2.0], [0.5, 0.5]]
 
     def test_empties_twice_the_cache(self) -> None:
         assert HostStopwatch(1 << 20).flushed_bytes == 2 << 20

@@ -46,11 +46,16 @@ def blocks_of_batch(plan: Plan, begin: int, end: int) -> int:
 
 def forecast_of(plan: Plan, num_blocks: int) -> dict[str, Any]:
     config = EngineConfig(model=Path("."), block_size=BLOCK)
-    kv = KVShape(num_vectors=4, head_dim=2, dtype="float32", num_layers=2, num_full_layers=2)
+    kv = KVShape(num_vectors=4, head_dim=2, dtype="float32", num_layers=2)
     forecast = Forecast(config, kv, num_blocks)
     forecast.add(plan)
     simulation = Simulator(
-        [plan], config, num_blocks=num_blocks, bytes_per_token=32, max_model_len=80
+        [plan],
+        config,
+        num_blocks=num_blocks,
+        bytes_per_token=32,
+        max_model_len=80,
+        windows=[None],
     ).run()
     return forecast.to_dict(simulation, Counter(), len(plan))
 

@@ -72,7 +72,7 @@ def run_offline(cache: Path, *arguments: str) -> subprocess.CompletedProcess[str
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 

@@ -11,7 +11,7 @@ import pytest
 from pagedrun.paged.block_sizes import BlockSizeFigures, BlockSizes, best_block_size
 from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.plan import Plan
-from pagedrun.paged.prefix_reads import common_with_previous
+from pagedrun.paged.prefix_reads import common_with_previous, read_by_chunks, read_by_tokens
 from pagedrun.paged.request import Request
 from pagedrun.paged.sampling import SamplingParams
 from pagedrun.paged.scheduler import Scheduler
@@ -43,6 +43,7 @@ def simulate(plan: Plan, num_blocks: int, max_rows: int | None = None, **flags: 
         num_blocks=num_blocks,
         bytes_per_token=64,
         max_model_len=250,
+        windows=[None, None, 40],
         max_rows=max_rows,
     )
     return simulator.run()
@@ -126,6 +127,22 @@ def test_what_rows_between_have_in_common() -> None:
         places = np.sort(draw.choice(40, size=draw.integers(1, 12), replace=False))
         expected = [int(common[a + 1 : b + 1].min()) for a, b in pairwise(places)]
         assert common_with_previous(common, places).tolist() == expected
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 7, 100])
+def test_reads_are_the_positions_that_a_query_sees(window: int | None) -> None:
+    spans = [(start, end) for start in range(12) for end in range(start + 1, 13)]
+    starts, ends = np.array(spans).T
+
+    def seen(query: int) -> set[int]:
+        return set(range(max(query - (window or 10**9) + 1, 0), query + 1))
+
+    one_by_one = sum(len(seen(query)) for start, end in spans for query in range(start, end))
+    assert read_by_tokens(starts, ends, window) == one_by_one
+    at_once = sum(len(set().union(*map(seen, range(start, end)))) for start, end in spans)
+    assert read_by_chunks(starts, ends, window) == at_once
+    nothing = np.zeros(0, dtype=np.int64)
+    assert read_by_tokens(nothing, nothing, window) == read_by_chunks(nothing, nothing, window) == 0
 
 
 @pytest.mark.parametrize("prefix_caching", [True, False])

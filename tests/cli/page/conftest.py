@@ -31,7 +31,7 @@ def browser() -> Iterator[Any]:
 
 def wait_until(page: Any, expression: str) -> None:
     """Wait until an expression holds. Playwright's own way needs what the page forbids."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not page.evaluate(expression):
         assert time.monotonic() < deadline, f"never came: {expression}"
         page.wait_for_timeout(20)
