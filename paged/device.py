@@ -86,6 +86,20 @@ class Device:
             described["triton"] = version("triton")
         return described
 
+    def check(self, dtype: torch.dtype) -> None:
+        """Raise `UsageError` if the kernel set does not do what it promises on this processor."""
+        if self.kernel_set is None:
+            return
+        from pagedrun.kernels.cpu.self_check import check_products
+
+        wrong = check_products(self.kernel_set, dtype)
+        if wrong is not None:
+            others = [each for each in KernelSet.supported() if each is not self.kernel_set]
+            raise UsageError(
+                f"--kernel-set {self.kernel_set}: not to be relied on here, since {wrong}; please "
+                f"report it, and pass --kernel-set {' or '.join(others)}"
+            )
+
     @property
     def read_once(self) -> ReadOnce:
         """When a shared prefix is read once for all of its rows."""

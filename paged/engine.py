@@ -61,6 +61,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.device = device or Device.choose(config.device, config.kernel_set)
         self.dtype = choose_dtype(config.dtype, model_config, is_gpu=self.device.is_gpu)
+        self.device.check(self.dtype)
         self._prefix_store: PrefixStore | None = None
         if read is not None:
             self.model = self._decoder(read)

@@ -39,7 +39,7 @@ def kernel(function: Callable[..., Any]) -> Any:
         # Numba takes kept code for fresh if the file of this one function is unchanged. The code
         # holds parts and constants from other files too, so let it compare all of them.
         cache_file = compiled._cache._cache_file
-        cache_file._source_stamp = (cache_file._source_stamp, _source_digest())
+        cache_file._source_stamp = (cache_file._source_stamp, source_digest())
     except (RuntimeError, AttributeError):  # no folder to keep the code in; or another Numba
         return numba.njit(**options)(function)
     return compiled
@@ -78,7 +78,7 @@ def num_threads() -> int:
 
 
 @functools.cache
-def _source_digest() -> str:
+def source_digest() -> str:
     """Return a digest of all the sources of `pagedrun.kernels`."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):

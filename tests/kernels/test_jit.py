@@ -42,14 +42,14 @@ def test_kept_code_is_used_until_any_source_changes(
 
     assert hits_of_a_new_process() == 0
     assert hits_of_a_new_process() == 1
-    monkeypatch.setattr(jit, "_source_digest", lambda: "after an edit")
+    monkeypatch.setattr(jit, "source_digest", lambda: "after an edit")
     assert hits_of_a_new_process() == 0
     assert hits_of_a_new_process() == 1
 
 
 def test_digest_covers_the_parts_and_constants_that_kernels_take_in() -> None:
-    before = jit._source_digest.__wrapped__()
-    assert before == jit._source_digest()
+    before = jit.source_digest.__wrapped__()
+    assert before == jit.source_digest()
     read_bytes = Path.read_bytes
 
     def edited(path: Path) -> bytes:
@@ -57,4 +57,4 @@ def test_digest_covers_the_parts_and_constants_that_kernels_take_in() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "read_bytes", edited)
-        assert jit._source_digest.__wrapped__() != before
+        assert jit.source_digest.__wrapped__() != before

@@ -8,9 +8,16 @@ from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
-from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, WORDS
+from pagedrun.kernels.cpu.simd.lanes import (
+    FLOATS,
+    NUM_LANES,
+    WORDS,
+    lanes_type,
+    load,
+    store,
+)
 from pagedrun.kernels.cpu.simd.pointer import INT16, element_pointer
 
 _HALVES = ir.VectorType(INT16, NUM_LANES)
@@ -64,6 +71,45 @@ def store_halves(typing_context: Any, array: Any, offset: Any, value: Any) -> An
         return context.get_dummy_value()
 
     return types.void(array, offset, value), generate
+
+
+@intrinsic
+def load_halves(typing_context: Any, array: Any, offset: Any) -> Any:
+    """Read sixteen bfloat16 of a uint16 C array, from flat place `offset` on, as Lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        types_of = signature.args
+        pointer = element_pointer(
+            context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
+        )
+        halves = builder.load(builder.bitcast(pointer, _HALVES.as_pointer()), align=2)
+        return builder.bitcast(builder.shl(builder.zext(halves, WORDS), _all(16)), FLOATS)
+
+    return lanes_type(array, offset), generate
+
+
+def read_lanes(array: Any, offset: Any) -> Any:
+    """Inside kernels: read sixteen numbers of a float32 array, or of bfloat16 bits, as Lanes."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+def write_lanes(array: Any, offset: Any, value: Any) -> None:
+    """Inside kernels: write Lanes to a float32 array, or rounded to one of bfloat16 bits."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+@overload(read_lanes, strict=False)
+def _overload_read_lanes(array: Any, offset: Any) -> Any:
+    if array.dtype == types.uint16:
+        return lambda array, offset: load_halves(array, offset)
+    return lambda array, offset: load(array, offset)
+
+
+@overload(write_lanes, strict=False)
+def _overload_write_lanes(array: Any, offset: Any, value: Any) -> Any:
+    if array.dtype == types.uint16:
+        return lambda array, offset, value: store_halves(array, offset, value)
+    return lambda array, offset, value: store(array, offset, value)
 
 
 def _transposed(builder: Any, rows: list[Any]) -> list[Any]:

@@ -1,0 +1,103 @@
+"""A look at the products of a kernel set on the processor at hand, before anything rests on them.
+
+An emulator, a microcode update or another compiler could add up in another way than the processors
+that a set was written on. Milliseconds, once for each version of kernels and processor: what passed
+is kept in the user's cache.
+"""
+
+import hashlib
+import json
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+import numba
+import torch
+from torch import Tensor
+
+from pagedrun.kernels import reference
+from pagedrun.kernels.code_folder import private_folder
+from pagedrun.kernels.cpu.jit import source_digest
+from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
+from pagedrun.kernels.cpu.linears.tile_linear import TileLinear
+from pagedrun.kernels.cpu.prefill_attention import prefill_attention
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.processor import processor_name
+
+# What the results of random data may be off, as a share of the largest.
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+_NUM_ROWS = 40  # more than a panel, so that rows are computed in blocks of all kinds
+_SOME_ROWS = (1, 5, 17, 33)
+
+
+def check_products(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
+    """Return None if products are right and a row's bits are its own, else what is wrong.
+
+    Raises `ValueError` for a set that the processor cannot run.
+    """
+    kernel_set = KernelSet.usable(kernel_set)
+    path = _kept(kernel_set, dtype)
+    if path is not None and path.exists():
+        return None
+    wrong = _wrong_linear() if kernel_set is KernelSet.AMX and dtype is torch.bfloat16 else None
+    wrong = wrong or _wrong_attention(kernel_set, dtype)
+    if wrong is None and path is not None:
+        with suppress(OSError):  # without a place on disk it is looked at again
+            path.touch()
+    return wrong
+
+
+def _wrong_linear() -> str | None:
+    operands = CancellingOperands.make(96, 1024, _NUM_ROWS, torch.bfloat16)
+    layer = TileLinear(operands.weight, None)
+    together = layer(operands.x)
+    for num_rows in _SOME_ROWS:
+        if not torch.equal(layer(operands.x[:num_rows]), together[:num_rows]):
+            return f"a row's bits change with the number of rows ({num_rows} of {_NUM_ROWS})"
+    generator = torch.Generator().manual_seed(1)
+    weight, x = (torch.randn(rows, 333, generator=generator).bfloat16() for rows in (48, 40))
+    return _wrong(TileLinear(weight, None)(x), x.double() @ weight.double().T, "linear layers")
+
+
+def _wrong_attention(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
+    """Look at causal attention from the last rows of 200, alone and together."""
+    generator = torch.Generator().manual_seed(2)
+    keys, values = (torch.randn(13, 1, 16, 64, generator=generator).to(dtype) for _ in range(2))
+    q = torch.randn(_NUM_ROWS, 2, 64, generator=generator).to(dtype)
+    tables = torch.arange(13, dtype=torch.int32)[None]
+
+    def attend(num_rows: int) -> Tensor:
+        starts = torch.tensor([0, num_rows], dtype=torch.int32)
+        return prefill_attention(
+            q[:num_rows], keys, values, tables, starts, *where, 0.125, None, kernel_set=kernel_set
+        )
+
+    where = torch.zeros(1, dtype=torch.int32), torch.tensor([150], dtype=torch.int32)
+    together = attend(_NUM_ROWS)
+    for num_rows in _SOME_ROWS:
+        if not torch.equal(attend(num_rows), together[:num_rows]):
+            return f"attention changes with the number of rows ({num_rows} of {_NUM_ROWS})"
+    starts = torch.tensor([0, _NUM_ROWS], dtype=torch.int32)
+    wide = q.double(), keys.double(), values.double()
+    exact = reference.prefill_attention(*wide, tables, starts, *where, 0.125, None)
+    return _wrong(together, exact, "attention")
+
+
+def _wrong(result: Tensor, exact: Tensor, what: str) -> str | None:
+    error = (result.double() - exact).abs().max().item() / exact.abs().max().item()
+    if error <= _TOLERANCE[result.dtype]:  # false for NaN
+        return None
+    return f"results of {what} are off by {error:.1e} of the largest"
+
+
+def _kept(kernel_set: KernelSet, dtype: torch.dtype) -> Path | None:
+    """Return the file whose presence says that this was looked at here and found right."""
+    folder = private_folder("self-checks")
+    if folder is None:
+        return None
+    name = str(dtype).removeprefix("torch.")
+    conditions = [
+        *(kernel_set.describe(name), processor_name(), platform.release()),
+        *(numba.__version__, name, source_digest()),
+    ]
+    return folder / hashlib.sha256(json.dumps(conditions).encode()).hexdigest()[:32]
