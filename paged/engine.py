@@ -61,7 +61,6 @@ class Engine:
         self.tokenizer = tokenizer
         self.device = device or Device.choose(config.device, config.kernel_set)
         self.dtype = choose_dtype(config.dtype, model_config, is_gpu=self.device.is_gpu)
-        self.device.check(self.dtype)
         self._prefix_store: PrefixStore | None = None
         if read is not None:
             self.model = self._decoder(read)
@@ -122,8 +121,9 @@ class Engine:
         of requests, each asked for and planned when the sequences before it have begun; indices
         rise through all of them. `done` are indices of requests that are answered already: they get
         no completion, but what rows share is told with them. `warn` takes what the user should
-        know and that stops nothing.
+        know and that stops nothing. Raises `UsageError` if the kernels fail their self-check.
         """
+        self.device.check(self.dtype)
         config = self.config
         bytes_per_block = self.kv_layout.bytes_per_token * config.block_size
         budget = self._memory.budget(config, self.kv_layout)

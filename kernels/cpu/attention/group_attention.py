@@ -9,19 +9,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.cpu.attention import float_products, pair_products, tile_products
-from pagedrun.kernels.cpu.attention.attend import DIM_STEP, attend_tile
+from pagedrun.kernels.cpu.attention.attend import DIM_STEP, attend_tiles
 from pagedrun.kernels.cpu.attention.groups import (
-    FIRST,
-    LAST,
-    LEVEL,
-    TABLE,
-    TO_THE_END,
     cut_tiles,
 )
 from pagedrun.kernels.cpu.attention.softmax import BLOCK_ROWS
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.exp2 import LOG2_E
-from pagedrun.kernels.cpu.jit import kernel, num_threads, part
+from pagedrun.kernels.cpu.jit import kernel, num_threads
 from pagedrun.kernels.cpu.scale_arrays import scale_arrays
 from pagedrun.kernels.cpu.simd.amx import configure, release, tile_shapes
 from pagedrun.kernels.kernel_set import KernelSet
@@ -100,78 +95,6 @@ def _state_arrays(state: PrefixState | None) -> tuple[NDArray[np.float32], ...]:
     return as_array(state.peaks), as_array(state.masses), as_array(state.totals)
 
 
-@part()
-def _attend_every(
-    first: Any,
-    last: Any,
-    step: Any,
-    q: Any,
-    key_cache: Any,
-    value_cache: Any,
-    flat_keys: Any,
-    flat_values: Any,
-    key_scales: Any,
-    value_scales: Any,
-    block_tables: Any,
-    rows: Any,
-    groups: Any,
-    lows: Any,
-    highs: Any,
-    tiles: Any,
-    scale: Any,
-    softcap: Any,
-    padded_dim: Any,
-    peaks: Any,
-    masses: Any,
-    totals: Any,
-    out: Any,
-    operands: Any,
-    can_stay: Any,
-    source_of: Any,
-    pack_values: Any,
-    multiply_keys: Any,
-    multiply_values: Any,
-    store_weights: Any,
-) -> None:
-    """Do every `step`-th task from `first` to `last`; a task is a tile and a kv head."""
-    num_kv_heads = key_cache.shape[1]
-    for task in range(first, last, step):
-        tile, head = tiles[task // num_kv_heads], task % num_kv_heads
-        group = groups[tile[0]]
-        attend_tile(
-            q,
-            key_cache,
-            value_cache,
-            flat_keys,
-            flat_values,
-            key_scales,
-            value_scales,
-            block_tables[group[TABLE]],
-            rows[tile[1] : tile[2]],
-            head,
-            lows,
-            highs,
-            group[FIRST],
-            group[LAST],
-            group[LEVEL] == 0,
-            group[LAST] == TO_THE_END,
-            scale,
-            softcap,
-            padded_dim,
-            operands,
-            peaks,
-            masses,
-            totals,
-            out,
-            can_stay,
-            source_of,
-            pack_values,
-            multiply_keys,
-            multiply_values,
-            store_weights,
-        )
-
-
 @kernel
 def _attend_tiles(
     q: Any,
@@ -211,7 +134,7 @@ def _attend_tiles(
             block_rows = np.zeros(BLOCK_ROWS * padded_dim, np.uint16)
             weights = np.zeros(PARTITION_TOKENS // 2 * BLOCK_ROWS, np.uint32)
             configure(shapes)
-            _attend_every(
+            attend_tiles(
                 first + worker,
                 last,
                 num_workers,
@@ -284,7 +207,7 @@ def _attend_pairs(
             queries = np.zeros(num_blocks * padded_dim // 2 * BLOCK_ROWS, np.uint32)
             block_rows = np.zeros(BLOCK_ROWS * padded_dim, np.uint16)
             weights = np.zeros(PARTITION_TOKENS // 2 * BLOCK_ROWS, np.uint32)
-            _attend_every(
+            attend_tiles(
                 first + worker,
                 last,
                 num_workers,
@@ -355,7 +278,7 @@ def _attend_floats(
             queries = np.zeros(num_blocks * padded_dim * BLOCK_ROWS, np.float32)
             block_rows = np.zeros(BLOCK_ROWS * padded_dim, np.float32)
             weights = np.zeros(PARTITION_TOKENS * BLOCK_ROWS, np.float32)
-            _attend_every(
+            attend_tiles(
                 first + worker,
                 last,
                 num_workers,
