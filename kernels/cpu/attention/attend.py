@@ -66,6 +66,7 @@ def attend_tiles(
     pack_values: Any,
     multiply_keys: Any,
     multiply_values: Any,
+    power: Any,
     store_weights: Any,
 ) -> None:
     """Do every `step`-th task from `first` to `last`; a task is a tile and a kv head.
@@ -192,6 +193,7 @@ def attend_tiles(
                         block_sums[row : row + BLOCK_ROWS],
                         block_totals[block * block_size : (block + 1) * block_size],
                         weights,
+                        power,
                         store_weights,
                     )
                 multiply_values(packed, padded_dim, weights, block_totals, block, num_tokens, both)

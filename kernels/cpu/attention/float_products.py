@@ -3,9 +3,9 @@
 from typing import Any
 
 from pagedrun.kernels.cpu.attention.gather import fill
-from pagedrun.kernels.cpu.jit import part
+from pagedrun.kernels.cpu.jit import EXACT, part
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
-from pagedrun.kernels.cpu.simd.lanes import store
+from pagedrun.kernels.cpu.simd.lanes import exp2_lanes, store
 
 _COLUMNS = 32
 _one_half, _both_halves = block_product(ROWS, 1), block_product(ROWS, 2)
@@ -68,6 +68,12 @@ def multiply_values(
             _both_halves(packed, d, 1, dim, weights, 0, _COLUMNS, num_tokens, totals, c, _COLUMNS)
         else:
             _one_half(packed, d, 1, dim, weights, 0, _COLUMNS, num_tokens, totals, c, _COLUMNS)
+
+
+@part(fastmath=EXACT)
+def power(x: Any) -> Any:
+    """Return 2^x as exactly as weights are kept."""
+    return exp2_lanes(x)
 
 
 @part()

@@ -164,6 +164,7 @@ def _attend_tiles(
                 tile_products.pack_values,
                 tile_products.multiply_keys,
                 tile_products.multiply_values,
+                tile_products.power,
                 tile_products.store_weights,
             )
             release()
@@ -237,6 +238,7 @@ def _attend_pairs(
                 pair_products.pack_values,
                 pair_products.multiply_keys,
                 pair_products.multiply_values,
+                pair_products.power,
                 pair_products.store_weights,
             )
 
@@ -308,6 +310,7 @@ def _attend_floats(
                 float_products.pack_values,
                 float_products.multiply_keys,
                 float_products.multiply_values,
+                float_products.power,
                 float_products.store_weights,
             )
 

@@ -3,8 +3,9 @@
 from typing import Any
 
 from pagedrun.kernels.cpu.attention.gather import fill
-from pagedrun.kernels.cpu.jit import part
+from pagedrun.kernels.cpu.jit import EXACT, part
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
+from pagedrun.kernels.cpu.simd.lanes import exp2_lanes_for_bfloat16
 from pagedrun.kernels.cpu.simd.words import store_pairs
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
@@ -79,6 +80,12 @@ def multiply_values(
             )
         else:
             _one_half(packed, 2 * d, 2, 2 * dim, weights, 0, _COLUMNS, pairs, totals, c, _COLUMNS)
+
+
+@part(fastmath=EXACT)
+def power(x: Any) -> Any:
+    """Return 2^x as exactly as weights are kept."""
+    return exp2_lanes_for_bfloat16(x)
 
 
 @part()

@@ -64,14 +64,15 @@ def weigh(
     sums: Any,
     totals: Any,
     weights: Any,
+    power: Any,
     store_weights: Any,
 ) -> None:
     """Turn scores into weights relative to the largest so far, and bring the state up to date.
 
     half: 0 for the first sixteen rows, 16 for the others. num_tokens: an even number. scale:
     log2(e) included. totals: [dim, 32] float32, made relative to the new largest score.
-    `store_weights(weights, token, half, even, odd)` keeps those of two tokens. A NaN score gives a
-    NaN sum.
+    `power` is 2^x, and `store_weights(weights, token, half, even, odd)` keeps those of two tokens.
+    A NaN score gives a NaN sum.
     """
     old = load(peaks, half)
     best, other = splat(_NOTHING), splat(_NOTHING)
@@ -86,8 +87,8 @@ def weigh(
     minus = splat(_ZERO) - base
     even_sum, odd_sum = splat(_ZERO), splat(_ZERO)
     for token in range(0, num_tokens, 2):
-        even = exp2_lanes(fused(load(scores, token * BLOCK_ROWS + half), factor, minus))
-        odd = exp2_lanes(fused(load(scores, (token + 1) * BLOCK_ROWS + half), factor, minus))
+        even = power(fused(load(scores, token * BLOCK_ROWS + half), factor, minus))
+        odd = power(fused(load(scores, (token + 1) * BLOCK_ROWS + half), factor, minus))
         even_sum, odd_sum = even_sum + even, odd_sum + odd
         store_weights(weights, token, half, even, odd)
     fading = exp2_lanes(old - base)

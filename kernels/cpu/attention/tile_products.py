@@ -1,6 +1,6 @@
 """The products of attention on AMX tiles: bfloat16 keys, queries, values and weights.
 
-All three modules of products offer the same four functions. Keys and values lie in `source`, a flat
+All three modules of products offer the same functions. Keys and values lie in `source`, a flat
 array: sixteen tokens from each of `places` on, [partition / 16] int64, `stride` elements apart.
 dim: the padded head size. queries: [num_blocks * words of a row * 32]. scores: [partition * 32].
 weights: those of a partition,
@@ -10,7 +10,7 @@ has more than sixteen rows.
 
 from typing import Any
 
-from pagedrun.kernels.cpu.jit import part
+from pagedrun.kernels.cpu.jit import EXACT, part
 from pagedrun.kernels.cpu.simd.amx import (
     dot_00,
     dot_01,
@@ -33,6 +33,7 @@ from pagedrun.kernels.cpu.simd.amx import (
     zero_10,
     zero_11,
 )
+from pagedrun.kernels.cpu.simd.lanes import exp2_lanes_for_bfloat16
 from pagedrun.kernels.cpu.simd.words import store_pairs, transpose_pairs
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
@@ -146,6 +147,12 @@ def multiply_values(
         if both:
             store_01(totals, c + 16, _FLOATS_ROW)
             store_11(totals, c + 16 * _COLUMNS + 16, _FLOATS_ROW)
+
+
+@part(fastmath=EXACT)
+def power(x: Any) -> Any:
+    """Return 2^x as exactly as weights are kept."""
+    return exp2_lanes_for_bfloat16(x)
 
 
 @part()

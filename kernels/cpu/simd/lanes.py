@@ -173,6 +173,22 @@ def exp2_lanes(x: Any) -> Any:
     return p * _power_of_two(shifted)
 
 
+@part(fastmath=EXACT)
+def exp2_lanes_for_bfloat16(x: Any) -> Any:
+    """As `exp2_lanes` with a relative error of 3e-6: far below that of rounding to bfloat16.
+
+    A polynomial of two terms less: minimax fit of 2^f over |f| <= 1/2, 2^0 being exact.
+    """
+    x = larger(splat(LOW), x)
+    shifted = x + splat(_TO_INTEGER)
+    f = x - (shifted - splat(_TO_INTEGER))
+    p = fused(f, splat(np.float32(0.009582852944731712)), splat(np.float32(0.055906426161527634)))
+    p = fused(f, p, splat(np.float32(0.24024099111557007)))
+    p = fused(f, p, splat(np.float32(0.6931241750717163)))
+    p = fused(f, p, splat(np.float32(1.0)))
+    return p * _power_of_two(shifted)
+
+
 def _operator(name: str) -> Any:
     """Return an intrinsic for one of LLVM's binary instructions."""
 

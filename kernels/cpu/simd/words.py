@@ -36,9 +36,10 @@ def _rounded(builder: Any, value: Any) -> Any:
 
 @intrinsic
 def store_pairs(typing_context: Any, array: Any, offset: Any, even: Any, odd: Any) -> Any:
-    """Round two Lanes to bfloat16 and write lane i of both as word i of a uint32 array.
+    """Round two Lanes to bfloat16, ties away from 0, and write lane i of both as one word.
 
-    A NaN may come out as another NaN; one that has all digits set, which no arithmetic gives, as 0.
+    array: uint32. Ties away from 0 take half the instructions of ties to even, and are as near. A
+    NaN may come out as another one; one that has all digits set, which no arithmetic gives, as 0.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -46,8 +47,10 @@ def store_pairs(typing_context: Any, array: Any, offset: Any, even: Any, odd: An
         pointer = element_pointer(
             context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
         )
-        low = builder.lshr(_rounded(builder, arguments[2]), _all(16))
-        high = builder.and_(_rounded(builder, arguments[3]), _all(0xFFFF0000))
+        even, odd = (
+            builder.add(builder.bitcast(value, WORDS), _all(0x8000)) for value in arguments[2:]
+        )
+        low, high = builder.lshr(even, _all(16)), builder.and_(odd, _all(0xFFFF0000))
         words = builder.or_(low, high)
         builder.store(words, builder.bitcast(pointer, WORDS.as_pointer()), align=4)
         return context.get_dummy_value()
