@@ -46,6 +46,7 @@ def kernels(  # one parameter for each flag: this is where Typer reads them from
     head_dim: flags.HeadDim = None,
     block_size: flags.KernelBlockSize = None,
     device: options.DeviceFlag = None,
+    kernel_set: options.KernelSetFlag = None,
     dtype: options.DtypeFlag = None,
     contexts: flags.Contexts = None,
     batches: flags.Batches = None,
@@ -92,7 +93,7 @@ def kernels_bench(given: Mapping[str, Any]) -> "KernelsBench":
 
     name = given.get("shape") or flags.DEFAULT_SHAPE
     config = Shape.named(name).config
-    device = Device.choose(given.get("device") or "auto")
+    device = Device.choose(given.get("device") or "auto", given.get("kernel_set") or "auto")
     dtype = choose_dtype(given.get("dtype") or "auto", config, is_gpu=device.is_gpu)
     is_long = device.is_gpu or bool(given.get("full"))
     return KernelsBench(

@@ -1,0 +1,108 @@
+"""Linear layers on this CPU: do rows keep their bits, and how fast beside oneDNN left free.
+
+    python benchmarks/cpu_linears.py [--set amx] [--rows 1,16,64] [--quick]
+
+For each kernel set that the processor runs: cases tried with cancelling operands, cases in which a
+row's bits changed, and milliseconds a call beside oneDNN with whatever number of rows comes, in
+turns, weights streaming from memory. Prints Markdown.
+"""
+
+import argparse
+from time import perf_counter
+
+from pagedrun.kernels.threads import configure, prepare_environment
+
+prepare_environment()  # before torch is imported
+
+import torch  # noqa: E402
+
+from pagedrun.kernels.cpu.backend import backend  # noqa: E402
+from pagedrun.kernels.cpu.linears import onednn_linear  # noqa: E402
+from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands  # noqa: E402
+from pagedrun.kernels.kernel_set import KernelSet  # noqa: E402
+from pagedrun.kernels.processor import processor_name  # noqa: E402
+
+# [out_features, in_features] of qkv, out, gate and up, down.
+SHAPES = {
+    "0.6B": ((4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)),
+    "1.7B": ((4096, 2048), (2048, 2048), (12288, 2048), (2048, 6144)),
+    "8B": ((6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288)),
+}
+ROWS = (1, 4, 16, 32, 64, 128, 256, 512)
+TRIED_ROWS = (*range(1, 301), 384, 511, 512, 513)
+STREAMED_BYTES = 200_000_000
+REPEATS = 7
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--set", action="append", choices=[*KernelSet.supported()])
+    parser.add_argument("--rows", default=",".join(map(str, ROWS)))
+    parser.add_argument("--quick", action="store_true", help="every seventh number of rows")
+    given = parser.parse_args()
+    configure()
+    print(f"{processor_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}\n")
+    counts = [int(word) for word in given.rows.split(",")]
+    for kernel_set in given.set or KernelSet.supported():
+        print(f"## {kernel_set}\n")
+        print(
+            "| model | shape | row counts tried | differing | "
+            + " | ".join(f"{rows} rows" for rows in counts)
+            + " |"
+        )
+        print("|---" * (4 + len(counts)) + "|")
+        for model, shapes in SHAPES.items():
+            for shape in shapes:
+                tried, differing = invariance(KernelSet(kernel_set), shape, given.quick)
+                times = [speed(KernelSet(kernel_set), shape, rows) for rows in counts]
+                cells = " | ".join(
+                    f"{own:.2f} / {free:.2f} ms, {free / own:.2f}x" for own, free in times
+                )
+                print(
+                    f"| {model} | {shape[0]} x {shape[1]} | {tried} | {differing} | {cells} |",
+                    flush=True,
+                )
+        print()
+
+
+def invariance(kernel_set: KernelSet, shape: tuple[int, int], quick: bool) -> tuple[int, int]:
+    """Return how many numbers of rows were tried, and at how many any row changed."""
+    tried = TRIED_ROWS[:: 7 if quick else 1]
+    operands = CancellingOperands.make(*shape, TRIED_ROWS[-1], torch.bfloat16, seed=7)
+    layer = backend(kernel_set).PackedLinear(operands.weight)
+    whole = layer(operands.x)
+    differing = sum(
+        not torch.equal(layer(operands.x[:rows]), whole[:rows])
+        or not torch.equal(layer(operands.x[-rows:]), whole[-rows:])
+        for rows in tried
+    )
+    return len(tried), differing
+
+
+def speed(kernel_set: KernelSet, shape: tuple[int, int], num_rows: int) -> tuple[float, float]:
+    """Return milliseconds a call, of the kernel set and of oneDNN left free: medians, in turns."""
+    copies = max(2, min(12, STREAMED_BYTES // (2 * shape[0] * shape[1])))
+    weights = [torch.randn(shape).bfloat16() for _ in range(copies)]
+    own = [backend(kernel_set).PackedLinear(weight) for weight in weights]
+    free = [onednn_linear.pack(weight) for weight in weights]
+    x = torch.randn(num_rows, shape[1]).bfloat16()
+    times: tuple[list[float], list[float]] = ([], [])
+    for repeat in range(REPEATS + 1):
+        for kept, call in zip(
+            times,
+            (
+                lambda: [layer(x) for layer in own],
+                lambda: [onednn_linear.multiply(x, weight) for weight in free],
+            ),
+            strict=True,
+        ):
+            began = perf_counter()
+            call()
+            if repeat:  # the first warms up
+                kept.append((perf_counter() - began) / copies * 1e3)
+    middle = [sorted(each)[len(each) // 2] for each in times]
+    return middle[0], middle[1]
+
+
+if __name__ == "__main__":
+    main()
