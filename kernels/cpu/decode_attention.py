@@ -16,9 +16,11 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.exp2 import LOG2_E, exp2
-from pagedrun.kernels.cpu.jit import REORDERED, kernel, part, spread
+from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
 from pagedrun.kernels.cpu.scale_arrays import scale_arrays
+from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, fused, load, splat, store, sum_of_lanes
 from pagedrun.kernels.cpu.simd.prefetch import prefetch_row
+from pagedrun.kernels.cpu.simd.words import read_lanes
 from pagedrun.kernels.cpu.softmax import bend, weigh
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
@@ -196,7 +198,7 @@ def _write(total: Any, masses: Any, out: Any) -> None:
             out[g, d] = from_float32(total[g, d] * inverse, out)
 
 
-@part(fastmath=REORDERED)
+@part()
 def _score(
     query: Any,
     key_cache: Any,
@@ -209,7 +211,6 @@ def _score(
 ) -> None:
     """Write the products of the queries with keys low .. high - 1 to the columns from 0 on."""
     block_size = key_cache.shape[2]
-    group, head_dim = query.shape
     position = low
     while position < high:
         index, offset = position // block_size, position % block_size
@@ -218,12 +219,31 @@ def _score(
         run = min(block_size - offset, high - position)
         for i in range(run):
             prefetch_row(key_cache, next_block, kv_head, offset + i)
-            for g in range(group):
-                score = np.float32(0.0)
-                for d in range(head_dim):
-                    score += query[g, d] * to_float32(key_cache[block, kv_head, offset + i, d])
-                scores[g, position - low + i] = score
+            _multiply_key(query, key_cache[block, kv_head, offset + i], position - low + i, scores)
         position += run
+
+
+@part(fastmath=EXACT)
+def _multiply_key(query: Any, key: Any, column: Any, scores: Any) -> None:
+    """Write the products of one key with the queries, two at a time, which read it once."""
+    group, head_dim = query.shape
+    whole = head_dim - head_dim % NUM_LANES
+    for g in range(0, group - 1, 2):
+        one, other = splat(np.float32(0.0)), splat(np.float32(0.0))
+        for d in range(0, whole, NUM_LANES):
+            numbers = read_lanes(key, d)
+            one = fused(load(query, g * head_dim + d), numbers, one)
+            other = fused(load(query, (g + 1) * head_dim + d), numbers, other)
+        scores[g, column], scores[g + 1, column] = sum_of_lanes(one), sum_of_lanes(other)
+    if group % 2:
+        total = splat(np.float32(0.0))
+        for d in range(0, whole, NUM_LANES):
+            total = fused(load(query, (group - 1) * head_dim + d), read_lanes(key, d), total)
+        scores[group - 1, column] = sum_of_lanes(total)
+    for d in range(whole, head_dim):
+        number = to_float32(key[d])
+        for g in range(group):
+            scores[g, column] += query[g, d] * number
 
 
 @part()
@@ -257,19 +277,30 @@ def _add_values(
         position += run
 
 
-@part()
+@part(fastmath=EXACT)
 def _add_four(weights: Any, column: Any, values: Any, partial: Any) -> None:
+    """Add four values [4, head_dim] times their weights, for two query heads at a time."""
     group, head_dim = partial.shape
+    whole = head_dim - head_dim % NUM_LANES
+    for g in range(0, group, 2):
+        other = min(g + 1, group - 1)  # the last one alone is added once, and written twice
+        a0, a1 = splat(weights[g, column]), splat(weights[g, column + 1])
+        a2, a3 = splat(weights[g, column + 2]), splat(weights[g, column + 3])
+        b0, b1 = splat(weights[other, column]), splat(weights[other, column + 1])
+        b2, b3 = splat(weights[other, column + 2]), splat(weights[other, column + 3])
+        for d in range(0, whole, NUM_LANES):
+            v0, v1 = read_lanes(values, d), read_lanes(values, head_dim + d)
+            v2, v3 = read_lanes(values, 2 * head_dim + d), read_lanes(values, 3 * head_dim + d)
+            total = load(partial, g * head_dim + d)
+            second = load(partial, other * head_dim + d)
+            total = fused(a3, v3, fused(a2, v2, fused(a1, v1, fused(a0, v0, total))))
+            second = fused(b3, v3, fused(b2, v2, fused(b1, v1, fused(b0, v0, second))))
+            store(partial, g * head_dim + d, total)
+            store(partial, other * head_dim + d, second)
     for g in range(group):
-        w0, w1 = weights[g, column], weights[g, column + 1]
-        w2, w3 = weights[g, column + 2], weights[g, column + 3]
-        for d in range(head_dim):
-            total = partial[g, d]
-            total += w0 * to_float32(values[0, d])
-            total += w1 * to_float32(values[1, d])
-            total += w2 * to_float32(values[2, d])
-            total += w3 * to_float32(values[3, d])
-            partial[g, d] = total
+        for i in range(4):
+            for d in range(whole, head_dim):
+                partial[g, d] += weights[g, column + i] * to_float32(values[i, d])
 
 
 @part()

@@ -101,6 +101,21 @@ def fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @intrinsic
+def sum_of_lanes(typing_context: Any, a: Any) -> Any:
+    """Return the sum of all lanes, halves being added to halves: one order on every processor."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        total = arguments[0]
+        for step in (8, 4, 2, 1):
+            other = [(lane + step) % NUM_LANES for lane in range(NUM_LANES)]
+            moved = builder.shuffle_vector(total, total, ir.Constant(WORDS, other))
+            total = builder.fadd(total, moved)
+        return builder.extract_element(total, INT32(0))
+
+    return types.float32(a), generate
+
+
+@intrinsic
 def larger(typing_context: Any, a: Any, b: Any) -> Any:
     """Return the larger number of each lane; `b` where either is NaN."""
 

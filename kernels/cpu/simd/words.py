@@ -18,9 +18,10 @@ from pagedrun.kernels.cpu.simd.lanes import (
     load,
     store,
 )
-from pagedrun.kernels.cpu.simd.pointer import INT16, element_pointer
+from pagedrun.kernels.cpu.simd.pointer import INT8, INT16, element_pointer
 
 _HALVES = ir.VectorType(INT16, NUM_LANES)
+_BYTES = ir.VectorType(INT8, NUM_LANES)
 
 
 def _all(value: int) -> Any:
@@ -91,8 +92,47 @@ def load_halves(typing_context: Any, array: Any, offset: Any) -> Any:
     return lanes_type(array, offset), generate
 
 
+@intrinsic
+def load_int8(typing_context: Any, array: Any, offset: Any) -> Any:
+    """Read sixteen numbers of an int8 C array, from flat place `offset` on, as Lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = builder.sext(_load_bytes(context, builder, signature, arguments), WORDS)
+        return builder.sitofp(wide, FLOATS)
+
+    return lanes_type(array, offset), generate
+
+
+@intrinsic
+def load_float8(typing_context: Any, array: Any, offset: Any) -> Any:
+    """Read sixteen float8_e4m3fn of a uint8 C array, from flat place `offset` on, as Lanes.
+
+    Exponent and fraction are moved to where float32 has its own, whose exponent counts from 127
+    instead of 7: hence the factor 2^120.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = builder.zext(_load_bytes(context, builder, signature, arguments), WORDS)
+        magnitude = builder.and_(wide, _all(0x7F))
+        sign = builder.shl(builder.and_(wide, _all(0x80)), _all(24))
+        moved = builder.bitcast(builder.or_(sign, builder.shl(magnitude, _all(20))), FLOATS)
+        value = builder.fmul(moved, ir.Constant(FLOATS, [2.0**120] * NUM_LANES))
+        is_nan = builder.icmp_unsigned("==", magnitude, _all(0x7F))
+        return builder.select(is_nan, builder.bitcast(_all(0x7FC00000), FLOATS), value)
+
+    return lanes_type(array, offset), generate
+
+
+def _load_bytes(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    types_of = signature.args
+    pointer = element_pointer(
+        context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
+    )
+    return builder.load(builder.bitcast(pointer, _BYTES.as_pointer()), align=1)
+
+
 def read_lanes(array: Any, offset: Any) -> Any:
-    """Inside kernels: read sixteen numbers of a float32 array, or of bfloat16 bits, as Lanes."""
+    """Inside kernels: read sixteen numbers of an array that `as_array` made, as Lanes."""
     raise NotImplementedError("only compiled code calls this")
 
 
@@ -105,6 +145,10 @@ def write_lanes(array: Any, offset: Any, value: Any) -> None:
 def _overload_read_lanes(array: Any, offset: Any) -> Any:
     if array.dtype == types.uint16:
         return lambda array, offset: load_halves(array, offset)
+    if array.dtype == types.int8:
+        return lambda array, offset: load_int8(array, offset)
+    if array.dtype == types.uint8:
+        return lambda array, offset: load_float8(array, offset)
     return lambda array, offset: load(array, offset)
 
 
