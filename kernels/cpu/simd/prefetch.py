@@ -41,7 +41,7 @@ def prefetch_row(typing_context: Any, array: Any, i: Any, j: Any, k: Any) -> Any
         hint = builder.module.declare_intrinsic("llvm.prefetch", [row.type], hint_type)
         with cgutils.for_range_slice(builder, zero, num_bytes, step, zero.type) as (offset, _):
             address = builder.gep(row, [offset])
-            builder.call(hint, [address, number(0), number(3), number(1)])  # read, all levels, data
+            builder.call(hint, [address, number(0), number(2), number(1)])  # read, to L2, data
 
     return types.void(array, i, j, k), generate
 
