@@ -30,7 +30,7 @@ HEAD_DIMS = [16, 32, 64, 80, 96, 128, 256]
 GROUPS = [1, 2, 5, 7, 8]
 BLOCK_SIZES = [16, 1, 5, 32, 64]
 # (window, softcap)
-MASKS = [(None, None), (150, None), (None, 2.0), (37, 3.0)]
+MASKS = [(None, None), (150, None), (37, 2.0)]
 KINDS = [Kind.SCORES, Kind.VALUES]
 
 Way = tuple[KernelSet, torch.dtype]
@@ -78,7 +78,7 @@ def cuts_of(first: int, last: int, seed: int) -> list[Chunk]:
 
 
 @every_pair(
-    head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, kind=KINDS, mask=MASKS, block_size=BLOCK_SIZES
+    head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, kind=KINDS, mask=MASKS, block_size=[16, 1, 5, 64]
 )
 def test_chunks_cut_anywhere_give_the_bytes_of_one(
     head_dim: int,
@@ -108,7 +108,7 @@ def test_chunks_cut_anywhere_give_the_bytes_of_one(
         assert torch.equal(prefill(way, tokens, cache, chunks, mask), whole)
 
 
-@every_pair(head_dim=[16, 64, 80, 128], way=WAYS, kind=KINDS, mask=MASKS[:3])
+@every_pair(head_dim=[16, 64, 80, 128], way=WAYS, kind=KINDS, mask=MASKS)
 def test_block_sizes_give_the_same_bytes(
     head_dim: int, way: Way, kind: Kind, mask: tuple[int | None, float | None]
 ) -> None:
@@ -125,9 +125,7 @@ def test_block_sizes_give_the_same_bytes(
         assert torch.equal(other, expected), block_size
 
 
-@every_pair(
-    head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, kind=KINDS, mask=MASKS, block_size=[16, 5, 64]
-)
+@every_pair(head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, kind=KINDS, mask=MASKS, block_size=[16, 5])
 def test_chunks_behind_nested_prefixes_give_the_bytes_of_each_alone(
     head_dim: int,
     group: int,
@@ -206,9 +204,13 @@ def assert_same_state(state: PrefixState, expected: PrefixState, what: object) -
 
 
 @every_pair(
-    head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, kind=KINDS, softcap=[None, 2.0],
-    block_size=[16, 1, 32, 64],
-)  # fmt: skip
+    head_dim=HEAD_DIMS,
+    group=GROUPS,
+    way=WAYS,
+    kind=KINDS,
+    softcap=[None, 2.0],
+    block_size=[16, 1, 64],
+)
 def test_shared_prefixes_give_the_bytes_of_each_row_alone(
     head_dim: int, group: int, way: Way, kind: Kind, softcap: float | None, block_size: int
 ) -> None:
