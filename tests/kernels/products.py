@@ -18,11 +18,15 @@ THREADS = [1, 2]
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Let torch and the compiled kernels use `number` threads, as far as there are so many."""
+    """Let torch and the compiled kernels use `number` threads, as far as there are so many.
+
+    Engines that begin meanwhile find the number in the environment, as the command does.
+    """
     before, most = torch.get_num_threads(), int(config.NUMBA_NUM_THREADS)
     with pytest.MonkeyPatch.context() as patch:
         for module in (jit, group_attention):
             patch.setattr(module, "num_threads", lambda: min(number, most))
+        patch.setenv("OMP_NUM_THREADS", str(number))
         torch.set_num_threads(number)
         try:
             yield
