@@ -4,7 +4,7 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from pagedrun.paged.foresight import Foresight
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.kv_cache import KVLayout
+from tests.kernels.products import threads
 
 MAX_LEN = 640
 
@@ -94,16 +95,30 @@ def answers(rows: Path, folder: Path, tmp_path: Path, **engine: Any) -> tuple[st
     return "\n".join(lines), report
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+# How products are computed. float32 is multiplied alike in all sets.
+BEST, *OTHERS = KernelSet.supported()
+Arithmetic = tuple[str, KernelSet]
+ALL_ARITHMETIC = [("float32", BEST), *(("bfloat16", each) for each in (BEST, *OTHERS))]
+
+
+class Undisturbed(NamedTuple):
+    """What a run gives that nothing disturbs, and the settings that it had."""
+
+    engine: dict[str, Any]
+    text: str
+
+
+@pytest.fixture(scope="module", params=ALL_ARITHMETIC, ids="-".join)
 def undisturbed(
     request: pytest.FixtureRequest,
     rows: Path,
     folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[str, str]:
-    dtype = request.param
-    text, _ = answers(rows, folder, tmp_path_factory.mktemp("undisturbed"), dtype=dtype)
-    return dtype, text
+) -> Undisturbed:
+    dtype, kernel_set = request.param
+    engine = {"dtype": dtype, "kernel_set": kernel_set.value}
+    text, _ = answers(rows, folder, tmp_path_factory.mktemp("undisturbed"), **engine)
+    return Undisturbed(engine, text)
 
 
 SMALLEST_POOL = -(-MAX_LEN // 16)
@@ -132,20 +147,43 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("variation", VARIATIONS)
+# What tells most: one row against many, chunks, and both kinds of preemption.
+TELLING = (
+    "one-at-a-time",
+    "sixteen-at-a-time",
+    "odd-chunks",
+    "no-prefix-once",
+    "preempted-by-swap",
+    "preempted-by-recompute",
+)
+
+
+def cases() -> Iterator[Any]:
+    """Yield each arithmetic with each variation; with other sets than the best only what tells."""
+    for arithmetic in ALL_ARITHMETIC:
+        for variation in VARIATIONS:
+            is_short = arithmetic[1] is BEST or variation in TELLING
+            yield pytest.param(
+                arithmetic,
+                variation,
+                marks=() if is_short else pytest.mark.long,
+                id="-".join((*arithmetic, variation)),
+            )
+
+
+@pytest.mark.parametrize(("undisturbed", "variation"), [*cases()], indirect=["undisturbed"])
 def test_same_bytes(
     variation: str,
-    undisturbed: tuple[str, str],
+    undisturbed: Undisturbed,
     rows: Path,
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dtype, expected = undisturbed
     if variation.startswith("preempted"):  # let in whoever fits, so that somebody must give way
         monkeypatch.setattr(Foresight, "allows", lambda *_: True)
-    text, report = answers(rows, folder, tmp_path, dtype=dtype, **VARIATIONS[variation])
-    assert text == expected
+    text, report = answers(rows, folder, tmp_path, **undisturbed.engine, **VARIATIONS[variation])
+    assert text == undisturbed.text
     if variation.startswith("preempted"):
         assert sum(report["preemptions"].values()) > 0
     read, alone = (
@@ -155,7 +193,7 @@ def test_same_bytes(
 
 
 def test_a_pool_poisoned_with_nan_changes_nothing(
-    undisturbed: tuple[str, str],
+    undisturbed: Undisturbed,
     rows: Path,
     folder: Path,
     tmp_path: Path,
@@ -168,32 +206,93 @@ def test_a_pool_poisoned_with_nan_changes_nothing(
         return allocate(self, *given, **more).fill_(torch.nan)
 
     monkeypatch.setattr(KVLayout, "allocate", poisoned)
-    dtype, expected = undisturbed
-    text, _ = answers(rows, folder, tmp_path, dtype=dtype, num_blocks=200)
-    assert text == expected
+    text, _ = answers(rows, folder, tmp_path, **undisturbed.engine, num_blocks=200)
+    assert text == undisturbed.text
+
+
+@pytest.fixture(scope="module")
+def eighty_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Greedy and sampled rows, half of them behind two nested prefixes."""
+    rng = random.Random(8)
+
+    def tokens(count: int) -> list[int]:
+        return [rng.randrange(256) for _ in range(count)]
+
+    company, task = tokens(140), tokens(130)
+    prompts = [company + tokens(rng.randrange(1, 90)) for _ in range(20)]
+    prompts += [company + task + tokens(rng.randrange(1, 90)) for _ in range(20)]
+    prompts += [tokens(rng.randrange(1, 200)) for _ in range(40)]
+    rng.shuffle(prompts)
+    path = tmp_path_factory.mktemp("rows") / "eighty.jsonl"
+    with path.open("w") as file:
+        for index, prompt in enumerate(prompts):
+            row: dict[str, Any] = {"prompt_token_ids": prompt, "max_tokens": 8 + index % 9}
+            if index % 4 == 3:
+                row |= {"temperature": 0.8, "seed": index}
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+# (seats, tokens of a step, threads, other settings): libraries choose by numbers of rows.
+SCHEDULES: list[tuple[int, int, int, dict[str, Any]]] = [
+    (1, 2048, 2, {}),
+    (5, 64, 2, {}),
+    (16, 512, 1, {}),
+    (34, 129, 2, {}),
+    (48, 1000, 1, {"num_blocks": 70, "preemption_mode": "recompute"}),
+    (80, 2048, 2, {"num_blocks": 60, "preemption_mode": "swap"}),
+    (80, 333, 2, {"prefix_caching": False}),
+]
+# hidden size -> (intermediate size, query heads, kv heads, head size), as models have them.
+WIDTHS = {
+    896: (4864, 14, 2, 64),
+    1024: (3072, 16, 8, 128),
+    2048: (6144, 16, 8, 128),
+    4096: (12288, 32, 8, 128),
+}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_same_bytes_at_the_width_of_a_real_model(
-    dtype: str, make_model: MakeModel, rows: Path, tmp_path: Path
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("dtype", "kernel_set", "hidden_size"),
+    [
+        ("float32", BEST, 1024),
+        *(("bfloat16", each, width) for width in WIDTHS for each in (BEST, *OTHERS)),
+    ],
+)
+def test_same_bytes_at_the_widths_of_real_models(
+    dtype: str,
+    kernel_set: KernelSet,
+    hidden_size: int,
+    make_model: MakeModel,
+    eighty_rows: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Matrix libraries pick other kernels for a single row only where rows are long."""
+    """Where rows are long, libraries choose the order of a sum by the number of rows."""
+    intermediate_size, num_heads, num_kv_heads, head_dim = WIDTHS[hidden_size]
     folder = make_model(
         "qwen3",
         "wide",
         dtype="bfloat16",
-        num_hidden_layers=1,
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
+        num_hidden_layers=2,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_kv_heads,
+        head_dim=head_dim,
         max_position_embeddings=MAX_LEN,
-        initializer_range=0.05,
+        initializer_range=0.02,
     )
-    expected, _ = answers(rows, folder, tmp_path, dtype=dtype)
-    alone, _ = answers(rows, folder, tmp_path, dtype=dtype, max_num_seqs=1)
-    assert alone == expected
-    cut, _ = answers(rows, folder, tmp_path, dtype=dtype, max_num_seqs=3, max_num_batched_tokens=29)
-    assert cut == expected
+    engine = {"dtype": dtype, "kernel_set": kernel_set.value}
+    expected, _ = answers(eighty_rows, folder, tmp_path, **engine)
+    # Let in whoever fits, so that somebody must give way where the pool is small.
+    monkeypatch.setattr(Foresight, "allows", lambda *_: True)
+    for seats, num_tokens, num_threads, more in SCHEDULES:
+        limits = {"max_num_seqs": seats, "max_num_batched_tokens": num_tokens, **more}
+        with threads(num_threads):
+            text, report = answers(eighty_rows, folder, tmp_path, **engine, **limits)
+        assert text == expected, limits
+        if "num_blocks" in more:
+            assert sum(report["preemptions"].values()) > 0

@@ -5,6 +5,7 @@ threads. Which heights agree is tried with cancelling operands when weights are 
 enters, so the bytes follow no noise.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -19,7 +20,6 @@ from torch import Tensor
 from pagedrun.kernels.code_folder import private_folder
 from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
 from pagedrun.kernels.processor import processor_name
-from pagedrun.kernels.threads import cpu_quota
 
 Pack = Callable[[Tensor], Tensor]
 Multiply = Callable[[Tensor, Tensor], Tensor]  # (x, packed weight) -> y
@@ -64,19 +64,17 @@ class RowHeights:
     ) -> "RowHeights":
         """Return the heights for weights [out_features, in_features], by trying.
 
-        A height is kept if its rows, the first and the last, have the bits that one thread gives
-        them among 32 rows: so threads do not matter either.
+        A height is kept if all of its rows have the bits that one thread gives them among 32 rows:
+        so threads do not matter either.
         """
         operands = CancellingOperands.make(shape[0], shape[1], _PATTERN, dtype)
         packed, x = pack(operands.weight), operands.x.repeat(CUTS[-1] // _PATTERN, 1)
-        reference = _on_one_thread(lambda: multiply(x[:_REFERENCE], packed))
+        parts = operands.x.split(_REFERENCE)
+        reference = _on_one_thread(lambda: torch.cat([multiply(part, packed) for part in parts]))
 
         def agrees(height: int) -> bool:
-            y, both = multiply(x[:height], packed), min(height, _REFERENCE)
-            last = max(0, height // _PATTERN - 1) * _PATTERN  # where the pattern begins at last
-            return torch.equal(y[:both], reference[:both]) and torch.equal(
-                y[last : last + both], reference[:both]
-            )
+            y = multiply(x[:height], packed)
+            return all(torch.equal(part, reference[: len(part)]) for part in y.split(_PATTERN))
 
         is_large = operands.weight.numel() >= _LARGE
         cuts = tuple(cut for cut in (_LARGE_CUTS if is_large else CUTS) if agrees(cut))
@@ -89,7 +87,7 @@ class RowHeights:
 
         A height above the number of rows means padding. `min_rows`: the least where all agree.
         """
-        if self.all_agree:
+        if self.all_agree or num_rows == 0:
             yield num_rows, max(num_rows, min_rows)
             return
         while num_rows > 0:
@@ -118,9 +116,16 @@ def _kept(shape: torch.Size, dtype: torch.dtype) -> Path | None:
     conditions = [
         *(torch.__version__, torch.backends.cpu.get_cpu_capability(), processor_name()),
         *(os.environ.get("ONEDNN_MAX_CPU_ISA"), os.environ.get("DNNL_MAX_CPU_ISA")),
-        *(cpu_quota(), list(shape), str(dtype)),
+        *(torch.get_num_threads(), list(shape), str(dtype), _source_digest()),
     ]
     return folder / hashlib.sha256(json.dumps(conditions).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _source_digest() -> str:
+    """Return a digest of how heights are tried: what another version found does not count."""
+    sources = (Path(__file__).with_name(name) for name in ("row_heights.py", "cancelling.py"))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
 
 
 def _keep(path: Path, heights: dict[str, object]) -> None:
