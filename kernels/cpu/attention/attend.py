@@ -299,6 +299,7 @@ def _load_state(
         target = scratch[place * padded_dim : (place + 1) * padded_dim]
         for d in range(source.shape[0]):
             target[d] = source[d]
+        fill(target, source.shape[0])  # the memory is that of the task before
         if place == BLOCK_ROWS - 1 or row == num_rows - 1:
             start = (row - place) * padded_dim
             for d in range(0, padded_dim, _LANES):
