@@ -94,7 +94,7 @@ class Cache:
                 owners.setdefault(tuple(sequence[:end]), len(owners))
         num_heads, head_dim = tokens.keys.shape[1:]
         shape = (len(owners) + 2, num_heads, block_size, head_dim)
-        caches = [torch.full(shape, torch.nan, dtype=tokens.q.dtype) for _ in range(2)]
+        keys, values = (torch.full(shape, torch.nan, dtype=tokens.q.dtype) for _ in range(2))
         *scattered, unused, _ = torch.randperm(shape[0], generator=generator).tolist()
         width = -(-max(map(len, sequences)) // block_size)
         tables = torch.full((len(sequences), width), unused, dtype=torch.int32)
@@ -103,9 +103,11 @@ class Cache:
                 own = sequence[start : start + block_size]
                 block = scattered[owners[tuple(sequence[: start + block_size])]]
                 table[start // block_size] = block
-                for cache, written in zip(caches, (tokens.keys, tokens.values), strict=True):
+                for cache, written in zip(
+                    (keys, values), (tokens.keys, tokens.values), strict=True
+                ):
                     cache[block, :, : len(own)] = written[own].transpose(0, 1)
-        return cls(*caches, tables)
+        return cls(keys, values, tables)
 
 
 def _pairs(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

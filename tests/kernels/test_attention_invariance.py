@@ -230,11 +230,14 @@ def test_shared_prefixes_give_the_bytes_of_each_row_alone(
     num_partitions = [*[4] * 20, *[2] * 13, 3, 1]
     cache = Cache.of(tokens, sequences, block_size)
     q = tokens.q[: len(sequences)]
-    given: Any = (way, tokens, cache, q, num_partitions, block_size, softcap)
-    together = prefix(*given)
-    assert_same_state(prefix(*given, share=False), together, "alone")
+
+    def attend(share: bool = True) -> PrefixState:
+        return prefix(way, tokens, cache, q, num_partitions, block_size, softcap, share)
+
+    together = attend()
+    assert_same_state(attend(share=False), together, "alone")
     with threads(1):
-        assert_same_state(prefix(*given), together, "one thread")
+        assert_same_state(attend(), together, "one thread")
     other = Cache.of(tokens, sequences, 128, seed=1)
     assert_same_state(prefix(way, tokens, other, q, num_partitions, 128, softcap), together, 128)
 

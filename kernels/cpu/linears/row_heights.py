@@ -69,12 +69,14 @@ class RowHeights:
         """
         operands = CancellingOperands.make(shape[0], shape[1], _PATTERN, dtype)
         packed, x = pack(operands.weight), operands.x.repeat(CUTS[-1] // _PATTERN, 1)
-        parts = operands.x.split(_REFERENCE)
+        parts = torch.split(operands.x, _REFERENCE)
         reference = _on_one_thread(lambda: torch.cat([multiply(part, packed) for part in parts]))
 
         def agrees(height: int) -> bool:
             y = multiply(x[:height], packed)
-            return all(torch.equal(part, reference[: len(part)]) for part in y.split(_PATTERN))
+            return all(
+                torch.equal(part, reference[: len(part)]) for part in torch.split(y, _PATTERN)
+            )
 
         is_large = operands.weight.numel() >= _LARGE
         cuts = tuple(cut for cut in (_LARGE_CUTS if is_large else CUTS) if agrees(cut))
