@@ -1,9 +1,9 @@
 """Device: where a model runs, and with which kernels."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
@@ -83,7 +83,8 @@ class Device:
         if self.is_gpu:
             capability = torch.cuda.get_device_capability(self.torch_device)
             described["gpu"] = [torch.cuda.get_device_name(self.torch_device), *capability]
-            described["triton"] = version("triton")
+            with suppress(PackageNotFoundError):  # some builds of torch bring it under another name
+                described["triton"] = version("triton")
         return described
 
     def check(self, dtype: torch.dtype) -> None:

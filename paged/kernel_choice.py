@@ -1,6 +1,6 @@
 """Which kernel set a run on a CPU multiplies with."""
 
-from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.kernel_set import VARIABLE, KernelSet
 from pagedrun.paged.errors import UsageError
 
 
@@ -12,4 +12,5 @@ def choose_kernel_set(asked: str) -> KernelSet:
     try:
         return KernelSet.best() if asked == "auto" else KernelSet.named(asked)
     except ValueError as error:
-        raise UsageError(f"--kernel-set {asked}: {error}") from error
+        where = VARIABLE if asked == "auto" else f"--kernel-set {asked}"
+        raise UsageError(f"{where}: {error}") from error

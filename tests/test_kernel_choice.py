@@ -15,6 +15,7 @@ from pagedrun.paged.errors import UsageError
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
+from pagedrun.paged.kernel_choice import choose_kernel_set
 from pagedrun.paged.sampling import SamplingParams
 from tests.command_server import CommandServer
 
@@ -157,3 +158,9 @@ def test_a_variable_that_names_no_set_is_refused_with_a_sentence(
     assert status == 2
     assert "there is no kernel set 'fastest'" in told
     assert told.count("\n") == 1
+
+
+def test_a_variable_that_names_no_set_is_named_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGEDRUN_KERNEL_SET", "none-such")
+    with pytest.raises(UsageError, match=r"^PAGEDRUN_KERNEL_SET: .*'none-such'"):
+        choose_kernel_set("auto")
