@@ -86,8 +86,9 @@ def walk_tree(common: Int32s, weight: Int64s, block_size: int, group_size: int) 
     place = np.concatenate([np.arange(num_rows), _first_rows(parent, num_rows, num_nodes)])
     children = np.lexsort((place, -key, parent))[1:]  # the root, whose parent is -1, comes first
     starts = np.searchsorted(parent[children], np.arange(num_nodes + 1)).astype(np.int64)
+    children, deepest_first = children.astype(np.int64), np.argsort(-depth)
     return TreeWalk(
-        *_walk(parent, depth, children.astype(np.int64), starts, num_rows, block_size, group_size),
+        *_walk(parent, depth, deepest_first, children, starts, num_rows, block_size, group_size),
     )
 
 
@@ -242,6 +243,7 @@ def _first_rows(parent: Any, num_rows: Any, num_nodes: Any) -> Any:
 def _walk(
     parent: Any,
     depth: Any,
+    deepest_first: Any,
     children: Any,
     starts: Any,
     num_rows: Any,
@@ -255,8 +257,7 @@ def _walk(
         size[parent[row]] += 1
     node_parent = parent[num_rows : num_rows + num_nodes].copy()
     # A node's children were all closed before it, but it may have a smaller number than they.
-    by_depth = np.argsort(-depth)
-    for node in by_depth:
+    for node in deepest_first:
         if node_parent[node] >= 0:
             size[node_parent[node]] += size[node]
     order = np.empty(num_rows, dtype=np.int64)

@@ -107,9 +107,11 @@ def _decode(
         mass = np.zeros(group, np.float32)  # the sum of weights relative to it
         if num_partitions.shape[0] > 0:
             first = num_partitions[row] * PARTITION_TOKENS
-            total[:] = totals[row, heads]
-            peak[:] = peaks[row, heads]
-            mass[:] = masses[row, heads]
+            # Not `total[:] = totals[row, heads]`: its check of shapes takes seconds to compile.
+            for g in range(group):
+                peak[g], mass[g] = peaks[row, heads][g], masses[row, heads][g]
+                for d in range(total.shape[1]):
+                    total[g, d] = totals[row, heads][g, d]
         _attend(
             q[row, heads],
             key_cache,

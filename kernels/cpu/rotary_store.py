@@ -80,7 +80,10 @@ def _rotary_store(
             for head in range(num_kv_heads):
                 key = key_cache[block, head, offset]
                 _rotate(heads[token, num_heads + head], rotation, k_norm, eps, key)
-                value_cache[block, head, offset] = heads[token, num_heads + num_kv_heads + head]
+                value = heads[token, num_heads + num_kv_heads + head]
+                target = value_cache[block, head, offset]
+                for d in range(target.shape[0]):
+                    target[d] = value[d]
 
 
 @part()

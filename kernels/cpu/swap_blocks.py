@@ -29,4 +29,6 @@ def _copy(source: Any, destination: Any, src_ids: Any, dst_ids: Any) -> None:
     num_ids = src_ids.shape[0]
     for task in numba.prange(source.shape[0] * num_ids):
         plane, index = task // num_ids, task % num_ids
-        destination[plane, dst_ids[index]] = source[plane, src_ids[index]]
+        block, target = source[plane, src_ids[index]], destination[plane, dst_ids[index]]
+        for i in range(target.shape[0]):
+            target[i] = block[i]

@@ -19,7 +19,6 @@ _INFINITY_16 = np.uint16(0x7F80)
 @part()
 def gather(
     cache: Any,
-    scales: Any,
     table: Any,
     head: Any,
     start: Any,
@@ -30,16 +29,15 @@ def gather(
 ) -> None:
     """Copy positions start .. end - 1 of one head to a partition in `out`, zeros behind them.
 
-    cache: [num_blocks, num_kv_heads, block_size, head_dim]. scales: [num_blocks, num_kv_heads,
-    block_size] float32, without blocks for a cache that is not quantised. out: [partition *
-    stride], either the cache's own bits or float32. The block of position `next_start` is asked
-    for meanwhile, unless it is negative.
+    cache: a `Cache`. out: [partition * stride], either the cache's own bits or float32. The block
+    of position `next_start` is asked for meanwhile, unless it is negative.
     """
-    block_size, head_dim = cache.shape[2], cache.shape[3]
+    blocks, _, scales = cache
+    block_size, head_dim = blocks.shape[2], blocks.shape[3]
     for position in range(start, end):
         block, offset = table[position // block_size], position % block_size
         place = (position - start) * stride
-        source, target = cache[block, head, offset], out[place : place + stride]
+        source, target = blocks[block, head, offset], out[place : place + stride]
         for d in range(head_dim):
             target[d] = as_operand(source[d], out)
         if scales.shape[0] > 0:
@@ -49,7 +47,8 @@ def gather(
         fill(target, head_dim)
         if next_start >= 0:
             following = next_start + position - start
-            prefetch_row(cache, table[following // block_size], head, following % block_size)
+            next_block = table[following // block_size]
+            prefetch_row(blocks, next_block, head, following % block_size)
     fill(out, (end - start) * stride)
 
 

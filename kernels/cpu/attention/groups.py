@@ -106,8 +106,9 @@ def _by_level(groups: Any, num_groups: Any) -> Any:
 def cut_tiles(groups: Any, num_tokens: Any) -> Any:
     """Cut groups, which stand level by level, into tiles of at most `num_tokens` tokens.
 
-    Returns tiles [num_tiles, 3] int64, their groups and where their tokens begin and end in `rows`,
-    and level_starts [num_levels + 1] int64, where each level's tiles begin.
+    Returns tiles [num_tiles, 3] int64, their groups and where their tokens begin and end in `rows`;
+    level_starts [num_levels + 1] int64, where each level's tiles begin; and the most tokens that a
+    tile has.
     """
     num_tiles = 0
     for group in range(groups.shape[0]):
@@ -117,15 +118,16 @@ def cut_tiles(groups: Any, num_tokens: Any) -> Any:
     level_starts = np.zeros(num_levels + 1, np.int64)
     for level in range(num_levels + 1):
         level_starts[level] = num_tiles
-    tile = 0
+    tile, most_tokens = 0, 0
     for group in range(groups.shape[0]):
         level = groups[group, LEVEL]
         level_starts[level] = min(level_starts[level], tile)
         for start in range(groups[group, BEGIN], groups[group, END], num_tokens):
             tiles[tile, 0], tiles[tile, 1] = group, start
             tiles[tile, 2] = min(groups[group, END], start + num_tokens)
+            most_tokens = max(most_tokens, tiles[tile, 2] - start)
             tile += 1
-    return tiles, level_starts
+    return tiles, level_starts, most_tokens
 
 
 @kernel

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pagedrun.kernels.cpu.attention.operands import BLOCK_ROWS
 from pagedrun.kernels.cpu.exp2 import HIGH, LOG2_E
 from pagedrun.kernels.cpu.jit import EXACT, part
 from pagedrun.kernels.cpu.simd.lanes import (
@@ -23,7 +24,6 @@ from pagedrun.kernels.cpu.simd.lanes import (
     where_less,
 )
 
-BLOCK_ROWS = 32
 _NOTHING = np.float32(-np.inf)
 _ANYTHING = np.float32(-3.0e38)  # every score is above it
 _ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)

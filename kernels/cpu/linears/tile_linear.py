@@ -23,8 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32
+from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, part, spread
+from pagedrun.kernels.cpu.linears.block_epilogue import write_block
 from pagedrun.kernels.cpu.simd.amx import (
     configure,
     dot_00,
@@ -50,9 +51,7 @@ from pagedrun.kernels.cpu.simd.amx import (
     zero_10,
     zero_11,
 )
-from pagedrun.kernels.cpu.simd.lanes import load
 from pagedrun.kernels.cpu.simd.prefetch import prefetch_lines
-from pagedrun.kernels.cpu.simd.words import store_halves
 
 PANEL = 32  # rows or columns of a step
 STEP = 32  # terms of a sum that a step adds
@@ -196,7 +195,7 @@ def _multiply_one_panel(
                 r += _ROWS_STEP
         store_00(sums, 0, 128)
         store_01(sums, 16, 128)
-        _write(sums, 0, bias, 0, column * PANEL, out)
+        write_block(sums, 0, PANEL, bias, 0, column * PANEL, out)
 
 
 @part()
@@ -249,25 +248,4 @@ def _multiply_panels(
     for i in range(num_panels):
         for column in range(first, last):
             place = ((column - first) * num_panels + i) * _SUMS
-            _write(sums, place, bias, (panel + i) * PANEL, column * PANEL, out)
-
-
-@part()
-def _write(sums: Any, place: Any, bias: Any, row: Any, column: Any, out: Any) -> None:
-    """Round one block of sums to `out` from (row, column) on, as far as that goes."""
-    num_rows, num_columns = out.shape
-    whole = column + PANEL <= num_columns
-    for i in range(min(PANEL, num_rows - row)):
-        start = place + i * PANEL
-        if whole:
-            low, high = load(sums, start), load(sums, start + 16)
-            if bias.shape[0] > 0:
-                low, high = low + load(bias, column), high + load(bias, column + 16)
-            store_halves(out, (row + i) * num_columns + column, low)
-            store_halves(out, (row + i) * num_columns + column + 16, high)
-        else:
-            for j in range(num_columns - column):
-                value = sums[start + j]
-                if bias.shape[0] > 0:
-                    value += bias[column + j]
-                out[row + i, column + j] = from_float32(value, out)
+            write_block(sums, place, PANEL, bias, (panel + i) * PANEL, column * PANEL, out)
