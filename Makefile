@@ -11,6 +11,11 @@ DEV := $(VENV)/.dev
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
+# The tests run in several processes, and each would compile the kernels that most tests need. So
+# these are compiled first, a number format in a process of its own.
+COMPILED := $(VENV)/.compiled-bfloat16 $(VENV)/.compiled-float32
+KERNELS := $(shell find kernels -name '*.py')
+
 .PHONY: demo test check unit test-installed test-long test-gpu format clean help
 
 help: ## list the targets
@@ -19,7 +24,9 @@ help: ## list the targets
 demo: $(RUNTIME) ## answer the bundled prompts with the bundled model and show the memory report
 	$(BIN)/pagedrun generate recipes/demo/prompts.jsonl --output demo.out.jsonl --overwrite
 
-test: check unit ## everything: lint, types, import layers, all tests
+test: $(DEV) ## everything: lint, types, import layers, all tests
+	$(MAKE) --no-print-directory --jobs 3 check $(COMPILED)
+	$(MAKE) --no-print-directory unit
 
 check: $(DEV) ## lint, format, types, import layers
 	$(BIN)/ruff check .
@@ -27,7 +34,7 @@ check: $(DEV) ## lint, format, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(DEV) ## the tests
+unit: $(DEV) $(COMPILED) ## the tests
 	$(PYTEST)
 
 # A forgotten package works while editable and is missing from the wheel: run what users run on
@@ -53,6 +60,11 @@ format: $(DEV) ## let ruff fix and format
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f demo.out.jsonl*
+
+$(VENV)/.compiled-%: $(KERNELS) | $(DEV)
+	$(BIN)/pagedrun generate recipes/demo/prompts.jsonl --limit 40 --dtype $* --quiet \
+		--temperature 1 --top-k 5 --top-p 0.9 --output $(VENV)/compiled-$*.jsonl --overwrite
+	touch $@
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

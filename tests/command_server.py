@@ -149,7 +149,9 @@ def serve() -> None:
 def become(args: list[str], cwd: str, stdout: str, stderr: str, before: str) -> None:
     """Be the command, from here on."""
     os.setpgid(0, 0)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    # The tests may run under nohup, or in the background of a shell.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(cwd)
     for number, name, flags in (
         (0, os.devnull, os.O_RDONLY),

@@ -13,8 +13,11 @@ import pytest
 Case = tuple[int, ...]  # for each parameter, which of its values
 
 
-def every_pair(**values: Sequence[Any]) -> pytest.MarkDecorator:
-    """Parametrize by the product of `values`; what the pairs do not need is marked `long`."""
+def every_pair(*fixtures: str, **values: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrize by the product of `values`; what the pairs do not need is marked `long`.
+
+    fixtures: the names that are not arguments of the test but parameters of its fixtures.
+    """
     cases = list(product(*(range(len(each)) for each in values.values())))
     needed = set(covering(cases))
     return pytest.mark.parametrize(
@@ -26,6 +29,7 @@ def every_pair(**values: Sequence[Any]) -> pytest.MarkDecorator:
             )
             for case in cases
         ],
+        indirect=list(fixtures),
     )
 
 

@@ -11,6 +11,7 @@ import transformers
 from pagedrun.paged.foresight import Foresight
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.sampling import SamplingParams
+from tests.every_pair import every_pair
 
 NUM_GENERATED = 40
 VOCAB = 256  # ids of plain bytes; the models' special ids stay out of the prompts
@@ -73,7 +74,7 @@ class Oracle:
     tokens: list[list[int]]
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module")
 def oracle(request: pytest.FixtureRequest, make_model: MakeModel) -> Oracle:
     family, overrides = MODELS[request.param]
     folder = make_model(family, request.param, max_position_embeddings=1024, **overrides)
@@ -112,9 +113,13 @@ def _check(oracle: Oracle, **engine: Any) -> dict[str, Any]:
     return llm.report
 
 
-@pytest.mark.parametrize("chunk", [2048, 37])
-@pytest.mark.parametrize("prefix_caching", [True, False], ids=["cached", "uncached"])
-@pytest.mark.parametrize("block_size", [16, 64, 256])
+@every_pair(
+    "oracle",
+    oracle=[*MODELS],
+    block_size=[16, 64, 256],
+    prefix_caching=[True, False],
+    chunk=[2048, 37],
+)
 def test_tokens_equal_transformers(
     oracle: Oracle, block_size: int, prefix_caching: bool, chunk: int
 ) -> None:
@@ -128,8 +133,7 @@ def test_tokens_equal_transformers(
     assert (report["prefix"]["hit_tokens"] > 0) == prefix_caching
 
 
-@pytest.mark.parametrize("mode", ["swap", "recompute"])
-@pytest.mark.parametrize("block_size", [16, 64, 256])
+@every_pair("oracle", oracle=[*MODELS], block_size=[16, 64, 256], mode=["swap", "recompute"])
 def test_tokens_equal_transformers_when_preempted(
     oracle: Oracle, block_size: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,5 +152,6 @@ def test_tokens_equal_transformers_when_preempted(
         assert report["preemptions"][mode] > 0
 
 
+@pytest.mark.parametrize("oracle", MODELS, indirect=True)
 def test_a_single_sequence_at_a_time_gives_the_same_tokens(oracle: Oracle) -> None:
     _check(oracle, max_num_seqs=1, max_num_batched_tokens=64)
