@@ -10,7 +10,7 @@ at each call, [rows / 32, k / 32, 2, 16, 32]. A step loads four tiles and multip
 
 What bounds it, measured on an Emerald Rapids whose two processors share one tile unit (2.5 TFLOP/s
 with operands in L1). Up to 32 rows: reading the weights; asking for them four steps ahead halved
-the time (6144 x 1024: 1.55 to 0.90 ms). Above: loading tiles. `CHUNK_STEPS` steps of the weights
+the time (6144 x 1024: 1.55 to 0.90 ms). Above 96: loading tiles. `CHUNK_STEPS` steps of the weights
 stay in L1 while the rows pass from L2; asking for a row's next tile one step ahead, and for the
 next columns' weights while the first panels pass, gave 1.2 to 1.5 times.
 """
@@ -59,6 +59,7 @@ CHUNK_STEPS = 16
 PANELS_AT_ONCE = 16  # of rows: their part of a chunk stays in L2
 COLUMN_PANELS = 4  # of a task
 STEPS_AHEAD = 4
+FEW_PANELS = 3  # of rows; 1.0 to 1.2 times as fast as by chunks, with 4 panels 0.9 times
 _WEIGHTS_STEP = PANEL * STEP // 2  # words
 _ROWS_STEP = PANEL * STEP  # bfloat16
 _SUMS = PANEL * PANEL
@@ -146,8 +147,8 @@ def _multiply(rows: Any, weights: Any, bias: Any, shapes: Any, out: Any) -> None
         configure(shapes)
         first = task * COLUMN_PANELS
         last = min(num_panels, first + COLUMN_PANELS)
-        if rows.shape[0] == 1:
-            _multiply_one_panel(rows, weights, bias, first, last, out)
+        if rows.shape[0] <= FEW_PANELS:
+            _multiply_few_panels(rows, weights, bias, first, last, out)
         else:
             for panel in range(0, rows.shape[0], PANELS_AT_ONCE):
                 end = min(rows.shape[0], panel + PANELS_AT_ONCE)
@@ -156,46 +157,60 @@ def _multiply(rows: Any, weights: Any, bias: Any, shapes: Any, out: Any) -> None
 
 
 @part()
-def _multiply_one_panel(
+def _multiply_few_panels(
     rows: Any, weights: Any, bias: Any, first: Any, last: Any, out: Any
 ) -> None:
-    """Multiply up to 32 rows with columns of panels first .. last - 1, as the weights arrive."""
-    num_steps = weights.shape[1]
+    """Multiply all rows with columns of panels first .. last - 1, as the weights arrive.
+
+    The first panel of rows waits for a column's weights, the others find them in L2. Meanwhile
+    every panel asks for its share of what comes next, so that memory is never idle.
+    """
+    num_steps, num_panels = weights.shape[1], rows.shape[0]
     sums = np.empty(_SUMS, np.float32)
+    shares = min(num_panels, 2)
+    ahead = (num_steps - num_steps // shares + STEPS_AHEAD) * _WEIGHTS_STEP
     for column in range(first, last):
-        w, r = column * num_steps * _WEIGHTS_STEP, 0
-        zero_00()
-        zero_01()
-        if out.shape[0] > 16:
-            zero_10()
-            zero_11()
-            for _ in range(num_steps):
-                load_b0(weights, w, 64)
-                load_a0(rows, r, 64)
-                load_b1(weights, w + 256, 64)
-                load_a1(rows, r + 512, 64)
-                _prefetch_step(weights, w + STEPS_AHEAD * _WEIGHTS_STEP)
-                dot_00()
-                dot_01()
-                dot_10()
-                dot_11()
-                w += _WEIGHTS_STEP
-                r += _ROWS_STEP
-            store_10(sums, 512, 128)
-            store_11(sums, 528, 128)
-        else:
-            for _ in range(num_steps):
-                load_b0(weights, w, 64)
-                load_a0(rows, r, 64)
-                load_b1(weights, w + 256, 64)
-                _prefetch_step(weights, w + STEPS_AHEAD * _WEIGHTS_STEP)
-                dot_00()
-                dot_01()
-                w += _WEIGHTS_STEP
-                r += _ROWS_STEP
-        store_00(sums, 0, 128)
-        store_01(sums, 16, 128)
-        write_block(sums, 0, PANEL, bias, 0, column * PANEL, out)
+        for panel in range(num_panels):
+            w, r = column * num_steps * _WEIGHTS_STEP, panel * num_steps * _ROWS_STEP
+            asked = w + panel * num_steps * (_WEIGHTS_STEP // shares) + ahead
+            zero_00()
+            zero_01()
+            if out.shape[0] - panel * PANEL > 16:
+                zero_10()
+                zero_11()
+                for _ in range(num_steps):
+                    load_b0(weights, w, 64)
+                    load_a0(rows, r, 64)
+                    load_b1(weights, w + 256, 64)
+                    load_a1(rows, r + 512, 64)
+                    if shares == 1:
+                        _prefetch_step(weights, asked)
+                    else:
+                        _prefetch_tile_to_l2(weights, asked)
+                    dot_00()
+                    dot_01()
+                    dot_10()
+                    dot_11()
+                    w += _WEIGHTS_STEP
+                    r += _ROWS_STEP
+                    asked += _WEIGHTS_STEP // shares
+                store_10(sums, 512, 128)
+                store_11(sums, 528, 128)
+            else:
+                for _ in range(num_steps):
+                    load_b0(weights, w, 64)
+                    load_a0(rows, r, 64)
+                    load_b1(weights, w + 256, 64)
+                    if shares == 1:
+                        _prefetch_step(weights, asked)
+                    dot_00()
+                    dot_01()
+                    w += _WEIGHTS_STEP
+                    r += _ROWS_STEP
+                    asked += _WEIGHTS_STEP // shares
+            store_00(sums, 0, 128)
+            store_01(sums, 16, 128)
+            write_block(sums, 0, PANEL, bias, panel * PANEL, column * PANEL, out)
 
 
 @part()
@@ -229,11 +244,8 @@ def _multiply_panels(
                     load_a1(rows, r + 512, 64)
                     dot_00()
                     # The same chunk of the next columns, spread over the first panels of rows.
-                    if num_panels >= 4:
-                        if i < 4:
-                            _prefetch_half_to_l2(weights, w + num_steps * _WEIGHTS_STEP + i * 128)
-                    elif i < 2:
-                        _prefetch_tile_to_l2(weights, w + num_steps * _WEIGHTS_STEP + i * 256)
+                    if i < 4:
+                        _prefetch_half_to_l2(weights, w + num_steps * _WEIGHTS_STEP + i * 128)
                     _prefetch_tile(rows, r + _ROWS_STEP)
                     dot_01()
                     dot_10()
