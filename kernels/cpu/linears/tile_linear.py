@@ -10,9 +10,9 @@ at each call, [rows / 32, k / 32, 2, 16, 32]. A step loads four tiles and multip
 
 What bounds it, measured on an Emerald Rapids whose two processors share one tile unit (2.5 TFLOP/s
 with operands in L1). Up to 32 rows: reading the weights; asking for them four steps ahead halved
-the time (6144 x 1024: 1.55 to 0.90 ms). Above 96: loading tiles. `CHUNK_STEPS` steps of the weights
-stay in L1 while the rows pass from L2; asking for a row's next tile one step ahead, and for the
-next columns' weights while the first panels pass, gave 1.2 to 1.5 times.
+the time (6144 x 1024: 1.55 to 0.90 ms). Above some 96: loading tiles. `CHUNK_STEPS` steps of the
+weights stay in L1 while the rows pass from L2; asking for a row's next tile one step ahead, and for
+the next columns' weights while the first panels pass, gave 1.2 to 1.5 times.
 """
 
 from typing import Any
@@ -59,7 +59,7 @@ CHUNK_STEPS = 16
 PANELS_AT_ONCE = 16  # of rows: their part of a chunk stays in L2
 COLUMN_PANELS = 4  # of a task
 STEPS_AHEAD = 4
-FEW_PANELS = 3  # of rows; 1.0 to 1.2 times as fast as by chunks, with 4 panels 0.9 times
+FEW_PANELS, FEW_STEPS = 3, 384  # of rows, with which they stay in L2; 1.0 to 1.2 times as fast
 _WEIGHTS_STEP = PANEL * STEP // 2  # words
 _ROWS_STEP = PANEL * STEP  # bfloat16
 _SUMS = PANEL * PANEL
@@ -142,12 +142,14 @@ def _pack_rows(x: Any, packed: Any) -> None:
 
 @kernel
 def _multiply(rows: Any, weights: Any, bias: Any, shapes: Any, out: Any) -> None:
-    num_panels = weights.shape[0]
+    num_panels, num_steps = weights.shape[:2]
+    few = rows.shape[0] <= FEW_PANELS and rows.shape[0] * num_steps <= FEW_STEPS
+    few = few or rows.shape[0] == 1
     for task in numba.prange((num_panels + COLUMN_PANELS - 1) // COLUMN_PANELS):
         configure(shapes)
         first = task * COLUMN_PANELS
         last = min(num_panels, first + COLUMN_PANELS)
-        if rows.shape[0] <= FEW_PANELS:
+        if few:
             _multiply_few_panels(rows, weights, bias, first, last, out)
         else:
             for panel in range(0, rows.shape[0], PANELS_AT_ONCE):
