@@ -34,6 +34,7 @@ from pagedrun.kernels.cpu.attention.tile import (
 )
 from pagedrun.kernels.cpu.exp2 import LOG2_E
 from pagedrun.kernels.cpu.jit import part
+from pagedrun.kernels.cpu.simd.aligned import aligned_zeros
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
 DIM_STEP = 32  # head sizes are padded to a multiple of it
@@ -80,9 +81,10 @@ def attend_tiles(
     group_size = q.shape[1] // num_kv_heads
     tile = tile_memory(num_blocks, dim)
     peaks, sums, totals, row_lows, row_highs, block_bounds, _ = tile
-    scores = np.zeros(PARTITION_TOKENS * BLOCK_ROWS, np.float32)
+    scores = aligned_zeros(PARTITION_TOKENS * BLOCK_ROWS, np.float32)
     places = np.zeros(PARTITION_TOKENS // _LANES, np.int64)
-    near, far = np.zeros(BLOCK_ROWS, np.float32), np.zeros(BLOCK_ROWS, np.float32)
+    near = aligned_zeros(BLOCK_ROWS, np.float32)
+    far = aligned_zeros(BLOCK_ROWS, np.float32)
     for task in range(first_task, end, step):
         cut, head = tiles[task // num_kv_heads], task % num_kv_heads
         group, rows = groups[cut[0]], all_rows[cut[1] : cut[2]]

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pagedrun.kernels.cpu.jit import part
+from pagedrun.kernels.cpu.simd.aligned import aligned_zeros
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
 BLOCK_ROWS = 32  # a row is one query head of one token
@@ -76,24 +77,24 @@ class Operands(NamedTuple):
 def bfloat16_operands(num_blocks: Any, dim: Any) -> Any:
     """Return memory for operands that are pairs of bfloat16, two to a word."""
     return Operands(
-        np.zeros(PARTITION_TOKENS * dim, np.uint16),
-        np.zeros(PARTITION_TOKENS * dim, np.uint16),
-        np.zeros(PARTITION_TOKENS * dim, np.uint16),
-        np.zeros(num_blocks * dim // 2 * BLOCK_ROWS, np.uint32),
-        np.zeros(BLOCK_ROWS * dim, np.uint16),
-        np.zeros(PARTITION_TOKENS // 2 * BLOCK_ROWS, np.uint32),
+        aligned_zeros(PARTITION_TOKENS * dim, np.uint16),
+        aligned_zeros(PARTITION_TOKENS * dim, np.uint16),
+        aligned_zeros(PARTITION_TOKENS * dim, np.uint16),
+        aligned_zeros(num_blocks * dim // 2 * BLOCK_ROWS, np.uint32),
+        aligned_zeros(BLOCK_ROWS * dim, np.uint16),
+        aligned_zeros(PARTITION_TOKENS // 2 * BLOCK_ROWS, np.uint32),
     )
 
 
 @part()
 def float32_operands(num_blocks: Any, dim: Any) -> Any:
     """Return memory for float32 operands; values are taken as they are."""
-    values = np.zeros(PARTITION_TOKENS * dim, np.float32)
+    values = aligned_zeros(PARTITION_TOKENS * dim, np.float32)
     return Operands(
-        np.zeros(PARTITION_TOKENS * dim, np.float32),
+        aligned_zeros(PARTITION_TOKENS * dim, np.float32),
         values,
         values,
-        np.zeros(num_blocks * dim * BLOCK_ROWS, np.float32),
-        np.zeros(BLOCK_ROWS * dim, np.float32),
-        np.zeros(PARTITION_TOKENS * BLOCK_ROWS, np.float32),
+        aligned_zeros(num_blocks * dim * BLOCK_ROWS, np.float32),
+        aligned_zeros(BLOCK_ROWS * dim, np.float32),
+        aligned_zeros(PARTITION_TOKENS * BLOCK_ROWS, np.float32),
     )

@@ -13,6 +13,7 @@ from pagedrun.kernels.cpu.attention.operands import BLOCK_ROWS
 from pagedrun.kernels.cpu.attention.softmax import divide
 from pagedrun.kernels.cpu.bfloat16 import from_float32
 from pagedrun.kernels.cpu.jit import part
+from pagedrun.kernels.cpu.simd.aligned import aligned_zeros
 from pagedrun.kernels.cpu.simd.words import transpose_words
 
 SOME_LOW, SOME_HIGH, ALL_LOW, ALL_HIGH = range(4)
@@ -42,13 +43,13 @@ def tile_memory(num_blocks: Any, dim: Any) -> Any:
     """Return memory for tiles of up to `num_blocks` blocks."""
     num_rows = num_blocks * BLOCK_ROWS
     return Tile(
-        np.zeros(num_rows, np.float32),
-        np.zeros(num_rows, np.float32),
-        np.zeros(num_rows * dim, np.float32),
+        aligned_zeros(num_rows, np.float32),
+        aligned_zeros(num_rows, np.float32),
+        aligned_zeros(num_rows * dim, np.float32),
         np.zeros(num_rows, np.int32),
         np.zeros(num_rows, np.int32),
         np.zeros((num_blocks, 4), np.int64),
-        np.zeros(BLOCK_ROWS * dim, np.float32),
+        aligned_zeros(BLOCK_ROWS * dim, np.float32),
     )
 
 

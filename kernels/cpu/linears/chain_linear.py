@@ -14,6 +14,7 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
 from pagedrun.kernels.cpu.jit import kernel, spread
 from pagedrun.kernels.cpu.linears.block_epilogue import write_block
+from pagedrun.kernels.cpu.simd.aligned import aligned_empty, aligned_floats
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 
 PANEL = 32
@@ -30,7 +31,7 @@ class ChainLinear:
         self.out_features, in_features = weight.shape
         source = as_array(weight.contiguous())
         num_panels = -(-self.out_features // PANEL)
-        self._weights = np.zeros((num_panels, in_features, PANEL), source.dtype)
+        self._weights = aligned_empty((num_panels, in_features, PANEL), source.dtype)
         _pack_weights(source, self._weights)
         self._bias = np.zeros(0 if bias is None else num_panels * PANEL, np.float32)
         if bias is not None:
@@ -47,7 +48,9 @@ class ChainLinear:
 
 @kernel
 def _pack_weights(weight: Any, packed: Any) -> None:
+    """Copy weights [columns, k] to panels of columns; zeros stand beyond the last column."""
     for panel in numba.prange(packed.shape[0]):
+        packed[panel] = 0
         for column in range(min(PANEL, weight.shape[0] - panel * PANEL)):
             source = weight[panel * PANEL + column]
             for k in range(source.shape[0]):
@@ -63,7 +66,7 @@ def _multiply(x: Any, rows: Any, weights: Any, bias: Any, out: Any) -> None:
         for k in range(num_k):
             target[k] = to_float32(source[k])
     for panel in numba.prange(num_panels):
-        sums = np.empty(ROWS * PANEL, np.float32)
+        sums = aligned_floats(ROWS * PANEL)
         for row in range(0, rows.shape[0], ROWS):
             sums[:] = np.float32(0.0)
             start = panel * num_k * PANEL

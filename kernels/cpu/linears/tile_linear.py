@@ -26,6 +26,7 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, part, spread
 from pagedrun.kernels.cpu.linears.block_epilogue import write_block
+from pagedrun.kernels.cpu.simd.aligned import aligned_empty, aligned_floats
 from pagedrun.kernels.cpu.simd.amx import (
     configure,
     dot_00,
@@ -81,7 +82,7 @@ class TileLinear:
         self.out_features, in_features = weight.shape
         num_steps = -(-in_features // STEP)
         num_panels = -(-self.out_features // PANEL)
-        self._weights = np.empty((num_panels, num_steps, 2, 16, 16), np.uint32)
+        self._weights = aligned_empty((num_panels, num_steps, 2, 16, 16), np.uint32)
         _pack_weights(as_array(weight.contiguous()), self._weights)
         self._bias = np.zeros(0 if bias is None else num_panels * PANEL, np.float32)
         if bias is not None:
@@ -100,7 +101,7 @@ class TileLinear:
 
 
 def _packed_rows(x: NDArray[np.uint16], num_steps: int) -> NDArray[np.uint16]:
-    packed = np.empty((-(-len(x) // PANEL), num_steps, 2, 16, STEP), np.uint16)
+    packed = aligned_empty((-(-len(x) // PANEL), num_steps, 2, 16, STEP), np.uint16)
     _pack_rows(x, packed)
     return packed
 
@@ -168,7 +169,7 @@ def _multiply_few_panels(
     every panel asks for its share of what comes next, so that memory is never idle.
     """
     num_steps, num_panels = weights.shape[1], rows.shape[0]
-    sums = np.empty(_SUMS, np.float32)
+    sums = aligned_floats(_SUMS)
     shares = min(num_panels, 2)
     ahead = (num_steps - num_steps // shares + STEPS_AHEAD) * _WEIGHTS_STEP
     for column in range(first, last):
@@ -221,7 +222,7 @@ def _multiply_panels(
 ) -> None:
     """Multiply panels `panel` .. end - 1 of rows with panels first .. last - 1 of columns."""
     num_steps, num_panels = weights.shape[1], end - panel
-    sums = np.empty((last - first) * num_panels * _SUMS, np.float32)
+    sums = aligned_floats((last - first) * num_panels * _SUMS)
     for start in range(0, num_steps, CHUNK_STEPS):
         stop = min(num_steps, start + CHUNK_STEPS)
         for column in range(first, last):
