@@ -10,7 +10,7 @@ turns, weights streaming from memory. Prints Markdown.
 import argparse
 from time import perf_counter
 
-from pagedrun.kernels.threads import configure, prepare_environment
+from pagedrun.kernels.environment.threads import configure, prepare_environment
 
 prepare_environment()  # before torch is imported
 

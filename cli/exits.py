@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import typer
 
-from pagedrun.cli.lossy_stream import LossyStream
-from pagedrun.cli.safe_text import safe
-from pagedrun.paged.errors import EngineError, PagedrunError, RowError, UsageError
-from pagedrun.paged.job.output_file import OutputError
-from pagedrun.paged.job.signals import JobInterrupted, SignalGuard, exit_status
+from pagedrun.cli.terminal.lossy_stream import LossyStream
+from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard, exit_status
+from pagedrun.paged.job.output.output_file import OutputError
+from pagedrun.paged.values.errors import EngineError, PagedrunError, RowError, UsageError
 
 OK = 0
 ENGINE_FAILED = 1

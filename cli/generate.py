@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pagedrun.cli import exits, options
-from pagedrun.cli.lossy_stream import discard
-from pagedrun.paged.job.output_file import OutputError
-from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
+from pagedrun.cli import exits
+from pagedrun.cli.options import options
+from pagedrun.cli.terminal.lossy_stream import discard
+from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
+from pagedrun.paged.job.output.output_file import OutputError
 
 if TYPE_CHECKING:
-    from pagedrun.cli.settings import Settings
+    from pagedrun.cli.options.settings import Settings
 
 HELP = """Answer every row of INPUT: one output row each, and a memory report at the end.
 
@@ -97,7 +98,8 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
     quiet: options.Quiet = None,
 ) -> None:
     """Answer every row of INPUT, and report where the memory went."""
-    from pagedrun.cli.settings import Settings  # here, because `--help` must not wait for it
+    # Here, because `--help` must not wait for it.
+    from pagedrun.cli.options.settings import Settings
 
     guard = context.obj
     with exits.boundary(guard):
@@ -109,14 +111,14 @@ def generate(  # one parameter for each flag: this is where Typer reads them fro
 
 def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     # Imported here, because `--help` must not wait for them.
-    from pagedrun.kernels.threads import prepare_environment
+    from pagedrun.kernels.environment.threads import prepare_environment
 
     prepare_environment()  # before numba, by the next lines, and torch are imported
-    from pagedrun.cli.console import note, stderr_console
-    from pagedrun.cli.job_flags import job_config, warn_of_model
+    from pagedrun.cli.options.job_flags import job_config, warn_of_model
     from pagedrun.cli.page.job_page import check_job_page, write_job_page
-    from pagedrun.cli.progress import show_progress
-    from pagedrun.cli.report import draw_report, summary
+    from pagedrun.cli.progress.progress import show_progress
+    from pagedrun.cli.report.report import draw_report, summary
+    from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.paged.job.job import run_job
 
     console = stderr_console()

@@ -9,13 +9,13 @@ from pagedrun._version import __version__
 from pagedrun.cli import exits
 from pagedrun.cli.bench.app import app as bench_app
 from pagedrun.cli.generate import HELP, generate
-from pagedrun.cli.inspect_cache import HELP as INSPECT_CACHE_HELP
-from pagedrun.cli.inspect_cache import inspect_cache
+from pagedrun.cli.inspect.inspect_cache import HELP as INSPECT_CACHE_HELP
+from pagedrun.cli.inspect.inspect_cache import inspect_cache
 from pagedrun.cli.plan import HELP as PLAN_HELP
 from pagedrun.cli.plan import plan
 from pagedrun.cli.recipes import app as recipes_app
-from pagedrun.cli.safe_text import safe
-from pagedrun.paged.job.signals import SignalGuard
+from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.paged.job.control.signals import SignalGuard
 
 # Flags of other programs that need an answer, not only a refusal.
 _OTHERS_FLAGS = {

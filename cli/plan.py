@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pagedrun.cli import exits, options
+from pagedrun.cli import exits
+from pagedrun.cli.options import options
 
 if TYPE_CHECKING:
-    from pagedrun.cli.settings import Settings
+    from pagedrun.cli.options.settings import Settings
 
 HELP = """Say what a run of INPUT would compute, hold and share; the model's weights are not loaded.
 
@@ -82,7 +83,8 @@ def plan(  # one parameter for each flag: this is where Typer reads them from
     quiet: options.Quiet = None,
 ) -> None:
     """Say what a run of INPUT would compute, hold and share."""
-    from pagedrun.cli.settings import Settings  # here, because `--help` must not wait for it
+    # Here, because `--help` must not wait for it.
+    from pagedrun.cli.options.settings import Settings
 
     with exits.boundary():
         given = {key: value for key, value in context.params.items() if value not in (None, [], ())}
@@ -93,11 +95,11 @@ def plan(  # one parameter for each flag: this is where Typer reads them from
 
 def _run(settings: "Settings") -> None:
     # Imported here, because `--help` must not wait for them.
-    from pagedrun.cli.console import note, stderr_console
-    from pagedrun.cli.job_flags import job_config
-    from pagedrun.cli.plan_report import draw_forecast
-    from pagedrun.cli.progress import show_progress
-    from pagedrun.kernels.threads import prepare_environment
+    from pagedrun.cli.options.job_flags import job_config
+    from pagedrun.cli.progress.progress import show_progress
+    from pagedrun.cli.report.plan_report import draw_forecast
+    from pagedrun.cli.terminal.console import note, stderr_console
+    from pagedrun.kernels.environment.threads import prepare_environment
     from pagedrun.paged.job.plan_file import DEFAULT_SIMULATED_ROWS, plan_file
 
     prepare_environment()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options import Quiet
+from pagedrun.cli.options.options import Quiet
 
 HELP = """List the bundled recipes, show one, or copy one to edit.
 
@@ -83,8 +83,8 @@ def init(
 ) -> None:
     """Copy a bundled recipe and its sample to edit."""
     with exits.boundary():
-        from pagedrun.cli.console import note, stderr_console
         from pagedrun.cli.recipe_text import next_command
+        from pagedrun.cli.terminal.console import note, stderr_console
         from pagedrun.recipes.copy import copy_recipe
 
         copies = copy_recipe(_bundled(name), folder)
@@ -100,7 +100,7 @@ def init(
 
 
 def _bundled(name: str) -> Any:
-    from pagedrun.cli.settings import recipe_settings
+    from pagedrun.cli.options.settings import recipe_settings
     from pagedrun.recipes.library import bundled_path
     from pagedrun.recipes.recipe import Recipe
 

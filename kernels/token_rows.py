@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.kernels.threads import cpu_quota
+from pagedrun.kernels.environment.threads import cpu_quota
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]

@@ -12,27 +12,27 @@ from typing import Any
 
 import torch
 
-from pagedrun.kernels import threads
+from pagedrun.kernels.environment import threads
 from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.paged.device import Device
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import ModelError, RowError, UsageError
-from pagedrun.paged.kv_cache import KVCache, KVLayout
-from pagedrun.paged.memory import choose_num_blocks, most_blocks_in_use
-from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
+from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
+from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.decoder import Decoder, ReadTensor
+from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
-from pagedrun.paged.plan import Plan, PlanEnd
-from pagedrun.paged.pool_memory import PoolMemory
-from pagedrun.paged.precision import choose_dtype, choose_kv_dtype_name
-from pagedrun.paged.prefix_store.prefix_store import PrefixStore
-from pagedrun.paged.prefix_store.stored_prefixes import StoredPrefixes
-from pagedrun.paged.report.timeline import StepRecord
-from pagedrun.paged.request import Completion, Request
+from pagedrun.paged.models.weights import Checkpoint
+from pagedrun.paged.planning.memory import choose_num_blocks, most_blocks_in_use
+from pagedrun.paged.planning.plan import Plan, PlanEnd
+from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run import Run, Window
-from pagedrun.paged.sampling import SamplingParams
-from pagedrun.paged.tokenizer import Tokenizer
-from pagedrun.paged.weights import Checkpoint
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import ModelError, RowError, UsageError
+from pagedrun.paged.values.precision import choose_dtype, choose_kv_dtype_name
+from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.sampling import SamplingParams
 
 MAX_ROTARY_BYTES = 2**30  # two million positions at 128 dimensions a head
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import PagedrunError, RowError
-from pagedrun.paged.hub import resolve_model
-from pagedrun.paged.model_config import ModelConfig
-from pagedrun.paged.request import Completion, Request
-from pagedrun.paged.sampling import SamplingParams
-from pagedrun.paged.tokenizer import Tokenizer
+from pagedrun.paged.models.hub import resolve_model
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import PagedrunError, RowError
+from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.sampling import SamplingParams
 
 Prompt = str | Seq[int] | Seq[dict[str, Any]]  # text, token ids, or chat messages
 

@@ -13,36 +13,36 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
-from pagedrun.paged.block_pool import BlockPool
-from pagedrun.paged.decode_graph import GraphShape
-from pagedrun.paged.decode_graphs import DecodeGraphs
-from pagedrun.paged.device import Device
-from pagedrun.paged.duplicates import fan_out
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import EngineStalled, RowError
-from pagedrun.paged.in_flight import InFlight
-from pagedrun.paged.kv_cache import KVCache
-from pagedrun.paged.memory import MemoryBudget, peak_resident_bytes
-from pagedrun.paged.model_runner import AttentionReads, ModelRunner
+from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
+from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
+from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.in_flight import InFlight
+from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
+from pagedrun.paged.execution.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.models.decoder import Decoder
-from pagedrun.paged.plan import Plan
-from pagedrun.paged.preemption_mode import PreemptionMode
-from pagedrun.paged.prefix_store.stored_prefixes import StoredPrefixes
-from pagedrun.paged.report.memory_report import memory_report
-from pagedrun.paged.report.recorder import Recorder
-from pagedrun.paged.report.run_statistics import RunStatistics
-from pagedrun.paged.report.snapshot import Snapshot
-from pagedrun.paged.report.state import engine_state
-from pagedrun.paged.report.timeline import StepRecord
-from pagedrun.paged.request import Completion, Request, SampleOutput
-from pagedrun.paged.sampler import NO_TOKEN, Sampler
-from pagedrun.paged.scheduler import Scheduler
-from pagedrun.paged.scheduler_limits import SchedulerLimits
-from pagedrun.paged.sequence import UNKNOWN_TOKEN, Sequence
-from pagedrun.paged.step_watch import StepWatch
-from pagedrun.paged.stopping import StopRule
-from pagedrun.paged.swap_space import SwapSpace
-from pagedrun.paged.tokenizer import Tokenizer
+from pagedrun.paged.planning.duplicates import fan_out
+from pagedrun.paged.planning.memory import MemoryBudget, peak_resident_bytes
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.report.record.memory_report import memory_report
+from pagedrun.paged.report.record.recorder import Recorder
+from pagedrun.paged.report.record.run_statistics import RunStatistics
+from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.state import engine_state
+from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.scheduling.scheduler import Scheduler
+from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
+from pagedrun.paged.scheduling.sequence import UNKNOWN_TOKEN, Sequence
+from pagedrun.paged.scheduling.step_watch import StepWatch
+from pagedrun.paged.scheduling.stopping import StopRule
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import EngineStalled, RowError
+from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.request import Completion, Request, SampleOutput
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pagedrun.paged.errors import UsageError
+from pagedrun.paged.values.errors import UsageError
 from pagedrun.recipes.recipe import Recipe
 
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.errors import UsageError
+from pagedrun.paged.values.errors import UsageError
 from pagedrun.recipes.setting import Setting, beside
 from pagedrun.recipes.yaml_field import YamlField
 from pagedrun.recipes.yaml_file import parse_fields, read_bytes

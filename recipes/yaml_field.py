@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pagedrun.paged.errors import UsageError
+from pagedrun.paged.values.errors import UsageError
 
 MAX_SHOWN = 40
 _INTEGER = re.compile(r"[+-]?(?:0|[1-9][0-9_]{0,24})", re.ASCII)

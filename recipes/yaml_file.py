@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from pagedrun.paged.errors import UsageError
+from pagedrun.paged.values.errors import UsageError
 from pagedrun.recipes.yaml_field import YamlField
 
 MAX_BYTES = 2**18  # longer prompts go into a file of their own: system: "@system.txt"

@@ -131,7 +131,7 @@ class CommandServer:
 
 
 def serve() -> None:
-    from pagedrun.kernels.threads import prepare_environment
+    from pagedrun.kernels.environment.threads import prepare_environment
 
     prepare_environment()
     import pagedrun.paged.job.job

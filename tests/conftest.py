@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pagedrun.kernels.threads import prepare_environment
+from pagedrun.kernels.environment.threads import prepare_environment
 
 prepare_environment()  # before any test imports torch
 

@@ -148,7 +148,7 @@ def test_the_python_of_the_readme_parses_and_calls_what_is_there() -> None:
 
 
 def test_the_rows_of_the_readme_are_rows() -> None:
-    from pagedrun.paged.job.json_line import parse_object
+    from pagedrun.paged.job.inputs.json_line import parse_object
 
     (rows,) = fenced(DOCS["README.md"], "jsonl")
     for line in rows.splitlines():

@@ -8,9 +8,9 @@ import pytest
 import torch
 import transformers
 
-from pagedrun.paged.foresight import Foresight
 from pagedrun.paged.llm import LLM
-from pagedrun.paged.sampling import SamplingParams
+from pagedrun.paged.scheduling.foresight import Foresight
+from pagedrun.paged.values.sampling import SamplingParams
 from tests.every_pair import every_pair
 
 NUM_GENERATED = 40

@@ -64,7 +64,7 @@ Decoder.logits = logits
 """
 ROWS_ARE_WRITTEN = "os.path.exists('rows.out.jsonl') and os.path.getsize('rows.out.jsonl')"
 HOLD_PHASE = """
-from pagedrun.cli.run_figures import RunWatch
+from pagedrun.cli.progress.run_figures import RunWatch
 on_phase = RunWatch.on_phase
 def held(watch, phase):
     on_phase(watch, phase)
@@ -74,7 +74,7 @@ RunWatch.on_phase = held
 """
 # A run's patience begins when it is held.
 PATIENT = """
-from pagedrun.paged.job.ward import JobWard
+from pagedrun.paged.job.control.ward import JobWard
 waited, is_held = JobWard.waited, False
 def waited_while_held(ward, seconds):
     return waited(ward, seconds) if is_held else None

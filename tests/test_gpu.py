@@ -18,14 +18,14 @@ if not torch.cuda.is_available():
 
 from pagedrun.kernels import cpu, gpu, reference
 from pagedrun.kernels.read_once import ReadOnce
-from pagedrun.paged.device import Device
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.model_config import ModelConfig
-from pagedrun.paged.precision import KV_DTYPES
-from pagedrun.paged.request import Completion, Request
-from pagedrun.paged.sampling import SamplingParams
-from pagedrun.paged.tokenizer import Tokenizer
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.precision import KV_DTYPES
+from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.sampling import SamplingParams
 
 ON_GPU = torch.cuda.is_available()
 pytestmark = [pytest.mark.gpu] if ON_GPU else [pytest.mark.timeout(600)]

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
+from pagedrun.paged.values.engine_config import EngineConfig
 from tests.command_server import Command, CommandServer
 
 NUM_ROWS = 120

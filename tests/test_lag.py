@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pagedrun.kernels.read_once import ReadOnce
-from pagedrun.paged.device import Device
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.foresight import Foresight
-from pagedrun.paged.model_config import ModelConfig
-from pagedrun.paged.request import Completion, Request
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.run import Run
-from pagedrun.paged.sampling import SamplingParams
-from pagedrun.paged.tokenizer import Tokenizer
+from pagedrun.paged.scheduling.foresight import Foresight
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.sampling import SamplingParams
 
 
 class MakeModel(Protocol):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.kernels.threads import cpu_quota
+from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.recipes import demo
 
 NUM_COPIES = 6  # of 336 rows

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pagedrun import LLM, SamplingParams
-from pagedrun.paged.errors import EngineError
-from pagedrun.paged.forward_batch import ForwardBatch
-from pagedrun.paged.kv_cache import KVCache
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.execution.forward_batch import ForwardBatch
 from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.values.errors import EngineError
 
 PROMPTS = [[7, 8, 9] * 30 + [index] for index in range(6)] + [list(range(200))]
 PARAMS = [SamplingParams(max_tokens=8, n=1 + i % 2, temperature=i % 2, seed=i) for i in range(7)]

@@ -15,13 +15,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import UsageError
-from pagedrun.paged.foresight import Foresight
+from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
-from pagedrun.paged.prefix_store.entry import StoredPrefix, find_entries
+from pagedrun.paged.scheduling.foresight import Foresight
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import UsageError
 
 PREFIX_TOKENS = 2003  # ends inside a block
 POISON = 7  # the token whose embedding is NaN in a poisoned model
@@ -343,7 +343,7 @@ def test_pieces_of_a_long_prefix_are_as_good_as_the_whole(
     rows: Path, model: Path, store: Path, filled: tuple[Path, Ran], monkeypatch: Any
 ) -> None:
     """Where one piece is damaged what stands before it is used, and it is stored again."""
-    monkeypatch.setattr("pagedrun.paged.prefix_store.stored_prefixes.MAX_ENTRY_BYTES", 2**18)
+    monkeypatch.setattr("pagedrun.paged.cache.prefix_store.stored_prefixes.MAX_ENTRY_BYTES", 2**18)
     run(rows, model, store)
     pieces = {StoredPrefix.read(path).start: path for path in find_entries(store)}
     assert len(pieces) == 4
@@ -399,7 +399,7 @@ def test_a_full_disk_costs_a_warning(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("pagedrun.paged.prefix_store.folder.replace_file", full)
+    monkeypatch.setattr("pagedrun.paged.cache.prefix_store.folder.replace_file", full)
     ran = run(rows, model, store)
     assert ran.answers == filled[1].answers
     (warning,) = ran.warnings
@@ -414,7 +414,9 @@ def test_a_disk_that_is_nearly_full_is_left_to_the_answers(
     class Usage:
         total, free = 2**40, 2**30
 
-    monkeypatch.setattr("pagedrun.paged.prefix_store.folder.shutil.disk_usage", lambda _: Usage)
+    monkeypatch.setattr(
+        "pagedrun.paged.cache.prefix_store.folder.shutil.disk_usage", lambda _: Usage
+    )
     ran = run(rows, model, store)
     assert len(ran.warnings) == 1
     assert not find_entries(store)

@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from pagedrun import LLM, SamplingParams
-from pagedrun.paged.report.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.recipes import demo
 
 CONTRACT_KEYS = {

@@ -11,11 +11,11 @@ import torch
 
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.read_once import ReadOnce
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.foresight import Foresight
+from pagedrun.paged.cache.kv_cache import KVLayout
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.kv_cache import KVLayout
+from pagedrun.paged.scheduling.foresight import Foresight
+from pagedrun.paged.values.engine_config import EngineConfig
 from tests.kernels.products import threads
 
 MAX_LEN = 640

@@ -11,11 +11,11 @@ import pytest
 
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.read_once import ReadOnce
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import UsageError
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.sampling import SamplingParams
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.sampling import SamplingParams
 
 
 class MakeModel(Protocol):
@@ -155,7 +155,7 @@ def test_a_run_that_is_cut_off_leaves_no_report_of_another(
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pagedrun.paged.job.writer.RowWriter.write", die)
+    monkeypatch.setattr("pagedrun.paged.job.output.writer.RowWriter.write", die)
     with pytest.raises(KeyboardInterrupt):
         run_job(job)
     assert not any(path.exists() for path in beside)

@@ -7,7 +7,7 @@ import typer
 
 from pagedrun.cli import exits
 from pagedrun.cli.bench import flags, kernels, memory, prefix, throughput
-from pagedrun.paged.errors import UsageError
+from pagedrun.paged.values.errors import UsageError
 
 LAYERS = 2
 HELP = f"""Measure pagedrun on this machine.
@@ -48,11 +48,11 @@ def _short_benches() -> dict[str, Any]:
     """Return every benchmark in a form that takes seconds rather than minutes."""
     from pagedrun.cli.bench.kernels import short_kernels_bench
     from pagedrun.cli.bench.setting import comparison
-    from pagedrun.paged.bench.memory import MemoryBench
-    from pagedrun.paged.bench.model import BenchModel
-    from pagedrun.paged.bench.prefix import PrefixBench
-    from pagedrun.paged.bench.throughput import ThroughputBench
-    from pagedrun.paged.bench.workload import Workload
+    from pagedrun.paged.bench.memory.memory import MemoryBench
+    from pagedrun.paged.bench.runs.model import BenchModel
+    from pagedrun.paged.bench.runs.prefix import PrefixBench
+    from pagedrun.paged.bench.runs.throughput import ThroughputBench
+    from pagedrun.paged.bench.runs.workload import Workload
 
     model = BenchModel.from_shape(flags.DEFAULT_SHAPE, LAYERS)
     return {

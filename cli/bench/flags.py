@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pagedrun.cli.sizes import parse_size
+from pagedrun.cli.terminal.sizes import parse_size
 from pagedrun.paged.models.shapes import SHAPE_NAMES
 
 DEFAULT_SHAPE = "qwen3-0.6b"

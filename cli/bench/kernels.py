@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pagedrun.cli import exits, options
+from pagedrun.cli import exits
 from pagedrun.cli.bench import flags
+from pagedrun.cli.options import options
 
 if TYPE_CHECKING:
-    from pagedrun.paged.bench.kernel_sweep import KernelSweep
-    from pagedrun.paged.bench.kernels import KernelsBench
+    from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
+    from pagedrun.paged.bench.kernels.kernels import KernelsBench
 
 # Of a CPU, and of a GPU: it is faster, and its times are shorter.
 BLOCK_SIZES, REPEATS, BUDGETS = (16, 64), (5, 20), (60.0, 480.0)
@@ -85,11 +86,11 @@ def kernels_bench(given: Mapping[str, Any]) -> "KernelsBench":
 
     Raises `UsageError`.
     """
-    from pagedrun.paged.bench.kernel_shape import KernelShape
-    from pagedrun.paged.bench.kernels import KernelsBench
-    from pagedrun.paged.device import Device
+    from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
+    from pagedrun.paged.bench.kernels.kernels import KernelsBench
+    from pagedrun.paged.execution.device import Device
     from pagedrun.paged.models.shapes import Shape
-    from pagedrun.paged.precision import choose_dtype
+    from pagedrun.paged.values.precision import choose_dtype
 
     name = given.get("shape") or flags.DEFAULT_SHAPE
     config = Shape.named(name).config
@@ -115,7 +116,7 @@ def kernels_bench(given: Mapping[str, Any]) -> "KernelsBench":
 
 def _sweep(given: Mapping[str, Any], is_full: bool) -> "KernelSweep":
     from pagedrun.cli.bench.setting import numbers
-    from pagedrun.paged.bench.kernel_sweep import KernelSweep
+    from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
 
     names = {
         "contexts": "--context",

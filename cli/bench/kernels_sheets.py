@@ -13,7 +13,7 @@ from pagedrun.cli.bench.spread_text import (
     show_ratio,
     show_spread,
 )
-from pagedrun.cli.sizes import show_size
+from pagedrun.cli.terminal.sizes import show_size
 
 Result = Mapping[str, Any]
 

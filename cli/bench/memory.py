@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pagedrun.cli import exits, options
+from pagedrun.cli import exits
 from pagedrun.cli.bench import flags
+from pagedrun.cli.options import options
 
 if TYPE_CHECKING:
-    from pagedrun.paged.bench.memory import MemoryBench
-    from pagedrun.paged.bench.model_shape import ModelShape
+    from pagedrun.paged.bench.memory.memory import MemoryBench
+    from pagedrun.paged.bench.memory.model_shape import ModelShape
 
 HELP = """Count what paged KV memory is worth, without a model.
 
@@ -69,7 +70,7 @@ def _run(given: Mapping[str, Any]) -> None:
     session = Session.of_flags(given)
     result = session.measure("memory", memory_bench(given))
     if html is not None:
-        from pagedrun.cli.page.memory_page import write_memory_page
+        from pagedrun.cli.bench.memory_page import write_memory_page
 
         write_memory_page(result, lines_of(result), html)
         session.say(f"Page in {html}")
@@ -79,8 +80,8 @@ def _run(given: Mapping[str, Any]) -> None:
 def memory_bench(given: Mapping[str, Any]) -> "MemoryBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
     from pagedrun.cli.bench.setting import numbers
-    from pagedrun.paged.bench.memory import MemoryBench
-    from pagedrun.paged.bench.normal_lengths import NormalLengths
+    from pagedrun.paged.bench.memory.memory import MemoryBench
+    from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
 
     return MemoryBench(
         shape=_shape(given),
@@ -95,11 +96,11 @@ def memory_bench(given: Mapping[str, Any]) -> "MemoryBench":
 
 def _shape(given: Mapping[str, Any]) -> "ModelShape":
     """Return the model that is named, or the usual example, with what is given otherwise."""
-    from pagedrun.paged.bench.model_shape import ModelShape
-    from pagedrun.paged.errors import UsageError
-    from pagedrun.paged.hub import resolve_model
-    from pagedrun.paged.model_config import ModelConfig
+    from pagedrun.paged.bench.memory.model_shape import ModelShape
+    from pagedrun.paged.models.hub import resolve_model
+    from pagedrun.paged.models.model_config import ModelConfig
     from pagedrun.paged.models.shapes import Shape
+    from pagedrun.paged.values.errors import UsageError
 
     model, name, revision = given["model"], given["shape"], given["revision"]
     if model is not None and name is not None:

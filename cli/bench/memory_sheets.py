@@ -5,8 +5,8 @@ from typing import Any
 
 from pagedrun.cli.bench.sheet import Sheet
 from pagedrun.cli.bench.spread_text import NOTHING, show_number, show_ratio
-from pagedrun.cli.report_figures import sparkline
-from pagedrun.cli.sizes import show_size
+from pagedrun.cli.report.report_figures import sparkline
+from pagedrun.cli.terminal.sizes import show_size
 
 Result = Mapping[str, Any]
 

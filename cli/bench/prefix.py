@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pagedrun.cli import exits, options
+from pagedrun.cli import exits
 from pagedrun.cli.bench import flags
+from pagedrun.cli.options import options
 
 if TYPE_CHECKING:
-    from pagedrun.paged.bench.prefix import PrefixBench
+    from pagedrun.paged.bench.runs.prefix import PrefixBench
 
 DEFAULT_LAYERS = 2
 HELP = f"""Measure what a shared prefix costs, by its length and by how many rows share it.
@@ -69,7 +70,7 @@ def _run(given: Mapping[str, Any]) -> None:
 def prefix_bench(given: Mapping[str, Any]) -> "PrefixBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
     from pagedrun.cli.bench.setting import bench_model, engine_flags, numbers
-    from pagedrun.paged.bench.prefix import PrefixBench
+    from pagedrun.paged.bench.runs.prefix import PrefixBench
 
     if given["model"] is None and given["shape"] is None and given["layers"] is None:
         given = {**given, "layers": DEFAULT_LAYERS}

@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 
 from pagedrun.cli.bench.sheet import Sheet
-from pagedrun.cli.console import note
-from pagedrun.cli.safe_text import safe
-from pagedrun.cli.sizes import show_size
-from pagedrun.paged.errors import UsageError
+from pagedrun.cli.terminal.console import note
+from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.values.errors import UsageError
 
 SUFFIXES = (".json", ".md")
 

@@ -24,7 +24,7 @@ from pagedrun.cli.bench.publish import (
 )
 from pagedrun.cli.bench.sheet import Sheet
 from pagedrun.cli.bench.throughput_sheets import describe_rows, throughput_sheets
-from pagedrun.cli.console import note, stderr_console
+from pagedrun.cli.terminal.console import note, stderr_console
 
 Describe = Callable[[Mapping[str, Any]], str]
 
@@ -51,7 +51,7 @@ class Session:
     """
 
     def __init__(self, *, quiet: bool, json_result: bool, save: Path | None = None) -> None:
-        from pagedrun.kernels.threads import prepare_environment
+        from pagedrun.kernels.environment.threads import prepare_environment
 
         check_save(save)
         prepare_environment()

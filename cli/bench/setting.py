@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pagedrun.cli.bench.flags import DEFAULT_SHAPE
-from pagedrun.cli.sizes import parse_size
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import UsageError
+from pagedrun.cli.terminal.sizes import parse_size
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import UsageError
 
 if TYPE_CHECKING:
-    from pagedrun.paged.bench.lengths import Lengths
-    from pagedrun.paged.bench.model import BenchModel
-    from pagedrun.paged.bench.throughput import Comparison
+    from pagedrun.paged.bench.runs.lengths import Lengths
+    from pagedrun.paged.bench.runs.model import BenchModel
+    from pagedrun.paged.bench.runs.throughput import Comparison
 
 # What the weights were loaded for cannot differ between two runs that share them.
 _FIXED = frozenset({"model", "dtype", "device"})
@@ -35,8 +35,8 @@ def engine_flags(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def bench_model(given: Mapping[str, Any]) -> "BenchModel":
     """Return the model that `--shape` and `--layers`, or `--model`, name; raises `UsageError`."""
-    from pagedrun.paged.bench.model import BenchModel
-    from pagedrun.paged.hub import resolve_model
+    from pagedrun.paged.bench.runs.model import BenchModel
+    from pagedrun.paged.models.hub import resolve_model
 
     model, shape, layers = given.get("model"), given.get("shape"), given.get("layers")
     if model is None:
@@ -52,7 +52,7 @@ def bench_model(given: Mapping[str, Any]) -> "BenchModel":
 
 def comparison(text: str) -> "Comparison":
     """Return the other way to run that `--compare text` asks for; raises `UsageError`."""
-    from pagedrun.paged.bench.throughput import Comparison
+    from pagedrun.paged.bench.runs.throughput import Comparison
 
     if text == "alone":
         return Comparison("each row alone", alone=True)
@@ -94,7 +94,7 @@ def numbers(text: str, flag: str) -> list[int]:
 
 def lengths(text: str, flag: str) -> "int | Lengths":
     """Return the number in `64`, or the range in `100:1024`; raises `UsageError`."""
-    from pagedrun.paged.bench.lengths import Lengths
+    from pagedrun.paged.bench.runs.lengths import Lengths
 
     words = [word.strip() for word in text.split(":")]
     if len(words) > 2 or not all(map(_is_number, words)):

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pagedrun.cli import exits, options
+from pagedrun.cli import exits
 from pagedrun.cli.bench import flags
+from pagedrun.cli.options import options
 
 if TYPE_CHECKING:
-    from pagedrun.paged.bench.throughput import ThroughputBench
+    from pagedrun.paged.bench.runs.throughput import ThroughputBench
 
 HELP = """Measure prompt and generated tokens per second on this machine.
 
@@ -84,8 +85,8 @@ def _run(given: Mapping[str, Any]) -> None:
 def throughput_bench(given: Mapping[str, Any]) -> "ThroughputBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
     from pagedrun.cli.bench.setting import bench_model, comparison, engine_flags, lengths
-    from pagedrun.paged.bench.throughput import ThroughputBench
-    from pagedrun.paged.bench.workload import Workload
+    from pagedrun.paged.bench.runs.throughput import ThroughputBench
+    from pagedrun.paged.bench.runs.workload import Workload
 
     compare, against = given["compare"], given["against"]
     repeat = given["repeat"] or (3 if compare or against else 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pagedrun.cli.bench.sheet import Sheet
 from pagedrun.cli.bench.spread_text import NOTHING, show_ms, show_number, show_ratio, show_spread
-from pagedrun.cli.sizes import show_size
+from pagedrun.cli.terminal.sizes import show_size
 
 Result = Mapping[str, Any]
 

@@ -19,10 +19,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pagedrun._version import __version__
-from pagedrun.cli.safe_text import safe
-from pagedrun.cli.sizes import show_size
-from pagedrun.paged.atomic import replace_file
-from pagedrun.paged.job.output_file import OutputError
+from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.files.atomic import replace_file
+from pagedrun.paged.job.output.output_file import OutputError
 
 FOLDER = Path(__file__).parent
 # Written as escapes, none of these can end a script or begin a comment. JSON in ASCII has no

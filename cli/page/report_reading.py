@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagedrun.paged.report.timeline import TIMELINE_KEYS
+from pagedrun.paged.report.record.timeline import TIMELINE_KEYS
 
 LEDGER = ("weights", "kv_pool", "activations_peak", "other", "free")
 

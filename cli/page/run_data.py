@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from pagedrun.cli.page.packed import pack
 from pagedrun.cli.page.report_reading import ReportReading
-from pagedrun.paged.report.block_states import num_tokens_held, state_counts
-from pagedrun.paged.report.snapshot import Snapshot
-from pagedrun.paged.report.snapshot_tables import Holdings, PrefixNodes
+from pagedrun.paged.report.inspect.block_states import num_tokens_held, state_counts
+from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot_tables import Holdings, PrefixNodes
 
 MAX_CELLS = 12_000_000  # blocks times moments; a browser holds two numbers for each
 MAX_HOLDINGS = 400_000

@@ -10,8 +10,8 @@ from pagedrun.cli.page.document import Document
 from pagedrun.cli.page.headline import Headline
 from pagedrun.cli.page.report_reading import ReportReading
 from pagedrun.cli.page.run_data import MAX_PREFIXES, kept_moments, run_data
-from pagedrun.cli.sizes import show_size
-from pagedrun.paged.report.snapshot import Snapshot
+from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.report.record.snapshot import Snapshot
 
 MAX_PREEMPTIONS = 200
 SCRIPTS = ("block_map.js", "map_controls.js", "prefix_tree.js", "run.js")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pagedrun.cli.page.target import check_target
 
 if TYPE_CHECKING:
-    from pagedrun.paged.job.run_files import RunFiles
-    from pagedrun.paged.report.snapshot import Snapshot
+    from pagedrun.paged.job.output.run_files import RunFiles
+    from pagedrun.paged.report.record.snapshot import Snapshot
 
 
 def check_saved_page(files: "RunFiles", path: Path) -> None:

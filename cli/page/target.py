@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from pagedrun.paged.errors import UsageError
+from pagedrun.paged.values.errors import UsageError
 
 FLAG = "--html"
 MARK = b'<meta name="generator" content="pagedrun">'  # stands near the beginning of every page

@@ -4,7 +4,7 @@ Same names, same signatures, same meaning; what each op does is said there. floa
 A row's result is the same bytes whatever other rows are in the call: every kernel gives a row, or
 a (row, kv head), to one thread, and sums in an order that the row alone decides.
 
-Call `pagedrun.kernels.threads.prepare_environment()` before torch or numba is imported.
+Call `pagedrun.kernels.environment.threads.prepare_environment()` before torch or numba is imported.
 """
 
 from pagedrun.kernels.cpu.add_rms_norm import add_rms_norm

@@ -8,7 +8,7 @@ from typing import Any
 
 import numba
 
-from pagedrun.kernels.threads import cpu_quota
+from pagedrun.kernels.environment.threads import cpu_quota
 
 # Sums may be reordered, so that dot products become vector code, and a * b + c may fuse. NaN and
 # infinity keep their meaning.
@@ -79,8 +79,9 @@ def num_threads() -> int:
 
 @functools.cache
 def source_digest() -> str:
-    """Return a digest of all the sources of `pagedrun.kernels`."""
+    """Return a digest of all the sources of `pagedrun.kernels` but its environment."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
+        if path.parent.name != "environment":
+            digest.update(path.read_bytes())
     return digest.hexdigest()

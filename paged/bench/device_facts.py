@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from pagedrun.paged.device import Device
-from pagedrun.paged.memory import HostMemory
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.planning.memory import HostMemory
 
 # What a measurement may take of the free memory: torch keeps some back, and so do others.
 SHARE_OF_FREE = 0.8

@@ -7,8 +7,8 @@ from typing import Any
 
 from pagedrun import __version__
 from pagedrun.paged.bench.spread import Spread
-from pagedrun.paged.memory import HostMemory
-from pagedrun.paged.report.hardware import describe_hardware
+from pagedrun.paged.planning.memory import HostMemory
+from pagedrun.paged.report.record.hardware import describe_hardware
 
 
 def framed(bench: str, command: str, began: datetime, figures: Mapping[str, Any]) -> dict[str, Any]:

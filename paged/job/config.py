@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.job.output_file import STDOUT
-from pagedrun.paged.job.overlong import Overlong
-from pagedrun.paged.job.prompts import PromptConfig
-from pagedrun.paged.job.reader import DEFAULT_MAX_LINE_BYTES
-from pagedrun.paged.job.watchdog import DEFAULT_STALL_TIMEOUT
-from pagedrun.paged.sampling import SamplingParams
+from pagedrun.paged.job.control.watchdog import DEFAULT_STALL_TIMEOUT
+from pagedrun.paged.job.inputs.reader import DEFAULT_MAX_LINE_BYTES
+from pagedrun.paged.job.output.output_file import STDOUT
+from pagedrun.paged.job.prompts.overlong import Overlong
+from pagedrun.paged.job.prompts.prompts import PromptConfig
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.sampling import SamplingParams
 
 REPORT_SUFFIX = ".report.json"
 MANIFEST_SUFFIX = ".run.json"

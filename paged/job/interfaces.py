@@ -4,10 +4,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.report.snapshot import Snapshot
-from pagedrun.paged.report.timeline import StepRecord
-from pagedrun.paged.request import Completion, Request
+from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.request import Completion, Request
 
 
 class ModelShape(Protocol):

@@ -6,29 +6,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import EngineError, EngineStalled, UsageError
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.disk_space import missing_space, space_warning
-from pagedrun.paged.job.finished_rows import FinishedRows
+from pagedrun.paged.job.control.disk_space import missing_space, space_warning
+from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
+from pagedrun.paged.job.control.ward import JobWard
+from pagedrun.paged.job.inputs.reader import file_stamp, open_rows
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
 from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
-from pagedrun.paged.job.manifest import JobStatus, Manifest
-from pagedrun.paged.job.output_file import OutputError, OutputFile
-from pagedrun.paged.job.output_row import answered_row, failed_row
+from pagedrun.paged.job.output.finished_rows import FinishedRows
+from pagedrun.paged.job.output.manifest import JobStatus, Manifest
+from pagedrun.paged.job.output.output_file import OutputError, OutputFile
+from pagedrun.paged.job.output.output_row import answered_row, failed_row
+from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
+from pagedrun.paged.job.output.side_files import SideFiles
+from pagedrun.paged.job.output.writer import RowWriter
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare
-from pagedrun.paged.job.reader import file_stamp, open_rows
-from pagedrun.paged.job.report_file import empty_engine_report, job_report
-from pagedrun.paged.job.requests import JobRow
+from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.sharing_check import check_sharing
-from pagedrun.paged.job.side_files import SideFiles
-from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 from pagedrun.paged.job.tally import Tally
-from pagedrun.paged.job.ward import JobWard
-from pagedrun.paged.job.writer import RowWriter
-from pagedrun.paged.report.snapshot import Snapshot
-from pagedrun.paged.report.timeline import StepRecord
-from pagedrun.paged.request import Completion, Request
+from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import EngineError, EngineStalled, UsageError
+from pagedrun.paged.values.request import Completion, Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from pagedrun.paged.job.tally import Tally
-from pagedrun.paged.report.timeline import StepRecord
+from pagedrun.paged.report.record.timeline import StepRecord
 
 
 class Phase(StrEnum):

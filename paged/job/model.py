@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.device import Device
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.model_config import ModelConfig
-from pagedrun.paged.precision import choose_dtype_name
-from pagedrun.paged.tokenizer import Tokenizer
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.precision import choose_dtype_name
 
 
 class LocalModel:

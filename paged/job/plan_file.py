@@ -12,30 +12,30 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.kernels.read_once import ON_GPU
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.forecast import Forecast, KVShape
+from pagedrun.paged.execution.kernel_choice import choose_kernel_set
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.inputs.reader import is_repeatable, open_rows
 from pagedrun.paged.job.interfaces import EngineLike
 from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.prepare import Prepared, prepare
-from pagedrun.paged.job.reader import is_repeatable, open_rows
-from pagedrun.paged.job.requests import JobRow
+from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.job.row_sample import sample_rows
-from pagedrun.paged.job.template_advice import TemplateAdvisor
-from pagedrun.paged.kernel_choice import choose_kernel_set
-from pagedrun.paged.memory import (
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.parameters import parameter_shapes
+from pagedrun.paged.planning.memory import (
     MemoryBudget,
     choose_num_blocks,
     most_blocks_in_use,
     peak_resident_bytes,
 )
-from pagedrun.paged.model_config import ModelConfig
-from pagedrun.paged.models.parameters import parameter_shapes
-from pagedrun.paged.plan import Plan, PlanEnd
-from pagedrun.paged.precision import DTYPE_BYTES, choose_dtype_name, choose_kv_dtype_name
-from pagedrun.paged.request import Request
-from pagedrun.paged.simulation import Simulator
-from pagedrun.paged.tokenizer import Tokenizer
+from pagedrun.paged.planning.plan import Plan, PlanEnd
+from pagedrun.paged.planning.preview.forecast import Forecast, KVShape
+from pagedrun.paged.planning.preview.simulation import Simulator
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.precision import DTYPE_BYTES, choose_dtype_name, choose_kv_dtype_name
+from pagedrun.paged.values.request import Request
 
 DEFAULT_SIMULATED_ROWS = 100_000
 MAX_TEXT_CHARS = 60

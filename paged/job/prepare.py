@@ -5,19 +5,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from pagedrun.paged.errors import UsageError
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.input_digest import InputDigest
+from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_rows
+from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
+from pagedrun.paged.job.inputs.unique_ids import UniqueIds
 from pagedrun.paged.job.interfaces import ModelOpener, ModelShape, OpenModel
 from pagedrun.paged.job.listener import JobListener, Phase
-from pagedrun.paged.job.output_file import STDOUT
-from pagedrun.paged.job.prompts import PromptBuilder
-from pagedrun.paged.job.reader import STDIN, is_repeatable, open_rows
-from pagedrun.paged.job.requests import JobRow, Limits, RequestBuilder
-from pagedrun.paged.job.row import Row
-from pagedrun.paged.job.unique_ids import UniqueIds
+from pagedrun.paged.job.output.output_file import STDOUT
+from pagedrun.paged.job.prompts.prompts import PromptBuilder
+from pagedrun.paged.job.prompts.requests import JobRow, Limits, RequestBuilder
 from pagedrun.paged.job.windows import RowWindows, refused_row
+from pagedrun.paged.values.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,20 +10,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.errors import PagedrunError, UsageError
 from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX
+from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_rows
+from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
-from pagedrun.paged.job.manifest import files_digest, text_digest
-from pagedrun.paged.job.overlong import Overlong
-from pagedrun.paged.job.prompts import PromptBuilder, PromptConfig
-from pagedrun.paged.job.reader import STDIN, is_repeatable, open_rows
-from pagedrun.paged.job.requests import Limits, RequestBuilder
-from pagedrun.paged.job.row import Row
-from pagedrun.paged.job.run_files import read_manifest
-from pagedrun.paged.job.template import PromptTemplate
-from pagedrun.paged.model_config import ModelConfig
-from pagedrun.paged.sampling import FIELD_NAMES, SamplingParams
-from pagedrun.paged.tokenizer import Tokenizer
+from pagedrun.paged.job.output.manifest import files_digest, text_digest
+from pagedrun.paged.job.output.run_files import read_manifest
+from pagedrun.paged.job.prompts.overlong import Overlong
+from pagedrun.paged.job.prompts.prompts import PromptBuilder, PromptConfig
+from pagedrun.paged.job.prompts.requests import Limits, RequestBuilder
+from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.errors import PagedrunError, UsageError
+from pagedrun.paged.values.sampling import FIELD_NAMES, SamplingParams
 
 MAX_TOKENS_SHOWN = 400
 MAX_CHARS_SHOWN = 400

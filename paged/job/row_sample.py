@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from pagedrun.paged.errors import RowError
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.inputs.json_line import parse_object
 from pagedrun.paged.job.inputs.line_source import LineSource
+from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.inputs.row_source import RowSource
-from pagedrun.paged.job.json_line import parse_object
-from pagedrun.paged.job.reader import open_rows
+from pagedrun.paged.values.errors import RowError
 
 SAMPLE_ROWS = 2000
 SAMPLE_BYTES = 4 * 2**20

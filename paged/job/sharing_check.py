@@ -5,12 +5,12 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from pagedrun.paged.errors import PagedrunError
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.inputs.reader import is_repeatable
 from pagedrun.paged.job.interfaces import TokenizerLike
-from pagedrun.paged.job.reader import is_repeatable
+from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.job.row_sample import sample_rows
-from pagedrun.paged.job.template_advice import TemplateAdvisor
+from pagedrun.paged.values.errors import PagedrunError
 
 # Trying takes about half a second: not for runs that are nearly as short, nor where sharing works.
 MIN_RUN_SECONDS = 10.0

@@ -3,9 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pagedrun.paged.errors import EngineError, RowError
-from pagedrun.paged.job.requests import JobRow
-from pagedrun.paged.request import Completion
+from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.values.errors import EngineError, RowError
+from pagedrun.paged.values.request import Completion
 
 
 @dataclass(slots=True)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from pagedrun.paged.errors import RowError, UsageError
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.input_digest import InputDigest
+from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
-from pagedrun.paged.job.row import Row
+from pagedrun.paged.values.errors import RowError, UsageError
 
 # What is planned at once. Fixed, since what rows share decides how they are computed: the same
 # file must be cut at the same places everywhere.

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pagedrun.paged.device import Device
-from pagedrun.paged.forward_batch import DecodeInputs, ForwardBatch
-from pagedrun.paged.kv_cache import KVCache, KVLayer, KVLayout
-from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.cache.kv_cache import KVCache, KVLayer, KVLayout
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.forward_batch import DecodeInputs, ForwardBatch
+from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.parameters import parameter_shapes
 from pagedrun.paged.models.rotary import rotary_table
 

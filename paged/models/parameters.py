@@ -1,6 +1,6 @@
 """The names and shapes of a decoder's tensors in a Hugging Face checkpoint."""
 
-from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.models.model_config import ModelConfig
 
 
 def ignored_names(config: ModelConfig) -> tuple[str, ...]:

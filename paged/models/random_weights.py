@@ -5,7 +5,7 @@ import zlib
 import torch
 from torch import Tensor
 
-from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.parameters import parameter_shapes
 
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import torch
 
-from pagedrun.paged.rope_config import RopeConfig
+from pagedrun.paged.models.rope_config import RopeConfig
 
 _POSITIONS_AT_ONCE = 1 << 14
 

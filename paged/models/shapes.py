@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagedrun.paged.errors import UsageError
-from pagedrun.paged.json_object import JsonObject
-from pagedrun.paged.model_config import ModelConfig
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.values.errors import UsageError
 
 VOCAB_MULTIPLE = 64
 

@@ -6,7 +6,7 @@ from pagedrun._version import __version__
 
 if TYPE_CHECKING:
     from pagedrun.paged.llm import LLM
-    from pagedrun.paged.sampling import SamplingParams
+    from pagedrun.paged.values.sampling import SamplingParams
 
 __all__ = ["LLM", "SamplingParams", "__version__"]
 
@@ -14,14 +14,14 @@ __all__ = ["LLM", "SamplingParams", "__version__"]
 def __getattr__(name: str) -> object:
     """Import the engine when it is first asked for (PEP 562): `import pagedrun` stays light."""
     if name == "LLM":
-        from pagedrun.kernels.threads import prepare_environment
+        from pagedrun.kernels.environment.threads import prepare_environment
 
         prepare_environment()  # before the next line imports torch and numba, which read it once
         from pagedrun.paged.llm import LLM
 
         return LLM
     if name == "SamplingParams":
-        from pagedrun.paged.sampling import SamplingParams
+        from pagedrun.paged.values.sampling import SamplingParams
 
         return SamplingParams
     raise AttributeError(f"module 'pagedrun' has no attribute {name!r}")

@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 
-from pagedrun.paged.job.signals import JobInterrupted, SignalGuard, exit_status
-from pagedrun.paged.job.watchdog import NOTHING_WRITTEN, SIGNALS, Watchdog
+from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard, exit_status
+from pagedrun.paged.job.control.watchdog import NOTHING_WRITTEN, SIGNALS, Watchdog
 
 # Of a live display: take away its last line, and give back the cursor that it hides.
 CLEAN_LINE = "\r\x1b[J\x1b[?25h"

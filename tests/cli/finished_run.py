@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from pagedrun.cli.main import main
-from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.manifest import JobStatus, Manifest
-from pagedrun.paged.job.prompts import PromptConfig
-from pagedrun.paged.job.reader import open_rows
-from pagedrun.paged.report.snapshot import Snapshot
-from pagedrun.paged.report.snapshot_tables import Preemptions, PrefixNodes
+from pagedrun.paged.job.inputs.reader import open_rows
+from pagedrun.paged.job.output.manifest import JobStatus, Manifest
+from pagedrun.paged.job.prompts.prompts import PromptConfig
+from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot_tables import Preemptions, PrefixNodes
+from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.recipes.demo import demo_model_folder
-from tests.paged.small_runs import play
+from tests.report.small_runs import play
 
 HOSTILE = "\x1b[2J[/red]\u202e:smile:"
 SYSTEM = "Answer in one word."

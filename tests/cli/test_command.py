@@ -14,16 +14,16 @@ import pytest
 from pagedrun import __version__
 from pagedrun.cli import exits
 from pagedrun.cli.main import main
-from pagedrun.cli.options import default_of
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import EngineError, ModelError, RowError, UsageError
+from pagedrun.cli.options.options import default_of
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.control.signals import JobInterrupted
 from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.job.listener import JobListener, Phase
-from pagedrun.paged.job.output_file import OutputError
-from pagedrun.paged.job.report_file import empty_engine_report
-from pagedrun.paged.job.signals import JobInterrupted
+from pagedrun.paged.job.output.output_file import OutputError
+from pagedrun.paged.job.output.report_file import empty_engine_report
 from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import EngineError, ModelError, RowError, UsageError
 
 HOSTILE = "\x1b[2J[/red]\u202e:smile:"
 HEAVY = {
@@ -78,7 +78,9 @@ def run(
             return result_with(0) if job is None else job(config, listener)
 
         monkeypatch.setattr("pagedrun.paged.job.job.run_job", run_job)
-        monkeypatch.setattr("pagedrun.kernels.threads.prepare_environment", lambda: None)
+        monkeypatch.setattr(
+            "pagedrun.kernels.environment.threads.prepare_environment", lambda: None
+        )
         monkeypatch.setattr("sys.argv", ["pagedrun", *args])
         with pytest.raises(SystemExit) as caught:
             main()

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from pagedrun.cli.main import main
-from pagedrun.cli.plan_report import draw_forecast
+from pagedrun.cli.report.plan_report import draw_forecast
 from pagedrun.recipes.demo import demo_prompts_path
 
 HEAVY = {"torch", "transformers", "numba", "numpy", "tokenizers", "huggingface_hub", "jinja2"}
@@ -22,7 +22,9 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     def run_command(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("pagedrun.kernels.threads.prepare_environment", lambda: None)
+        monkeypatch.setattr(
+            "pagedrun.kernels.environment.threads.prepare_environment", lambda: None
+        )
         monkeypatch.setattr("sys.argv", ["pagedrun", "plan", *args])
         with pytest.raises(SystemExit) as caught:
             main()

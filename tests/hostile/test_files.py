@@ -118,7 +118,7 @@ def test_s19_a_strangers_link_in_a_shared_folder_is_refused(
     args = ["generate", source, "-o", link, "--model", model, "--quiet", "--overwrite"]
     real = os.geteuid()
     with monkeypatch.context() as patch:
-        patch.setattr("pagedrun.paged.job.output_file.os.geteuid", lambda: real + 1)
+        patch.setattr("pagedrun.paged.job.output.output_file.os.geteuid", lambda: real + 1)
         done = command(*args)
     assert done.status == 2
     assert f"{link} is a link that another user made in a folder open to all" in done.err

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import pagedrun
-from pagedrun.kernels.code_folder import keep_code_private, private_folder
-from pagedrun.paged.errors import RowError
+from pagedrun.kernels.environment.code_folder import keep_code_private, private_folder
+from pagedrun.paged.values.errors import RowError
 
 Run = Callable[..., Any]
 PACKAGE = Path(pagedrun.__file__ or "").parent
@@ -166,7 +166,9 @@ class TestCodeFolder:
     def test_s16_without_a_place_beside_the_source_numba_gets_one(
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pagedrun.kernels.code_folder.os.access", lambda path, mode: False)
+        monkeypatch.setattr(
+            "pagedrun.kernels.environment.code_folder.os.access", lambda path, mode: False
+        )
         monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
         keep_code_private()
         assert os.environ.pop("NUMBA_CACHE_DIR") == str(home / "pagedrun" / "numba")
@@ -186,5 +188,5 @@ class TestCodeFolder:
         assert private_folder("triton") is None
         assert private_folder("numba") is not None
         real = os.geteuid()
-        monkeypatch.setattr("pagedrun.kernels.code_folder.os.geteuid", lambda: real + 1)
+        monkeypatch.setattr("pagedrun.kernels.environment.code_folder.os.geteuid", lambda: real + 1)
         assert private_folder("numba") is None

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from pagedrun.paged.job.inputs.json_line import MAX_DEPTH
 from pagedrun.paged.job.inputs.line_source import LineSource
-from pagedrun.paged.job.json_line import MAX_DEPTH
 
 Run = Callable[..., Any]
 OK: dict[str, Any] = {"prompt": "a"}
@@ -148,7 +148,8 @@ def test_09_a_line_too_long_fails_alone(
 
     real = config.JobConfig
     monkeypatch.setattr(
-        "pagedrun.cli.job_flags.JobConfig", lambda **given: real(**given, max_line_bytes=1000)
+        "pagedrun.cli.options.job_flags.JobConfig",
+        lambda **given: real(**given, max_line_bytes=1000),
     )
     done = generate([OK, {"prompt": "a" * 5000}, {"prompt": "b"}])
     assert (done.status, done.codes) == (3, [None, "line_too_long", None])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pagedrun.paged.request import Request
+from pagedrun.paged.values.request import Request
 
 Run = Callable[..., Any]
 OK: dict[str, Any] = {"prompt": "a"}
@@ -169,7 +169,7 @@ def test_19_lengths_around_a_block_and_the_context(generate: Run, command: Run) 
 def test_19_a_text_of_ten_million_characters_is_never_encoded(
     generate: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pagedrun.paged.tokenizer import Tokenizer
+    from pagedrun.paged.text.tokenizer import Tokenizer
 
     longest: list[int] = []
     real = Tokenizer.encode_batch

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from pagedrun.paged.sandbox import Sandbox
+from pagedrun.paged.text.sandbox import Sandbox
 
 Run = Callable[..., Any]
 BIG = "{% set big = 'x' * 10**7 %}"
@@ -67,7 +67,7 @@ def test_25_s03_a_template_ends(generate: Run, name: str, monkeypatch: pytest.Mo
 
     By counting: without the clock they end as well.
     """
-    monkeypatch.setattr("pagedrun.paged.sandbox.MAX_RENDER_SECONDS", math.inf)
+    monkeypatch.setattr("pagedrun.paged.text.sandbox.MAX_RENDER_SECONDS", math.inf)
     prompt = generate([{"prompt": "a"}], "--prompt-template", ENDLESS[name])
     chat = generate(
         [{"messages": [{"role": "user", "content": "a"}]}, {"prompt": "a"}],
@@ -93,7 +93,7 @@ def test_25_what_counting_does_not_see_the_clock_does(monkeypatch: pytest.Monkey
     """A few steps, each of which takes a second by the clock that is looked at."""
     clock = itertools.count()
     monkeypatch.setattr(
-        "pagedrun.paged.sandbox.time", SimpleNamespace(monotonic=lambda: float(next(clock)))
+        "pagedrun.paged.text.sandbox.time", SimpleNamespace(monotonic=lambda: float(next(clock)))
     )
     sandbox = Sandbox()
     template = sandbox.from_string("{% for _ in range(num_turns) %}{% endfor %}")
@@ -141,7 +141,7 @@ def test_s03_it_is_the_immutable_sandbox_with_what_chats_need() -> None:
 
 
 def test_s03_each_rendering_has_the_whole_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pagedrun.paged.sandbox.MAX_STEPS", 1000)
+    monkeypatch.setattr("pagedrun.paged.text.sandbox.MAX_STEPS", 1000)
     sandbox = Sandbox()
     template = sandbox.from_string("{% for i in range(900) %}{% endfor %}ok")
     assert [sandbox.render(template, {}) for _ in range(4)] == ["ok"] * 4

@@ -5,17 +5,17 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.block_pool import BlockPool
-from pagedrun.paged.engine_config import EngineConfig
+from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import ModelOpener
-from pagedrun.paged.job.report_file import empty_engine_report
-from pagedrun.paged.report.recorder import Recorder
-from pagedrun.paged.report.snapshot import Snapshot
-from pagedrun.paged.report.timeline import StepRecord
-from pagedrun.paged.request import Completion, FinishReason, Request, SampleOutput
-from pagedrun.paged.sampling import SamplingParams
-from pagedrun.paged.stays import Stays
+from pagedrun.paged.job.output.report_file import empty_engine_report
+from pagedrun.paged.report.record.recorder import Recorder
+from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.scheduling.stays import Stays
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
+from pagedrun.paged.values.sampling import SamplingParams
 
 Answer = Callable[[Request], Completion]
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import RowError
-from pagedrun.paged.job.batch_call import BatchCall
-from pagedrun.paged.job.batch_row import BROKEN
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.job.output_row import answered_row
-from pagedrun.paged.job.requests import JobRow
-from pagedrun.paged.request import Completion, FinishReason, Request, SampleOutput
-from pagedrun.paged.sampling import SamplingParams
+from pagedrun.paged.job.output.batch_row import BROKEN
+from pagedrun.paged.job.output.output_row import answered_row
+from pagedrun.paged.job.prompts.batch_call import BatchCall
+from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
+from pagedrun.paged.values.sampling import SamplingParams
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import ModelError, UsageError
 from pagedrun.paged.job import windows
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.job.plan_file import plan_file
-from pagedrun.paged.sampling import SamplingParams
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import ModelError, UsageError
+from pagedrun.paged.values.sampling import SamplingParams
 from tests.conftest import MakeModel
 from tests.every_pair import every_pair
 

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.engine_config import EngineConfig
-from pagedrun.paged.errors import EngineError, ModelError, RowError, UsageError
+from pagedrun.paged.job.control.signals import JobInterrupted
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.listener import Phase, SilentListener
-from pagedrun.paged.job.output_file import OutputError
-from pagedrun.paged.job.report_file import empty_engine_report
-from pagedrun.paged.job.signals import JobInterrupted
+from pagedrun.paged.job.output.output_file import OutputError
+from pagedrun.paged.job.output.report_file import empty_engine_report
 from pagedrun.paged.job.tally import Tally
-from pagedrun.paged.report.timeline import StepRecord
-from pagedrun.paged.request import Completion, Request
-from pagedrun.paged.sampling import SamplingParams
+from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import EngineError, ModelError, RowError, UsageError
+from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.sampling import SamplingParams
 from tests.job.scripted_model import Answer, ScriptedModel, ScriptedRun, config_for, echo
 
 OUTPUT_KEYS = ["index", "id", "text", "finish_reason", "outputs", "usage", "input", "error"]
@@ -406,7 +406,7 @@ class TestFailures:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return real(descriptor, data)
 
-        monkeypatch.setattr("pagedrun.paged.job.output_file.os.write", fill_up)
+        monkeypatch.setattr("pagedrun.paged.job.output.output_file.os.write", fill_up)
         with pytest.raises(OutputError, match="No space left"):
             run(place, [{"prompt": letter} for letter in "abc"])
         assert [row["index"] for row in output_rows(place)] == [2]
@@ -450,7 +450,9 @@ class TestFailures:
                 return count
             return real(descriptor, data)
 
-        monkeypatch.setattr("pagedrun.paged.job.output_file.os.write", signalled_in_the_middle)
+        monkeypatch.setattr(
+            "pagedrun.paged.job.output.output_file.os.write", signalled_in_the_middle
+        )
         with pytest.raises(JobInterrupted):
             run(place, [{"prompt": "a"}, {"prompt": "b"}])
         assert [row["index"] for row in output_rows(place)] == [1]
@@ -464,7 +466,7 @@ class TestFailures:
             real(descriptor, length)
             os.kill(os.getpid(), signal.SIGTERM)
 
-        monkeypatch.setattr("pagedrun.paged.job.output_file.os.ftruncate", signalled)
+        monkeypatch.setattr("pagedrun.paged.job.output.output_file.os.ftruncate", signalled)
         with pytest.raises(JobInterrupted):
             run(place, [{"prompt": "a"}])
         assert output_rows(place) == []

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.job import sharing_check
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.prompts import PromptConfig
+from pagedrun.paged.job.prompts.prompts import PromptConfig
+from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.job.sharing_check import check_sharing
-from pagedrun.paged.job.template import PromptTemplate
+from pagedrun.paged.values.engine_config import EngineConfig
 from tests.job.scripted_model import ScriptedModel
 
 TEMPLATE = "{{ date }} " + "You answer questions about our opening hours. " * 20 + "{{ question }}"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.engine_config import EngineConfig
 from pagedrun.paged.job import windows
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.line_source import LineSource
+from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.job.reader import open_rows
 from pagedrun.paged.job.windows import RowWindows
+from pagedrun.paged.values.engine_config import EngineConfig
 
 
 def lines_of(rows: list[Any]) -> bytes:

@@ -1,6 +1,6 @@
 """KV memories as a long run leaves them: scattered, and NaN wherever nothing is written."""
 
-from pagedrun.kernels.threads import prepare_environment
+from pagedrun.kernels.environment.threads import prepare_environment
 
 prepare_environment()  # before torch and numba
 

@@ -17,7 +17,7 @@ from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixState
-from pagedrun.paged.prefix_sharing import group_prefixes
+from pagedrun.paged.execution.prefix_sharing import group_prefixes
 from tests.every_pair import every_pair
 from tests.kernels.order_sensitive import Cache, Kind, Tokens
 from tests.kernels.products import skip_unless_supported, threads

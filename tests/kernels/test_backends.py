@@ -50,7 +50,7 @@ def _without_annotations(function: Callable[..., object]) -> list[inspect.Parame
     return [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
 
 
-@pytest.mark.parametrize("module", ["pagedrun.kernels", "pagedrun.kernels.threads"])
+@pytest.mark.parametrize("module", ["pagedrun.kernels", "pagedrun.kernels.environment.threads"])
 def test_top_imports_no_torch_numba_or_triton(module: str) -> None:
     code = f"import sys, {module}; print({{'torch', 'numba', 'triton'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -23,7 +23,7 @@ from pagedrun.kernels.gpu.prefix_work import UNIT_PARTITIONS, PrefixWork
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
-from pagedrun.paged.prefix_sharing import group_prefixes
+from pagedrun.paged.execution.prefix_sharing import group_prefixes
 from tests.kernels.conftest import Context, build_context
 
 P, U = PARTITION_TOKENS, UNIT_PARTITIONS

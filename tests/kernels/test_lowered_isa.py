@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.kernels.processor import has_features
-from pagedrun.kernels.threads import cpu_quota
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 LINEARS = """
-import pagedrun.kernels.threads
-pagedrun.kernels.threads.prepare_environment()
+import pagedrun.kernels.environment.threads
+pagedrun.kernels.environment.threads.prepare_environment()
 import torch
 from pagedrun.kernels.cpu.backend import backend
 from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands

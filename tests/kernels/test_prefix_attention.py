@@ -12,7 +12,7 @@ from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
-from pagedrun.paged.prefix_sharing import group_prefixes
+from pagedrun.paged.execution.prefix_sharing import group_prefixes
 
 P = PARTITION_TOKENS
 DTYPES = [torch.float32, torch.bfloat16]

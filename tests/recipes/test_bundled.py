@@ -11,7 +11,7 @@ import pytest
 from jinja2 import Environment, meta
 
 from pagedrun.cli.main import main
-from pagedrun.cli.settings import recipe_settings
+from pagedrun.cli.options.settings import recipe_settings
 from pagedrun.recipes.library import bundled_names, bundled_path
 from pagedrun.recipes.recipe import Recipe
 

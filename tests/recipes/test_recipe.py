@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.cli.choices import Preemption
-from pagedrun.cli.settings import recipe_settings
-from pagedrun.paged.errors import UsageError
+from pagedrun.cli.options.choices import Preemption
+from pagedrun.cli.options.settings import recipe_settings
+from pagedrun.paged.values.errors import UsageError
 from pagedrun.recipes.library import bundled_names, bundled_path, find_recipe
 from pagedrun.recipes.recipe import Recipe
 from pagedrun.recipes.yaml_file import MAX_BYTES

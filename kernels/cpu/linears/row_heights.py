@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.code_folder import private_folder
 from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
+from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.processor import processor_name
 
 Pack = Callable[[Tensor], Tensor]

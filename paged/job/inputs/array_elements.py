@@ -4,10 +4,10 @@ import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from pagedrun.paged.errors import UsageError
 from pagedrun.paged.job.inputs.counted_stream import CHUNK_BYTES, CountedStream
 from pagedrun.paged.job.inputs.foreign_format import FIRST_BYTES, refuse_foreign
-from pagedrun.paged.job.lines import BOM, JSON_BLANKS
+from pagedrun.paged.job.inputs.lines import BOM, JSON_BLANKS
+from pagedrun.paged.values.errors import UsageError
 
 # UTF-8 has these bytes for these characters alone, so that no text need be decoded to find them.
 _STRUCTURE = re.compile(rb'["\[\]{},]')

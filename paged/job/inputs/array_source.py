@@ -4,14 +4,14 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from pagedrun.paged.errors import RowError
-from pagedrun.paged.job.input_digest import InputDigest
 from pagedrun.paged.job.inputs.array_elements import ArrayElements, Element
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
+from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.json_line import parse_object
 from pagedrun.paged.job.inputs.line_source import utf8_text
+from pagedrun.paged.job.inputs.row import RECORD, Row, default_id, with_columns
 from pagedrun.paged.job.inputs.row_source import refuse_empty
-from pagedrun.paged.job.json_line import parse_object
-from pagedrun.paged.job.row import RECORD, Row, default_id, with_columns
+from pagedrun.paged.values.errors import RowError
 
 
 class ArraySource:

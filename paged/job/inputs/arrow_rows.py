@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pagedrun.paged.errors import RowError
 from pagedrun.paged.job.inputs.arrow_value import json_columns
-from pagedrun.paged.job.row import RECORD, Row, default_id, with_columns
+from pagedrun.paged.job.inputs.row import RECORD, Row, default_id, with_columns
+from pagedrun.paged.values.errors import RowError
 
 BATCH_ROWS = 128  # what is in memory as Python objects at once
 

@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from pagedrun.paged.errors import RowError
-from pagedrun.paged.job.json_line import MAX_DEPTH, shown_key
+from pagedrun.paged.job.inputs.json_line import MAX_DEPTH, shown_key
+from pagedrun.paged.values.errors import RowError
 
 
 def json_columns(record: dict[str, Any]) -> dict[str, Any]:

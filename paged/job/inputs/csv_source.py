@@ -5,15 +5,15 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pagedrun.paged.errors import RowError, UsageError
-from pagedrun.paged.job.input_digest import InputDigest
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.foreign_format import refuse_foreign
+from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.json_line import parse_value, shown_key
+from pagedrun.paged.job.inputs.lines import BOM
+from pagedrun.paged.job.inputs.row import ID_COLUMNS, Row, default_id, with_columns
 from pagedrun.paged.job.inputs.row_source import refuse_empty
-from pagedrun.paged.job.json_line import parse_value, shown_key
-from pagedrun.paged.job.lines import BOM
-from pagedrun.paged.job.row import ID_COLUMNS, Row, default_id, with_columns
-from pagedrun.paged.sampling import sampling_keys
+from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.sampling import sampling_keys
 
 MAX_COLUMNS = 10_000
 # A cell is text. These columns mean more than text, and their cells are read as JSON.

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pagedrun.paged.errors import UsageError
-from pagedrun.paged.job.input_digest import InputDigest
 from pagedrun.paged.job.inputs.arrow_rows import BATCH_ROWS, ArrowRows
 from pagedrun.paged.job.inputs.hub_name import HubName
+from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import refuse_empty
-from pagedrun.paged.job.row import Row
+from pagedrun.paged.values.errors import UsageError
 
 SAVED_FILES = ("state.json", "dataset_dict.json")  # one of them is in what save_to_disk wrote
 _OLDEST = 4  # older releases run Python code that a dataset brings along

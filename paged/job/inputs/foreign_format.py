@@ -1,6 +1,6 @@
 """Refuses files that are not the text they were taken for, and says what they are."""
 
-from pagedrun.paged.errors import UsageError
+from pagedrun.paged.values.errors import UsageError
 
 FIRST_BYTES = 8
 _UTF16 = "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16LE or UTF-16BE, -t UTF-8)"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pagedrun.paged.errors import UsageError
+from pagedrun.paged.values.errors import UsageError
 
 HUB_PREFIX = "hf:"
 

@@ -4,14 +4,14 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from pagedrun.paged.errors import RowError
-from pagedrun.paged.job.input_digest import InputDigest
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.foreign_format import refuse_foreign
+from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.json_line import parse_object
+from pagedrun.paged.job.inputs.lines import Line, LineReader
+from pagedrun.paged.job.inputs.row import Row, default_id, with_columns
 from pagedrun.paged.job.inputs.row_source import refuse_empty
-from pagedrun.paged.job.json_line import parse_object
-from pagedrun.paged.job.lines import Line, LineReader
-from pagedrun.paged.job.row import Row, default_id, with_columns
+from pagedrun.paged.values.errors import RowError
 
 
 def prompt_line(text: str) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from pagedrun.paged.errors import UsageError
-from pagedrun.paged.job.input_digest import InputDigest
 from pagedrun.paged.job.inputs.arrow_rows import BATCH_ROWS, ArrowRows
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
+from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import refuse_empty
-from pagedrun.paged.job.row import Row
+from pagedrun.paged.values.errors import UsageError
 
 MAGIC = b"PAR1"  # first and last
 MAX_FOOTER_BYTES = 2**26  # of the schema, which is read before a limit can be set on anything else

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from pagedrun.paged.errors import UsageError
-from pagedrun.paged.job.input_digest import InputDigest
-from pagedrun.paged.job.row import Row
+from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.row import Row
+from pagedrun.paged.values.errors import UsageError
 
 
 class RowSource(Protocol):

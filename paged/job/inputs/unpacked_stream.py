@@ -5,8 +5,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from pagedrun.paged.errors import UsageError
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
+from pagedrun.paged.values.errors import UsageError
 
 PACKINGS = {".gz": "gzip", ".zst": "zstandard"}
 # What a decoder is given at once. Four bytes can unpack to 128 KiB of zstandard, so that this

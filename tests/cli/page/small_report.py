@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from pagedrun.paged.report.snapshot import Snapshot
-from pagedrun.paged.report.snapshot_tables import Lengths, Preemptions, PrefixNodes
-from tests.paged.small_runs import SmallRun, play
+from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot_tables import Lengths, Preemptions, PrefixNodes
+from tests.report.small_runs import SmallRun, play
 
 NUM_BLOCKS = 48
 PREFIXES = PrefixNodes.of(

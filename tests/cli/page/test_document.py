@@ -21,8 +21,8 @@ from pagedrun.cli.page.packed import pack
 from pagedrun.cli.page.report_reading import ReportReading
 from pagedrun.cli.page.run_data import MAX_BARS, histogram, kept_moments, run_data
 from pagedrun.cli.page.run_page import run_document, write_run_page
-from pagedrun.paged.job.output_file import OutputError
-from pagedrun.paged.report.snapshot_tables import PrefixNodes
+from pagedrun.paged.job.output.output_file import OutputError
+from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
 from tests.cli.page.small_report import small_report, small_run, with_tables
 
 SNAPSHOT = with_tables(small_run().snapshot())

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pagedrun.cli.main import main
-from pagedrun.paged.report.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.recipes.demo import demo_model_folder
 from tests.cli.finished_run import beside, leave_run, snapshot
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from pagedrun.cli.bench.memory_page import memory_document, write_memory_page
 from pagedrun.cli.bench.memory_sheets import memory_tables
-from pagedrun.cli.page.memory_page import memory_document, write_memory_page
-from pagedrun.paged.bench.memory import MemoryBench
-from pagedrun.paged.bench.normal_lengths import NormalLengths
+from pagedrun.paged.bench.memory.memory import MemoryBench
+from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
 from tests.cli.page.conftest import OpenPage, Watched, wait_until
 
 CHARTS = ("at_once", "sharing", "over_time", "block_sizes")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pagedrun.cli.page.run_page import run_document, write_run_page
-from pagedrun.cli.safe_text import safe
-from pagedrun.paged.job.report_file import empty_engine_report
-from pagedrun.paged.report.block_states import BlockState, block_states, state_counts
-from pagedrun.paged.report.snapshot import Snapshot
+from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.paged.job.output.report_file import empty_engine_report
+from pagedrun.paged.report.inspect.block_states import BlockState, block_states, state_counts
+from pagedrun.paged.report.record.snapshot import Snapshot
 from tests.cli.page.conftest import DESKTOP, OpenPage, Watched, wait_until
 from tests.cli.page.small_report import small_report, small_run, with_tables
 

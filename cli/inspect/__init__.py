@@ -1,0 +1,1 @@
+"""`pagedrun inspect-cache`: a run's pool, drawn; a prefix store, listed."""

@@ -1,0 +1,99 @@
+"""Block tables of chosen rows: logical to physical, and what each block is."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from pagedrun.cli.inspect.block_map import NAMES, STYLES
+from pagedrun.cli.terminal.safe_text import safe
+
+MAX_BLOCKS = 400
+GAP = "    "
+_LETTERS = {name: letter for letter, name in NAMES.items()}
+
+
+def row_lines(
+    row: Mapping[str, Any], moment: Mapping[str, Any] | None, row_stride: int
+) -> Iterator[str]:
+    """Yield what there is to say of a row beside its tables, one sentence each."""
+    number, named = row["row"], f"row {row['row']}"
+    if row.get("id") is not None:
+        named += f" ({safe(str(row['id']), 60)})"
+    if not row["is_kept"]:
+        yield (
+            f"{named}: of this run the holdings of one row in {row_stride} were kept; "
+            f"row {number - number % row_stride} is the nearest of them"
+        )
+        return
+    if not row["stays"]:
+        yield (
+            f"{named} held no blocks in this run: there is no such row, it was refused, it asks "
+            "the same as another one, or an earlier run had answered it"
+        )
+        return
+    spans = ", ".join(_span(*each) for each in row["stays"])
+    more = row["num_stays"] - len(row["stays"])
+    spans += f" and {more:,} times more" if more else ""
+    if not row["tables"] and moment is not None:
+        step = row["sampled_at"]
+        where = "where no sample was taken" if step is None else f"--at {step}"
+        yield f"{named} holds nothing here; it did in {spans} ({where})"
+    else:
+        yield f"{named} held blocks in {spans}"
+    yield from (event["cause"] for event in row["preemptions"])
+
+
+def table_sentence(table: Mapping[str, Any], block_size: int) -> str:
+    """Return how much a block table holds, and how the slot of its last token is found."""
+    last = table["last_token"]
+    blocks = f"{len(table['blocks']):,} {'block' if len(table['blocks']) == 1 else 'blocks'}"
+    told = f"sample {table['sample']}: {table['tokens']:,} tokens in {blocks}"
+    if last is None:
+        return told
+    return (
+        f"{told}; the last one, token {last['token']:,}, has slot {last['physical']:,} × "
+        f"{block_size} + {last['offset']} = {last['slot']:,}"
+    )
+
+
+def table_lines(blocks: Sequence[Mapping[str, Any]], block_size: int, width: int) -> Iterator[Text]:
+    """Yield the lines of one block table, in as many columns as `width` has room for."""
+    shown = blocks[:MAX_BLOCKS]
+    entries = _entries(shown, block_size)
+    if not entries:
+        return
+    size = max(len(entry) for entry in entries)
+    columns = max((width - 2 + len(GAP)) // (size + len(GAP)), 1)
+    height = -(-len(entries) // columns)
+    for line in range(height):
+        text = Text("  ")
+        for place in range(line, len(entries), height):
+            text.append_text(entries[place])
+            text.append(GAP)
+        text.rstrip()
+        yield text
+    if len(blocks) > len(shown):
+        yield Text(f"  … and {len(blocks) - len(shown):,} blocks more (--json has all)", "dim")
+
+
+def _entries(blocks: Sequence[Mapping[str, Any]], block_size: int) -> list[Text]:
+    """Return one piece for each block, all equally long."""
+    logical = max((len(f"{block['logical']:,}") for block in blocks), default=0)
+    physical = max((len(f"{block['physical']:,}") for block in blocks), default=0)
+    refs = max((len(f"{block['ref_count']:,}") for block in blocks), default=0)
+    full = len(str(block_size))
+    entries = []
+    for block in blocks:
+        letter = _LETTERS[block["state"]]
+        text = Text(f"{block['logical']:>{logical},} → {block['physical']:>{physical},}  ")
+        text.append(f"{letter} ×{block['ref_count']:<{refs},}", STYLES[letter])
+        text.append(f"  {block['tokens']:>{full}}/{block_size}")
+        origin = "copied" if block["copied"] else "found" if block["found"] else "filled"
+        text.append(f"  {origin:<6}", "dim")
+        entries.append(text)
+    return entries
+
+
+def _span(begin: int, end: int) -> str:
+    return f"step {begin:,}" if end - begin <= 1 else f"steps {begin:,} to {end - 1:,}"

@@ -1,0 +1,51 @@
+"""The texts of `inspect-cache --show-text`: of what is shown, how it begins."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pagedrun.cli.options.job_flags import text_or_file
+from pagedrun.cli.options.settings import recipe_settings
+from pagedrun.paged.job.output.run_files import RunFiles, read_manifest
+from pagedrun.paged.job.prompt_texts import GivenTexts, PromptTexts, TextsUnavailable
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.recipes.recipe import Recipe
+
+NAMES = ("system", "prompt_template", "chat_template")
+
+
+def add_texts(found: dict[str, Any], files: RunFiles, given: Mapping[str, Any]) -> None:
+    """Put a `text` to the prefixes and rows in `found`; a note if the input cannot give it."""
+    prefixes = [] if found["prefixes"] is None else found["prefixes"]["top"]
+    rows = {each["row"] for each in (*prefixes, *found["rows"])}
+    try:
+        if files.manifest is None:
+            raise TextsUnavailable("no manifest (OUT.run.json) says which input the run read")
+        prompts = PromptTexts.read(files.manifest, rows, _given_texts(files.manifest, given))
+    except TextsUnavailable as error:
+        found["notes"].append(f"Warning: no texts are shown: {error}")
+        return
+    for prefix in prefixes:
+        prefix["text"] = prompts.between(prefix["row"], prefix["start"], prefix["tokens"])
+    for row in found["rows"]:
+        row["text"] = prompts.beginning(row["row"])
+
+
+def _given_texts(manifest: Path, given: Mapping[str, Any]) -> GivenTexts:
+    """Return the texts that the run was given, from the flags, else from the run's recipe."""
+    values = {**_recipe_texts(manifest), **given}
+    flags = {name: f"--{name.replace('_', '-')}" for name in NAMES}
+    return GivenTexts(**{name: text_or_file(values.get(name), flags[name]) for name in NAMES})
+
+
+def _recipe_texts(manifest: Path) -> dict[str, Any]:
+    """Return what the run took from its recipe, if that is still what it was."""
+    try:
+        saved = read_manifest(manifest)
+        recipe = Recipe.read(Path(saved["recipe"]["path"]), recipe_settings())
+        if recipe.sha256 != saved["recipe"]["sha256"]:
+            return {}
+        origins = {name: saved["parameters"][name]["origin"] for name in NAMES}
+        return {name: recipe.values[name] for name in NAMES if origins[name] == "recipe"}
+    except (UsageError, KeyError, TypeError, ValueError):
+        return {}

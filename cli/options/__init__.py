@@ -1,0 +1,1 @@
+"""From flags and recipes to settings, and from settings to a job."""

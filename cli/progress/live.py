@@ -1,0 +1,89 @@
+"""The live display on a terminal: one small block that redraws itself while the job runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from pagedrun.cli.progress.progress import show_eta, show_seconds
+from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
+from pagedrun.cli.terminal.console import note
+from pagedrun.paged.job.listener import JobListener, Phase
+
+REDRAWS_PER_SECOND = 4
+LABEL_WIDTH = 8
+FIGURES_WIDTH = 24  # wide enough for most, so that the bars keep their length from draw to draw
+
+
+@contextmanager
+def show_live(console: Console) -> Iterator[JobListener]:
+    """Give a listener whose figures are drawn until the block ends, and then cleared away."""
+    watch = RunWatch(lambda message: note(console, f"Warning: {message}", "yellow"))
+    with Live(
+        _LiveFigures(watch),
+        console=console,
+        refresh_per_second=REDRAWS_PER_SECOND,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ):
+        yield watch
+
+
+class _LiveFigures:
+    """Draws the figures of the moment each time Rich asks."""
+
+    def __init__(self, watch: RunWatch) -> None:
+        self._watch = watch
+        self._spinner = Spinner("dots", style="cyan")  # shows that a long phase is alive
+
+    def __rich__(self) -> RenderableType:
+        return draw_figures(self._watch.figures(), self._spinner)
+
+
+def draw_figures(figures: RunFigures, spinner: RenderableType = "") -> RenderableType:
+    """Return the block: the phase, and once rows are run also rows, pool, speed and batch."""
+    head = Table.grid(padding=(0, 1))
+    head.add_row(spinner, Text(f"{figures.phase.value}, {show_seconds(figures.elapsed_s)}"))
+    if figures.phase is not Phase.RUN:
+        return head
+    left = "" if figures.eta_s is None else f", {show_eta(figures)} left"
+    failed = f", {figures.rows_failed:,} failed" if figures.rows_failed else ""
+    bars = Table.grid(padding=(0, 1), expand=True)
+    bars.add_column(width=LABEL_WIDTH)
+    bars.add_column(ratio=1)
+    bars.add_column(justify="left", no_wrap=True, min_width=FIGURES_WIDTH)
+    bars.add_row(
+        Text("rows"),
+        ProgressBar(total=max(figures.rows_total, 1), completed=figures.rows_done),
+        Text(f"{figures.rows_done:,}/{figures.rows_total:,}{failed}{left}"),
+    )
+    bars.add_row(
+        Text("KV pool"),
+        ProgressBar(total=1.0, completed=figures.pool_use, complete_style="cyan"),
+        Text(f"{figures.pool_use:.1%} used"),
+    )
+    facts = Table.grid(padding=(0, 1))
+    facts.add_column(width=LABEL_WIDTH)
+    facts.add_column()
+    facts.add_row(
+        Text("tokens/s"),
+        Text(
+            f"prompt {figures.prompt_tokens_per_s:,.0f} · "
+            f"generated {figures.generated_tokens_per_s:,.0f} · "
+            f"prefix hit rate {figures.hit_rate:.1%}"
+        ),
+    )
+    facts.add_row(
+        Text("requests"),
+        Text(
+            f"running {figures.running:,} · waiting {figures.waiting:,} · "
+            f"preemptions {figures.preemptions:,}"
+        ),
+    )
+    return Group(head, bars, facts)

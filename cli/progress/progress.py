@@ -1,0 +1,123 @@
+"""Progress on stderr: live on a terminal, elsewhere a line now and then so that logs stay short."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from pagedrun.cli.options.choices import ProgressMode
+from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
+from pagedrun.cli.terminal.console import note
+from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
+
+FIRST_LINE_SECONDS = 5.0
+LINE_SECONDS = 30.0
+JSON_SECONDS = 5.0
+
+
+@contextmanager
+def show_progress(mode: str, console: Console, *, quiet: bool = False) -> Iterator[JobListener]:
+    """Give a listener for a job whose progress is shown on `console` until the block ends."""
+    if quiet:
+        yield SilentListener()
+        return
+    chosen = _resolve(ProgressMode(mode), console)
+    if chosen is ProgressMode.RICH:
+        from pagedrun.cli.progress.live import show_live
+
+        with show_live(console) as listener:
+            yield listener
+    elif chosen is ProgressMode.JSON:
+        with _json_lines(console) as listener:
+            yield listener
+    elif chosen is ProgressMode.PLAIN:
+        watch = RunWatch(lambda message: note(console, f"Warning: {message}"))
+        with every(FIRST_LINE_SECONDS, LINE_SECONDS, lambda: note(console, line(watch.figures()))):
+            yield watch
+    else:
+        yield RunWatch(lambda message: note(console, f"Warning: {message}"))
+
+
+def line(figures: RunFigures) -> str:
+    """Return the one line that tells how far the job is, in the words that vLLM uses."""
+    now = f"[{show_seconds(figures.elapsed_s)}] {figures.phase.value}"
+    if figures.phase is not Phase.RUN:
+        return now
+    failed = f" ({figures.rows_failed} failed)" if figures.rows_failed else ""
+    return (
+        f"{now}: {figures.rows_done}/{figures.rows_total} rows{failed}, "
+        f"prompt {figures.prompt_tokens_per_s:.1f} tokens/s, "
+        f"generation {figures.generated_tokens_per_s:.1f} tokens/s, "
+        f"Running: {figures.running} reqs, Waiting: {figures.waiting} reqs, "
+        f"KV cache usage: {figures.pool_use:.1%}, Prefix cache hit rate: {figures.hit_rate:.1%}, "
+        f"preemptions: {figures.preemptions}, ETA {show_eta(figures)}"
+    )
+
+
+def show_eta(figures: RunFigures) -> str:
+    """Return the time left, or that nobody knows yet."""
+    return "unknown" if figures.eta_s is None else show_seconds(figures.eta_s)
+
+
+def show_seconds(seconds: float) -> str:
+    """Return a duration such as 42s, 3m20s or 2h05m."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}m{rest:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
+
+
+@contextmanager
+def every(first: float, then: float, show: Callable[[], None]) -> Iterator[None]:
+    """Call `show` after `first` seconds and every `then` seconds, whatever the job is doing.
+
+    A thread of its own: a job that stands still is when its user wants to hear something.
+    """
+    ended = threading.Event()
+
+    def tick() -> None:
+        wait = first
+        while not ended.wait(wait):
+            show()
+            wait = then
+
+    thread = threading.Thread(target=tick, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def _json_lines(console: Console) -> Iterator[JobListener]:
+    def emit(event: str, **values: Any) -> None:
+        # ASCII only, so that no control character of a message reaches a terminal.
+        text = json.dumps({"event": event, **values}, ensure_ascii=True)
+        console.file.write(text + "\n")
+        console.file.flush()
+
+    def enter(phase: Phase) -> None:
+        emit("phase", phase=phase.name.lower())
+
+    def show() -> None:
+        values = asdict(watch.figures())
+        emit("progress", **{**values, "phase": watch.figures().phase.name.lower()})
+
+    watch = RunWatch(lambda message: emit("warning", message=message), enter)
+    with every(JSON_SECONDS, JSON_SECONDS, show):
+        yield watch
+    show()
+
+
+def _resolve(mode: ProgressMode, console: Console) -> ProgressMode:
+    if mode is not ProgressMode.AUTO:
+        return mode
+    is_screen = console.is_terminal and not console.is_dumb_terminal
+    return ProgressMode.RICH if is_screen else ProgressMode.PLAIN

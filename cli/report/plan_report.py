@@ -1,0 +1,233 @@
+"""The forecast on stderr: tables, the tree of shared prefixes, and the pool over time."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pagedrun.cli.report.prefix_lines import draw_prefixes
+from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
+from pagedrun.cli.report.report_figures import Figure, sparkline
+from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.cli.terminal.sizes import show_size
+
+Line = tuple[str, str, str]  # label, value, note
+MAX_WIDTH = 110
+
+
+def draw_forecast(forecast: Mapping[str, Any], console: Console) -> None:
+    """Print the forecast (the object that `plan --json` gives) on `console`."""
+    _draw(console, "Rows", _rows(forecast))
+    if not forecast["rows"]["planned"]:
+        return
+    _draw(console, "Tokens", _tokens(forecast))
+    _draw_tree(console, forecast)
+    _draw(console, "KV memory", _memory(forecast))
+    _draw_timeline(console, forecast)
+    _draw(console, "What fits into the pool", _batch(forecast))
+    _draw_block_sizes(console, forecast["block_sizes"], forecast["kv"]["block_size"])
+    _draw_advice(console, forecast["advice"])
+
+
+def _heading(console: Console, title: str) -> None:
+    console.print(heading(title, console, min(console.width, MAX_WIDTH)))
+
+
+def _draw(console: Console, title: str, lines: Sequence[Line]) -> None:
+    _heading(console, title)
+    note_width = max(min(console.width, MAX_WIDTH) - NOTE_BEGINS, MIN_NOTE_WIDTH)
+    for figure in lines:
+        for line in figure_lines(Figure(*figure), note_width):
+            console.print(line, soft_wrap=True)
+
+
+def _rows(forecast: Mapping[str, Any]) -> list[Line]:
+    rows = forecast["rows"]
+    lines: list[Line] = [("rows", _count(rows["total"]), "")]
+    if rows["refused"]:
+        refused = sum(rows["refused"].values())
+        lines.append(("refused", _count(refused), "each would say why under error"))
+        lines += [(f"  {code}", _count(n), "") for code, n in rows["refused"].items()]
+    if forecast["clamped"]:
+        note = "max_tokens cut to the room that the prompt leaves"
+        lines.append(("cut", _count(forecast["clamped"]), note))
+    lines.append(("duplicates", _count(rows["duplicates"]), "answered without being computed"))
+    if not rows["is_simulated_whole"]:
+        note = "in run order; memory over time and attention are of these (--simulate-rows)"
+        lines.append(("simulated", _count(rows["simulated"]), note))
+    return lines
+
+
+def _tokens(forecast: Mapping[str, Any]) -> list[Line]:
+    tokens, prefix = forecast["tokens"], forecast["prefix"]
+    read, alone = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]
+    achievable = f"{prefix['achievable_hit_rate']:.1%} if prefixes were shared to the token"
+    lines: list[Line] = [
+        ("prompt tokens", _count(tokens["prompt"]), ""),
+        ("from the cache", _count(tokens["cached"]), f"{prefix['hit_rate']:.1%}; {achievable}"),
+        ("to compute", _count(tokens["computed"]), ""),
+        ("to generate, at most", _count(tokens["generated"]), "as far as max_tokens allows"),
+        ("attention reads", show_size(read), f"of {show_size(alone)} if every row read alone"),
+    ]
+    if alone:
+        lines.append(("  saved", f"{1 - read / alone:.1%}", "by reading shared prefixes once"))
+    if tokens["preempted_recomputed"]:
+        again = _count(tokens["preempted_recomputed"])
+        lines.append(("computed again", again, "after preemptions"))
+    return lines
+
+
+def _draw_tree(console: Console, forecast: Mapping[str, Any]) -> None:
+    found = forecast["tree"]
+    _heading(console, "Shared prefixes")
+    _wrapped(
+        console,
+        f"{_count(found['distinct_tokens'])} distinct prompt tokens; "
+        f"{_count(found['groups'])} groups of rows that share their first block, "
+        f"up to {found['depth']} prefixes deep",
+    )
+    if not found["top_prefixes"]:
+        return
+    draw_prefixes(console, found["top_prefixes"])
+
+
+def _memory(forecast: Mapping[str, Any]) -> list[Line]:
+    kv, preemptions = forecast["kv"], forecast["preemptions"]
+    pool = f"of {kv['block_size']} tokens, {show_size(kv['pool_bytes'])} in all"
+    others = ", ".join(
+        f"{show_size(size)} in {name}"
+        for name, size in kv["bytes_per_token_as"].items()
+        if name != kv["dtype"]
+    )
+    peak = f"{show_size(kv['peak_bytes'])}, {kv['peak_blocks'] / kv['num_blocks']:.1%} of the pool"
+    lines: list[Line] = [
+        ("a token takes", show_size(kv["bytes_per_token"]), f"in {kv['dtype']}; {others}"),
+        ("blocks in the pool", _count(kv["num_blocks"]), pool),
+        ("needed at most", _count(kv["blocks_needed"]), "to keep every prefix at full batch"),
+        ("in use at peak", _count(kv["peak_blocks"]), peak),
+        ("tail waste at peak", f"{kv['tail_waste']:.1%}", "empty ends of last blocks"),
+    ]
+    if any(preemptions.values()):
+        note = f"{_count(preemptions['swap'])} by swap, {_count(preemptions['recompute'])} by "
+        total = sum(preemptions.values())
+        lines.append(("preemptions", _count(total), f"{note}recompute; a larger pool has fewer"))
+    return lines
+
+
+def _draw_timeline(console: Console, forecast: Mapping[str, Any]) -> None:
+    timeline = forecast["timeline"]
+    if not timeline:
+        return
+    width = min(console.width, MAX_WIDTH) - 4
+    used = [record["blocks_used"] for record in timeline]
+    if console.options.ascii_only:
+        return
+    _plain(console, f"  {sparkline(used, width)}")
+    steps = f"{_count(forecast['steps']['count'])} steps"
+    highest = f"blocks in use, highest bar {_count(max(used))}"
+    _plain(console, f"  {highest}{steps.rjust(max(min(len(used), width) - len(highest), 0))}")
+
+
+def _batch(forecast: Mapping[str, Any]) -> list[Line]:
+    kv, steps = forecast["kv"], forecast["steps"]
+    contiguous = kv["contiguous_max_requests"]
+    gain = f"; paged {kv['rows_at_once_typical'] / contiguous:.1f}×" if contiguous else ""
+    return [
+        ("largest batch, run", _count(steps["max_running"]), "rows at once in the simulation"),
+        (
+            "largest batch, paged",
+            _count(kv["rows_at_once_typical"]),
+            f"rows of full length; anywhere in the file {_count(kv['rows_at_once_everywhere'])}",
+        ),
+        (
+            "contiguous",
+            _count(contiguous),
+            f"rows of {_count(forecast['tokens']['longest_row'])} tokens in the same memory{gain}",
+        ),
+    ]
+
+
+def _draw_block_sizes(console: Console, compared: Mapping[str, Any], current: int) -> None:
+    _heading(console, "Block sizes for this file")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    for name in ("    size", "to compute", "blocks", "at peak", "tail waste"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for each in compared["sizes"]:
+        size = each["block_size"]
+        marks = (
+            ("now", current),
+            ("best", compared["best"]),
+            ("fewest", compared["most_hits"]),
+            ("least", compared["least_memory"]),
+        )
+        table.add_row(
+            str(size),
+            _count(each["computed_tokens"]),
+            _count(each["peak_blocks"]),
+            show_size(each["peak_bytes"]),
+            f"{each['tail_waste']:.1%}",
+            ", ".join(word for word, other in marks if size == other),
+            style="bold" if size == compared["best"] else "",
+        )
+    console.print(table)
+    _wrapped(console, _cost(compared, current))
+
+
+def _cost(compared: Mapping[str, Any], current: int) -> str:
+    """Say what the best block size gives against the one in force, or costs against the least."""
+    by_size = {each["block_size"]: each for each in compared["sizes"]}
+    best, now = by_size[compared["best"]], by_size[current]
+    if best is not now:
+        return (
+            f"--block-size {best['block_size']} instead of {current}: "
+            f"{_change(best, now, 'computed_tokens', 'fewer prompt tokens')}, "
+            f"{_change(best, now, 'peak_bytes', 'less memory')}"
+        )
+    hits, memory = by_size[compared["most_hits"]], by_size[compared["least_memory"]]
+    if hits is best and memory is best:
+        return f"no other size computes fewer prompt tokens or holds less memory than {current}"
+    gains = [
+        f"{_change(each, best, name, word)} with {each['block_size']}"
+        for each, name, word in (
+            (hits, "computed_tokens", "fewer prompt tokens"),
+            (memory, "peak_bytes", "less memory"),
+        )
+        if each is not best
+    ]
+    return f"beside prompts and answers, smaller blocks gain little: {', '.join(gains)}"
+
+
+def _change(one: Mapping[str, Any], other: Mapping[str, Any], name: str, down: str) -> str:
+    """Return how much more or less of something one has; `down` is the word for less of it."""
+    change = one[name] / other[name] - 1 if other[name] else 0.0
+    return f"{abs(change):.1%} {'more ' + down.partition(' ')[2] if change > 0 else down}"
+
+
+def _draw_advice(console: Console, advice: Mapping[str, Any] | None) -> None:
+    _heading(console, "Order of the prompts' parts")
+    if advice is None:
+        _plain(console, "  not looked at: the input is a stream and was read once")
+    elif not advice["found"]:
+        _plain(console, f"  nothing to gain (tried on {_count(advice['sample_rows'])} rows)")
+    else:
+        for each in advice["found"]:
+            _wrapped(console, f"• {each['sentence']}")
+        _plain(console, f"  (tried on {_count(advice['sample_rows'])} rows)")
+
+
+def _plain(console: Console, line: str) -> None:
+    console.print(Text(safe(line)), soft_wrap=True)
+
+
+def _wrapped(console: Console, sentence: str) -> None:
+    for line in textwrap.wrap(safe(sentence), min(console.width, MAX_WIDTH) - 4):
+        console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"

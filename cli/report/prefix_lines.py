@@ -1,0 +1,41 @@
+"""The tree of shared prefixes, as `plan` and `inspect-cache` draw it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.cli.terminal.sizes import show_size
+
+TEXT_CHARS = 60
+
+
+def draw_prefixes(console: Console, prefixes: Sequence[Mapping[str, Any]]) -> None:
+    """Print the prefixes below each other's `parent`, which is a place in `prefixes` or None.
+
+    Each has `tokens`, `rows` and `tokens_saved`; it may have `bytes_saved` and a `text`.
+    """
+    tree = Tree(Text("  those that save most"), guide_style="dim")
+    nodes: dict[int | None, Tree] = {None: tree}
+    # A prefix may stand before the shorter one that it continues.
+    left = dict(enumerate(prefixes))
+    while left:
+        for place, prefix in list(left.items()):
+            if prefix["parent"] in nodes:
+                nodes[place] = nodes[prefix["parent"]].add(_line(prefix))
+                del left[place]
+    console.print(tree)
+
+
+def _line(prefix: Mapping[str, Any]) -> Text:
+    shown = Text(no_wrap=True, overflow="ellipsis")
+    shown.append(f"{prefix['tokens']:,} {'token' if prefix['tokens'] == 1 else 'tokens'}", "bold")
+    shown.append(f" × {prefix['rows']:,} rows, saves {prefix['tokens_saved']:,}")
+    if "bytes_saved" in prefix:
+        shown.append(f" ({show_size(prefix['bytes_saved'])})")
+    if prefix.get("text"):
+        shown.append(f"  {safe(' '.join(prefix['text'].split()), TEXT_CHARS)}", "dim")
+    return shown

@@ -1,0 +1,74 @@
+"""The memory report on stderr: what was computed, where the bytes went, what sharing saved."""
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from pagedrun.cli.report.report_figures import Figure, sections
+from pagedrun.cli.terminal.safe_text import safe
+
+if TYPE_CHECKING:
+    from pagedrun.paged.job.job import JobResult  # which imports much
+
+WIDTH = 80
+LABEL_WIDTH = 25
+VALUE_WIDTH = 12
+NOTE_BEGINS = 2 + LABEL_WIDTH + VALUE_WIDTH + 2
+MIN_NOTE_WIDTH = 16
+
+
+def draw_report(report: Mapping[str, Any], console: Console) -> None:
+    """Print the report (the object in `OUT.report.json`) on `console`.
+
+    Off a terminal the same words come without rules and without blanks at line ends.
+    """
+    width = min(console.width, WIDTH)
+    note_width = max(width - NOTE_BEGINS, MIN_NOTE_WIDTH)
+    for title, figures in sections(report, note_width):
+        console.print(heading(title, console, width))
+        for figure in figures:
+            for line in figure_lines(figure, note_width):
+                console.print(line, soft_wrap=True)
+    if report.get("advice"):
+        console.print(heading("Advice", console, width))
+        for each in report["advice"]:
+            for words in textwrap.wrap(safe(each["sentence"]), width - 4):
+                console.print(Text(f"  {words}"), soft_wrap=True)
+
+
+def summary(result: "JobResult", output: str) -> list[str]:
+    """Return the last lines: what became of the rows, and where to look."""
+    rows = result.report["rows"]
+    where = "standard output" if output == "-" else output
+    noun = "row" if rows["total"] == 1 else "rows"
+    failed = f", {rows['failed']:,} failed" if rows["failed"] else ""
+    told = f"{rows['total']:,} {noun}: {rows['ok']:,} ok{failed} → {where}"
+    report = [f"memory report → {result.report_path}"] if result.report_path else []
+    return [told, *report]
+
+
+def heading(title: str, console: Console, width: int) -> Text:
+    """Return the title of a section, on a terminal with a rule of `width` characters."""
+    if not console.is_terminal:
+        return Text(title)
+    dash = "-" if console.options.ascii_only else "─"
+    rule = dash * max(width - len(title) - 4, 0)
+    return Text.assemble((f"{dash}{dash} ", "dim"), (title, "bold cyan"), (f" {rule}", "dim"))
+
+
+def figure_lines(figure: Figure, note_width: int) -> Iterator[Text]:
+    """Yield the figure's line, and one for each further line that its note takes."""
+    first, *rest = textwrap.wrap(safe(figure.note), note_width) or [""]
+    value = figure.value.rjust(VALUE_WIDTH)
+    line = Text.assemble(
+        f"  {safe(figure.label):<{LABEL_WIDTH}}",
+        (value, figure.style),
+        (f"  {first}" if first else "", "dim"),
+    )
+    line.rstrip()
+    yield line
+    for more in rest:
+        yield Text(" " * NOTE_BEGINS + more, style="dim")

@@ -1,0 +1,224 @@
+"""The memory report in words: sections of figures, each a label, a value and what it means."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pagedrun.cli.progress.progress import show_seconds
+from pagedrun.cli.terminal.sizes import show_size
+
+_ENDINGS = {
+    "stop": "at their end or a stop string",
+    "length": "cut at max_tokens",
+}
+_MEMORY = {
+    "weights": ("weights", ""),
+    "kv_pool": ("KV pool", ""),
+    "activations_peak": ("activations", "at peak"),
+    "other": ("everything else", "at peak: Python, torch, rows, caches"),
+    "free": ("free", ""),
+    "device_total": ("memory of the machine", "or of the container in it"),
+}
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+class Figure(NamedTuple):
+    """One line of the report. `style` is Rich's, for the value."""
+
+    label: str
+    value: str
+    note: str = ""
+    style: str = "bold"
+
+
+def sections(report: Mapping[str, Any], sparkline_chars: int) -> Iterator[tuple[str, list[Figure]]]:
+    """Yield title and figures of each section of the report (the object in `OUT.report.json`).
+
+    Where no row reached the engine there is nothing to tell but how the rows ended.
+    """
+    yield "Answers", _answers(report)
+    if report["kv"]["num_blocks"] and report["tokens"]["prompt"]:
+        yield "Tokens", _tokens(report)
+        yield "Time", _times(report["time"])
+        yield "Where the bytes went", _memory(report["memory"])
+        yield "KV pool", _pool(report, sparkline_chars)
+        yield "Shared prefixes", _prefixes(report["prefix"]) + _stored(report.get("prefix_store"))
+        yield "Copies and preemptions", _events(report)
+
+
+def _answers(report: Mapping[str, Any]) -> list[Figure]:
+    rows, accuracy = report["rows"], report.get("accuracy")
+    figures = [Figure("rows", _count(rows["total"]))]
+    if rows["failed"]:
+        note = f"{_share(rows['failed'], rows['total'])}; each says why under error"
+        figures.append(Figure("failed", _count(rows["failed"]), note, "bold red"))
+        codes = sorted(report.get("errors", {}).items(), key=lambda item: -item[1])
+        figures += [Figure(f"  {code}", _count(number)) for code, number in codes]
+    reasons = dict(report.get("finish_reasons", {}))
+    reasons.pop("error", None)  # told above
+    total = sum(reasons.values())
+    for reason, number in sorted(reasons.items(), key=lambda item: -item[1]):
+        note = f"{_share(number, total)} {_ENDINGS.get(reason, '')}"
+        figures.append(Figure(reason, _count(number), note.strip()))
+    if accuracy:
+        expected, correct = accuracy["expected"], accuracy["correct"]
+        note = f"{_count(correct)} of {_count(expected)} as expected"
+        figures.append(Figure("accuracy", _share(correct, expected), note))
+    return figures
+
+
+def _tokens(report: Mapping[str, Any]) -> list[Figure]:
+    tokens = report["tokens"]
+    figures = [
+        Figure("prompt tokens", _count(tokens["prompt"])),
+        Figure("taken from the cache", _count(tokens["cached"])),
+        Figure("computed", _count(tokens["computed"])),
+    ]
+    if tokens["preempted_recomputed"]:
+        again = _count(tokens["preempted_recomputed"])
+        figures.append(Figure("computed again", again, "after preemptions"))
+    figures.append(Figure("generated tokens", _count(tokens["generated"])))
+    if tokens["generated_copied"]:
+        copied = _count(tokens["generated_copied"])
+        figures.append(Figure("  of these copied", copied, "from rows that ask the same"))
+    return figures
+
+
+def _times(times: Mapping[str, float]) -> list[Figure]:
+    return [
+        Figure("load", _seconds(times["load_s"])),
+        Figure("compile", _seconds(times["compile_s"]), "long in the first run on a machine"),
+        Figure("plan", _seconds(times["plan_s"])),
+        Figure("run", _seconds(times["run_s"])),
+        Figure(
+            "prompt tokens/s", f"{times['prompt_tokens_per_s']:,.0f}", "those of the cache included"
+        ),
+        Figure("generated tokens/s", f"{times['generated_tokens_per_s']:,.0f}"),
+    ]
+
+
+def _memory(memory: Mapping[str, int]) -> list[Figure]:
+    return [
+        Figure(label, show_size(memory[key]), note)
+        for key, (label, note) in _MEMORY.items()
+        if key in memory
+    ]
+
+
+def _pool(report: Mapping[str, Any], sparkline_chars: int) -> list[Figure]:
+    kv = report["kv"]
+    block_bytes = show_size(kv["block_size"] * kv["bytes_per_token"])
+    expected = f"at half a block for each row: {kv['tail_waste_expected']:.1%}"
+    figures = [
+        Figure(
+            "blocks", _count(kv["num_blocks"]), f"of {kv['block_size']} tokens, {block_bytes} each"
+        ),
+        Figure(
+            "in use at peak",
+            _count(kv["peak_blocks"]),
+            f"{_share(kv['peak_blocks'], kv['num_blocks'])} of the pool",
+        ),
+        Figure(
+            "utilisation at peak",
+            f"{kv['utilization_at_peak']:.1%}",
+            "of slots in use; the rest is tail waste",
+        ),
+        Figure("tail waste", f"{kv['tail_waste']:.1%}", expected),
+    ]
+    used = [record["blocks_used"] for record in report.get("timeline", [])]
+    if len(used) > 1:
+        figures.append(Figure("in use, step by step", "", sparkline(used, sparkline_chars)))
+    if kv["mean_use_when_short"]:
+        note = "mean use while a row had to wait"
+        figures.append(Figure("while short of blocks", f"{kv['mean_use_when_short']:.1%}", note))
+    return [
+        *figures,
+        Figure("requests at once", _count(kv["paged_max_requests"]), "that the pool can hold"),
+        Figure(
+            "if contiguous",
+            _count(kv["contiguous_max_requests"]),
+            f"in the same bytes, {kv['contiguous_utilization']:.1%} utilised",
+        ),
+    ]
+
+
+def _prefixes(prefix: Mapping[str, Any]) -> list[Figure]:
+    achievable = f"of prompt tokens; {prefix['achievable_hit_rate']:.1%} was achievable"
+    figures = [Figure("hit rate", f"{prefix['hit_rate']:.1%}", achievable)]
+    if prefix["duplicate_rows"]:
+        repeated = _count(prefix["duplicate_rows"])
+        figures.append(Figure("rows that ask the same", repeated, "as another; computed once"))
+    seconds = prefix["seconds_saved"]
+    figures += [
+        Figure("shared blocks at peak", _count(prefix["shared_blocks_peak"])),
+        Figure(
+            "KV not computed again",
+            show_size(prefix["bytes_saved"]),
+            f"about {_seconds(seconds)} of computing" if seconds else "",
+        ),
+    ]
+    read, unshared = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]
+    if read != unshared:
+        note = f"instead of {show_size(unshared)}"
+        figures.append(Figure("KV read by attention", show_size(read), note))
+    return figures
+
+
+def _stored(store: Mapping[str, Any] | None) -> list[Figure]:
+    """Return what `--prefix-store` gave and got, nothing without one."""
+    if store is None:
+        return []
+    read, written = show_size(store["loaded_bytes"]), show_size(store["stored_bytes"])
+    figures = [
+        Figure("from the prefix store", _count(store["loaded_tokens"]), f"tokens; {read} read"),
+        Figure("put into it", _count(store["stored_tokens"]), f"tokens; {written} written"),
+    ]
+    if store["ignored_files"]:
+        ignored = store["ignored_files"]
+        note = f"{_plural(ignored, 'file')} of it that cannot be used"
+        figures.append(Figure("ignored", _count(ignored), note, "bold yellow"))
+    return figures
+
+
+def _events(report: Mapping[str, Any]) -> list[Figure]:
+    copies, preemptions = report["copy_on_write"], report["preemptions"]
+    swap, recompute = preemptions["swap"], preemptions["recompute"]
+    how = f"{_count(swap)} by swap, {_count(recompute)} by recompute"
+    return [
+        Figure(
+            "copy on write",
+            _count(copies["block_copies"]),
+            f"{_plural(copies['block_copies'], 'block')} copied, "
+            f"{_count(copies['forks'])} {_plural(copies['forks'], 'fork')}",
+        ),
+        Figure("preemptions", _count(swap + recompute), how if swap + recompute else ""),
+    ]
+
+
+def sparkline(values: Sequence[float], num_chars: int, top: float = 0) -> str:
+    """Return at most `num_chars` bars, the largest values of equal stretches of `values`.
+
+    A full bar stands for the largest of them, or for `top` if that is more.
+    """
+    num_bars = min(num_chars, len(values))
+    top = max(*values, top, 1)
+    bars = []
+    for bar in range(num_bars):
+        stretch = values[bar * len(values) // num_bars : (bar + 1) * len(values) // num_bars]
+        bars.append(_BARS[round(max(stretch) / top * (len(_BARS) - 1))])
+    return "".join(bars)
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "0.0%"
+
+
+def _plural(number: int, noun: str) -> str:
+    return noun if number == 1 else f"{noun}s"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 60 else show_seconds(seconds)

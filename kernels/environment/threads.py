@@ -1,0 +1,129 @@
+"""How many threads, and how they wait. Imports neither torch nor numba, which read this at import.
+
+OpenMP threads that are done spin by default, to catch the next piece of work quickly. torch and
+Numba bring an OpenMP library each, so that two pools would spin against each other, and against
+whoever else uses the CPUs. Hence passive waiting, and not more threads than the container may use.
+
+Measured on two cores, Zen 5: 4 x (oneDNN bfloat16 linear 512 x 512, add_rms_norm, decode_attention
+over 16 x 500 tokens) with 16 rows; microseconds, medians of 7 over six runs (two of the last line),
+on a machine that was never quite idle. "beside": beside two processes that loop for ever, where
+fair shares would double the time.
+
+                                        alone               beside
+    passive, Numba layer "omp"           1,380 to 2,270      2,400 to 7,200, median 4,000
+    passive, Numba layer "workqueue"     1,740 to 2,500      4,800 to 5,400
+    OpenMP's default, which spins       36,000 to 64,000    71,000 to 128,000
+
+The same from Python, where torch is imported first and so spins while Numba's threads do not: as
+fast alone, 4 to 40 times as long beside a process with two busy threads. It is too late to change
+that then; `prepare_environment` warns.
+
+"omp" wakes its threads in 12 us where "workqueue" takes 31, so it is taken where its library
+exists (slim containers may lack it).
+"""
+
+import math
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from ctypes import CDLL
+
+from pagedrun.kernels.environment.cgroup import ControlGroup, control_groups
+from pagedrun.kernels.environment.code_folder import keep_code_private
+
+
+def cpu_quota() -> int:
+    """Return how many threads may compute at once, at least 1.
+
+    `OMP_NUM_THREADS` decides where the user has set it; otherwise the smallest of the CPUs this
+    process may run on and the quota of its container (cgroup v2 or v1), rounded up.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    return max(1, min([_num_cpus(), *map(math.ceil, _cgroup_quotas())]))
+
+
+def prepare_environment() -> None:
+    """Set the variables that torch, numba and triton read once. Call it before any is imported.
+
+    What the user has set stays as it is. Warns where torch is there already: its threads spin.
+    """
+    if "torch" in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+        warnings.warn(
+            "torch was imported before pagedrun's engine, so its threads wait by spinning, and "
+            "beside other busy programs a run may take many times as long; "
+            "set OMP_WAIT_POLICY=passive, or write `from pagedrun import LLM` before torch",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    threads = str(cpu_quota())
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("OMP_NUM_THREADS", threads)
+    os.environ.setdefault("NUMBA_NUM_THREADS", threads)
+    os.environ.setdefault("NUMBA_THREADING_LAYER", _threading_layer())
+    keep_code_private()
+
+
+def configure() -> None:
+    """Give torch and numba their share of threads, as far as they are imported already."""
+    threads = cpu_quota()
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+    if "numba" in sys.modules:
+        numba = sys.modules["numba"]
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        _forbid_nesting()
+
+
+def _forbid_nesting() -> None:
+    """Keep parallel regions of OpenMP from starting threads inside one another.
+
+    Numba, when it starts its threads, allows it for the whole process, in the library that torch
+    uses as well. A torch op that multiplies matrices in parallel then starts threads anew for each
+    of them: scaled_dot_product_attention took 7 times as long (bfloat16, 2 threads).
+    """
+    if "OMP_MAX_ACTIVE_LEVELS" in os.environ or "OMP_NESTED" in os.environ:
+        return  # the user has decided
+    with suppress(AttributeError, OSError):  # no OpenMP, or one that does not say
+        CDLL(None).omp_set_max_active_levels(1)
+
+
+def _num_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _threading_layer() -> str:
+    """Return "omp" if the OpenMP library that numba links to is there, else numba's own pool."""
+    try:
+        CDLL("libgomp.so.1.0.0" if sys.platform == "linux" else "libomp.dylib")
+    except OSError:
+        return "workqueue"
+    return "omp"
+
+
+def _cgroup_quotas() -> Iterator[float]:
+    """Yield the CPU quota of this process's control group and of each group around it."""
+    for group in control_groups("cpu"):
+        quota = _quota_v2(group) if group.version == 2 else _quota_v1(group)
+        if quota is not None:
+            yield quota
+
+
+def _quota_v2(group: ControlGroup) -> float | None:
+    try:
+        quota, period = (group.read("cpu.max") or "").split()
+        return int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):  # no such file; or "max", which is no limit
+        return None
+
+
+def _quota_v1(group: ControlGroup) -> float | None:
+    quota, period = group.read_int("cpu.cfs_quota_us"), group.read_int("cpu.cfs_period_us")
+    if quota is None or not period:
+        return None
+    return quota / period if quota > 0 else None  # -1: no limit

@@ -1,0 +1,101 @@
+"""KernelContexts: KV memories full of made-up keys and values, and the same laid out densely."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
+
+# A prime: noise repeated with this period begins elsewhere in every block, so that no block is like
+# another and a wrong one is noticed. Drawing gigabytes would take longer than measuring.
+NOISE_ELEMENTS = 16_777_213
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelContext:
+    """One layer's KV memory in scattered blocks, and the tables of its rows.
+
+    key_cache, value_cache: [num_blocks, num_kv_heads, block_size, head_dim]. block_tables:
+    [num_rows, max_blocks] int32; rows may begin with the same blocks. q: [num_queries, num_heads,
+    head_dim].
+    """
+
+    key_cache: Tensor
+    value_cache: Tensor
+    block_tables: Tensor
+    q: Tensor
+
+    def dense(self, num_tokens: int) -> tuple[Tensor, Tensor]:
+        """Return keys and values as [num_rows, num_kv_heads, num_tokens, head_dim], without gaps.
+
+        `num_tokens` is the length of every row.
+        """
+        return self._dense(self.key_cache, num_tokens), self._dense(self.value_cache, num_tokens)
+
+    def _dense(self, cache: Tensor, num_tokens: int) -> Tensor:
+        num_rows, (_, num_kv_heads, _, head_dim) = len(self.block_tables), cache.shape
+        dense = cache.new_empty(num_rows, num_kv_heads, num_tokens, head_dim)
+        for row, table in zip(dense, self.block_tables, strict=True):  # all at once: twice the room
+            blocks = cache[table.long()].transpose(0, 1)
+            row.copy_(blocks.reshape(num_kv_heads, -1, head_dim)[:, :num_tokens])
+        return dense
+
+
+class KernelContexts:
+    """Makes contexts of one shape, on one device and in one dtype."""
+
+    def __init__(self, shape: KernelShape, device: torch.device, dtype: torch.dtype) -> None:
+        self.shape = shape
+        self.device = device
+        self.dtype = dtype
+        self.generator = torch.Generator(device).manual_seed(SEED)
+        self._noise = self.random(NOISE_ELEMENTS)
+
+    def random(self, *shape: int) -> Tensor:
+        """Return normal numbers."""
+        values = torch.randn(shape, generator=self.generator, device=self.device)
+        return values.to(self.dtype)
+
+    def int32(self, *values: int) -> Tensor:
+        """Return the numbers as [len(values)] int32."""
+        return torch.tensor(values, dtype=torch.int32, device=self.device)
+
+    def make(
+        self, num_rows: int, own_tokens: int, *, shared_tokens: int = 0, num_queries: int
+    ) -> KernelContext:
+        """Return `num_rows` rows of so many tokens; all of them begin with the shared ones.
+
+        `shared_tokens` must be whole blocks.
+        """
+        shape = self.shape
+        shared, own = shared_tokens // shape.block_size, -(-own_tokens // shape.block_size)
+        assert shared * shape.block_size == shared_tokens, "a block is shared or it is not"
+        num_blocks = shared + num_rows * own
+        size = (num_blocks, shape.num_kv_heads, shape.block_size, shape.head_dim)
+        scattered = torch.randperm(num_blocks, generator=self.generator, device=self.device).int()
+        common = scattered[:shared].expand(num_rows, shared)
+        tables = torch.cat([common, scattered[shared:].view(num_rows, own)], dim=1)
+        return KernelContext(
+            key_cache=self._filled(size, start=0),
+            value_cache=self._filled(size, start=NOISE_ELEMENTS // 2),
+            block_tables=tables.contiguous(),
+            q=self.random(num_queries, shape.num_heads, shape.head_dim),
+        )
+
+    def context_bytes(self, num_rows: int, own_tokens: int, shared_tokens: int = 0) -> int:
+        """Return the bytes that `make` takes for keys and values."""
+        tokens = shared_tokens + num_rows * (own_tokens + self.shape.block_size)
+        return self.shape.kv_elements(tokens) * self.dtype.itemsize
+
+    def _filled(self, size: tuple[int, ...], start: int) -> Tensor:
+        """Return a tensor of noise, repeated from element `start` of it on."""
+        cache = torch.empty(size, dtype=self.dtype, device=self.device)
+        flat = cache.view(-1)
+        noise, at = self._noise[start:], 0
+        while at < len(flat):
+            piece = flat[at : at + len(noise)]
+            piece.copy_(noise[: len(piece)])
+            at, noise = at + len(piece), self._noise
+        return cache

@@ -1,0 +1,194 @@
+"""KernelsBench: attention kernels by size, beside dense attention and the device's own limits."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+
+from pagedrun.kernels.environment import threads
+from pagedrun.paged.bench.budget import Budget
+from pagedrun.paged.bench.device_facts import DeviceFacts
+from pagedrun.paged.bench.kernels.decode_point import DecodePoint
+from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
+from pagedrun.paged.bench.kernels.kernel_point import KernelPoint, told
+from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
+from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
+from pagedrun.paged.bench.kernels.op_point import OpPoint, op_points
+from pagedrun.paged.bench.kernels.prefill_point import PrefillPoint
+from pagedrun.paged.bench.kernels.prefix_point import PrefixPoint
+from pagedrun.paged.bench.kernels.roof import Roof
+from pagedrun.paged.bench.kernels.stopwatch import GpuStopwatch, HostStopwatch, Stopwatch
+from pagedrun.paged.bench.neighbours import Neighbours
+from pagedrun.paged.execution.device import Device
+
+Say = Callable[[str], None]
+
+# What the parts may have used of the budget when they end; what one leaves, the next ones get.
+SHARES = {"decode": 0.5, "prefix": 0.75, "prefill": 0.9, "ops": 1.0}
+MOST_AT_ONCE = 0.3  # of what a part has, for one point
+
+
+class Point(Protocol):
+    """One size of what is measured; its data is made when its turn comes."""
+
+    @property
+    def place(self) -> Mapping[str, Any]:
+        """The sizes, as a result states them."""
+        ...
+
+    @property
+    def work(self) -> float:
+        """What its time is about proportional to, among points of a kind."""
+        ...
+
+    def num_bytes(self, contexts: KernelContexts) -> int:
+        """Return the memory that it takes."""
+        ...
+
+    def build(self, contexts: KernelContexts, kernels: ModuleType) -> KernelPoint:
+        """Return the point with its data."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KernelsBench:
+    """The kernels of a device on layers of one shape. What is compared takes turns, `repeat` times.
+
+    Cheap points come first; what would take longer than is left of `budget_s` seconds, or does not
+    fit into the memory, is not run, and named as skipped.
+    """
+
+    device: Device
+    shape: KernelShape
+    dtype: torch.dtype
+    sweep: KernelSweep
+    repeat: int
+    budget_s: float
+
+    def __post_init__(self) -> None:
+        self.sweep.check(self.shape.block_size)
+
+    def run(self, say: Say) -> dict[str, Any]:
+        """Measure, telling `say` what is being done; return the result as JSON can hold it."""
+        threads.configure()
+        stopwatch = self._stopwatch()
+        neighbours = Neighbours()
+        say("Measuring a copy and a matrix product")
+        with torch.inference_mode():
+            roof = Roof.measure(self.device.torch_device, self.dtype, stopwatch)
+            contexts = KernelContexts(self.shape, self.device.torch_device, self.dtype)
+            self._warm_up(contexts, say)
+            parts = self._parts(contexts, stopwatch, roof, say)
+        dtype = str(self.dtype).removeprefix("torch.")
+        return {
+            "shape": {**asdict(self.shape), "dtype": dtype},
+            "device": DeviceFacts(self.device).to_dict(),
+            "flushed_bytes": stopwatch.flushed_bytes,
+            "roof": roof.to_dict(),
+            "sweep": self.sweep.to_dict(),
+            "repeat": self.repeat,
+            "budget_s": self.budget_s,
+            "others_busy": neighbours.cpus_busy(),
+            **parts,
+        }
+
+    def _stopwatch(self) -> Stopwatch:
+        kind = GpuStopwatch if self.device.is_gpu else HostStopwatch
+        return kind(DeviceFacts(self.device).cache_bytes)
+
+    def _points(self) -> dict[str, list[Point]]:
+        """Return the points of each part, cheap ones first."""
+        sweep = self.sweep
+        points: dict[str, list[Point]] = {
+            "decode": [DecodePoint(n, size) for n in sweep.contexts for size in sweep.batches],
+            "prefix": [PrefixPoint(n, size) for n in sweep.prefixes for size in sweep.groups],
+            "prefill": [PrefillPoint(n, before) for n in sweep.chunks for before in sweep.befores],
+            "ops": [*op_points()],
+        }
+        return {
+            name: sorted(each, key=lambda point: point.work)
+            for name, each in points.items()
+            if name in sweep.parts
+        }
+
+    def _warm_up(self, contexts: KernelContexts, say: Say) -> None:
+        """Compile the kernels, which may take longer than all the rest."""
+        say("Compiling the kernels")
+        small: dict[str, Point] = {
+            "decode": DecodePoint(300, 2),
+            "prefix": PrefixPoint(self.sweep.least_prefix(self.shape.block_size), 2),
+            "prefill": PrefillPoint(16, 16),
+            "ops": OpPoint("silu_mul", 2),
+        }
+        for name in self.sweep.parts:
+            for call in small[name].build(contexts, self.device.kernels).calls:
+                try:
+                    call.call()
+                except Exception as error:  # told again at each point
+                    say(f"{name}, {call.name}: {told(error)}")
+
+    def _parts(
+        self, contexts: KernelContexts, stopwatch: Stopwatch, roof: Roof, say: Say
+    ) -> dict[str, Any]:
+        """Return what was measured, part by part, and what was not."""
+        began = perf_counter()
+        measured: dict[str, list[dict[str, Any]]] = {}
+        skipped: list[dict[str, Any]] = []
+        for name, points in self._points().items():
+            left = SHARES[name] * self.budget_s - (perf_counter() - began)
+            budget = Budget(max(left, 0.0), MOST_AT_ONCE)
+            measured[name] = []
+            for point in points:
+                reason = self._reason_to_skip(point, contexts, budget)
+                if reason is not None:
+                    skipped.append({"part": name, **point.place, **reason})
+                    continue
+                started = perf_counter()
+                try:  # what a point holds is gone before the next one is made
+                    result = point.build(contexts, self.device.kernels).measure(
+                        stopwatch, self.repeat, roof
+                    )
+                except Exception as error:  # a device that fails must not take the rest along
+                    skipped.append({"part": name, **point.place, **_failure(error)})
+                    continue
+                budget.note(point.work, perf_counter() - started)
+                measured[name].append(result)
+                say(_line(name, result))
+            measured[name].sort(key=_order)
+        return {**measured, "skipped": skipped}
+
+    def _reason_to_skip(
+        self, point: Point, contexts: KernelContexts, budget: Budget
+    ) -> dict[str, Any] | None:
+        needed, free = point.num_bytes(contexts), DeviceFacts(self.device).free_bytes()
+        if needed > free:
+            return {"reason": "memory", "needed_bytes": needed, "free_bytes": free}
+        seconds = budget.too_much({"this": point.work}).get("this")
+        return None if seconds is None else {"reason": "time", "estimated_s": seconds}
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    return {"reason": "failure", "failure": told(error)}
+
+
+def _order(result: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what results of a part are sorted by: their sizes, the ops' names first."""
+    return tuple(value for value in result.values() if isinstance(value, int | str))
+
+
+def _line(part: str, result: Mapping[str, Any]) -> str:
+    """Return what to say of a point."""
+    sizes = ", ".join(f"{name} {value}" for name, value in result.items() if name in _SIZES)
+    times = ", ".join(
+        f"{name} {each['seconds']['median'] * 1e3:.3f} ms"
+        if "seconds" in each
+        else f"{name}: {each['failed']}"
+        for name, each in result["contenders"].items()
+    )
+    return f"{part}, {sizes}: {times}"
+
+
+_SIZES = frozenset({"context", "batch", "prefix", "group", "chunk", "before", "op", "rows"})

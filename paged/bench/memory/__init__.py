@@ -1,0 +1,1 @@
+"""What paged KV memory is worth, counted without a model."""

@@ -1,0 +1,41 @@
+"""ModelShape: as much of a model as says how many bytes a token takes."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.values.precision import kv_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The layers and the heads of keys and values of a model, and what they are stored in.
+
+    `dtype` is a key of `DTYPE_BYTES` or of `KV_DTYPES`. The defaults are the usual example for the
+    price of a token: a kv head for each query head, 512 KiB in all.
+    """
+
+    name: str = "llama-2-7b"
+    num_layers: int = 32
+    num_kv_heads: int = 32
+    head_dim: int = 128
+    dtype: str = "float16"
+
+    @classmethod
+    def of_config(cls, name: str, config: ModelConfig) -> "ModelShape":
+        """Return the shape of a model, stored in the dtype that its weights were meant for."""
+        return cls(name, config.num_layers, config.num_kv_heads, config.head_dim, config.dtype)
+
+    def changed(self, **changes: Any) -> "ModelShape":
+        """Return the shape with other fields where they are not None."""
+        given = {name: value for name, value in changes.items() if value is not None}
+        return replace(self, name=f"{self.name}, changed", **given) if given else self
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token in all layers, scales included."""
+        return kv_bytes(2 * self.num_layers * self.num_kv_heads, self.head_dim, self.dtype)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields and what a token takes, as a result states them."""
+        return {**asdict(self), "bytes_per_token": self.bytes_per_token}

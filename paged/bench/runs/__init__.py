@@ -1,0 +1,1 @@
+"""Whole runs over the same rows, by pagedrun and by what it is compared with."""

@@ -1,0 +1,85 @@
+"""Contender: one of those that run the same rows in turns, and what pagedrun is as one."""
+
+from collections.abc import Sequence as Seq
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pagedrun.paged.bench.runs.alone import SharingSwitch
+from pagedrun.paged.bench.runs.figures import RunFigures, measure
+from pagedrun.paged.bench.runs.op_timer import OpTimer
+from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.values.request import Request
+
+Tokens = list[tuple[int, ...]]
+
+
+class Figures(Protocol):
+    """What is compared: seconds, and the steps in which `decode_rows` rows got a token each."""
+
+    @property
+    def total_s(self) -> float:
+        """From prompt token ids to the last answer."""
+        ...
+
+    @property
+    def prefill_s(self) -> float:
+        """Seconds of the steps that worked on prompts."""
+        ...
+
+    @property
+    def decode_rows(self) -> int:
+        """Rows in such a step."""
+        ...
+
+    @property
+    def decode_step(self) -> Spread | None:
+        """Seconds of such a step, None if there was none."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything that was measured, as a result states it."""
+        ...
+
+
+class Contender(Protocol):
+    """Something that answers requests and can be measured doing so."""
+
+    @property
+    def name(self) -> str:
+        """What to call it beside the others."""
+        ...
+
+    def warm_up(self, workload: Workload) -> None:
+        """Do once what only the first run of a process has to do, for rows like these."""
+        ...
+
+    def run(self, requests: Seq[Request]) -> tuple[Figures, Tokens]:
+        """Answer the requests; return what was measured and each one's generated tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContender:
+    """An engine with its settings; `timer` is the one whose kernels it has.
+
+    `alone`, where given, is the switch whose kernels it has: it runs with that switched off.
+    """
+
+    name: str
+    engine: Engine
+    timer: OpTimer
+    alone: SharingSwitch | None = None
+
+    def warm_up(self, workload: Workload) -> None:
+        """Compile the kernels, and touch each of them."""
+        self.engine.warm_up()
+        self.run(workload.warm_up().requests(self.engine.model_config.vocab_size))
+
+    def run(self, requests: Seq[Request]) -> tuple[RunFigures, Tokens]:
+        """Run the requests; raises `UsageError` if one of them cannot be run."""
+        with self.alone.alone() if self.alone else nullcontext():
+            figures, answers = measure(self.engine, requests, self.timer)
+        return figures, [answer.outputs[0].token_ids for answer in answers]

@@ -1,0 +1,86 @@
+"""BenchModel: what a benchmark runs, a model folder or a shape with random weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.random_weights import RandomWeights
+from pagedrun.paged.models.shapes import Shape
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.precision import choose_dtype
+
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BenchModel:
+    """A model by name, with its shape; `folder` is None where weights are made up."""
+
+    name: str
+    config: ModelConfig
+    folder: Path | None = None
+    fields: Mapping[str, Any] | None = None  # of config.json, where there is no folder
+
+    @classmethod
+    def from_shape(cls, name: str, num_layers: int | None = None) -> "BenchModel":
+        """Return a model of a named shape with random weights; raises `UsageError`."""
+        shape = Shape.named(name, num_layers)
+        return cls(name, shape.config, fields=shape.fields)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "BenchModel":
+        """Return the model in a folder; raises `ModelError`."""
+        return cls(folder.name, ModelConfig.from_folder(folder), folder)
+
+    def engine(self, kernels: ModuleType | None = None, **flags: Any) -> Engine:
+        """Load the model, or make it up. `flags` are fields of `EngineConfig`.
+
+        `kernels` stand in for those of the device.
+        """
+        config = EngineConfig(model=self.folder or Path(self.name), **flags)
+        device = Device.choose(config.device, config.kernel_set)
+        if kernels is not None:
+            device = replace(device, kernels=kernels)
+        read = None
+        if self.folder is None:
+            dtype = choose_dtype(config.dtype, self.config, is_gpu=device.is_gpu)
+            read = self.weights(dtype, device.torch_device).read
+        return Engine(config, self.config, self.tokenizer(), device, read)
+
+    def weights(self, dtype: torch.dtype, device: torch.device | None = None) -> RandomWeights:
+        """Return the weights that stand for a folder's, made on `device`, None: the CPU."""
+        return RandomWeights(self.config, dtype, SEED, device)
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the folder's tokenizer, or one whose tokens are written as their numbers."""
+        if self.folder is not None:
+            return Tokenizer.from_folder(self.folder)
+        import tokenizers
+        from transformers import PreTrainedTokenizerFast  # imported here: it takes long
+
+        words = {str(token_id): token_id for token_id in range(self.config.vocab_size)}
+        backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="0"))
+        return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend), None)
+
+    def describe(self, dtype: torch.dtype) -> dict[str, Any]:
+        """Return what a result says of its model."""
+        config = self.config
+        return {
+            "name": self.name,
+            "weights": "from its folder" if self.folder else f"random, seed {SEED}",
+            "dtype": str(dtype).removeprefix("torch."),
+            "num_layers": config.num_layers,
+            "hidden_size": config.hidden_size,
+            "num_heads": config.num_heads,
+            "num_kv_heads": config.num_kv_heads,
+            "head_dim": config.head_dim,
+            "vocab_size": config.vocab_size,
+        }

@@ -1,0 +1,149 @@
+"""ThroughputBench: the same rows again and again, by pagedrun and by what it is compared with."""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pagedrun.paged.bench.device_facts import DeviceFacts
+from pagedrun.paged.bench.result import plain_config, plain_spread
+from pagedrun.paged.bench.runs.alone import SharingSwitch
+from pagedrun.paged.bench.runs.contender import Contender, EngineContender, Figures, Tokens
+from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.runs.op_timer import OpTimer
+from pagedrun.paged.bench.runs.transformers_peer import TransformersPeer
+from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.values.errors import UsageError
+
+NAME = "pagedrun"
+SUMMARISED = ("total_s", "prefill_s", "prompt_tokens_per_s", "generated_tokens_per_s")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Another way to run the same rows: fields of `EngineConfig` to change, and whether rows read
+    shared prefixes alone (see `SharingSwitch`)."""
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputBench:
+    """What to run. `flags` are fields of `EngineConfig`.
+
+    `comparison` adds a second engine on the same weights, `against_transformers` Hugging Face
+    `generate` in batches of `hf_batch` rows. All take turns, `repeat` times, in an order that is
+    reversed each time. `profile` asks for the time of each op to be shown. Raises `UsageError`
+    where rows of several lengths meet Transformers.
+    """
+
+    model: BenchModel
+    workload: Workload
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    comparison: Comparison | None = None
+    against_transformers: bool = False
+    hf_batch: int | None = None
+    repeat: int = 1
+    profile: bool = False
+
+    def __post_init__(self) -> None:
+        if self.against_transformers and not self.workload.has_one_length:
+            raise UsageError(
+                "--against transformers needs rows of one length, since it computes all of a batch "
+                "to its longest; give --unique and --output one number each"
+            )
+
+    def run(self, say: Say) -> dict[str, Any]:
+        """Measure, telling `say` what is being done; return the result as JSON can hold it.
+
+        Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
+        """
+        device = Device.choose(
+            self.flags.get("device", "auto"), self.flags.get("kernel_set", "auto")
+        )
+        if self.profile and device.is_gpu:
+            raise UsageError(
+                "--profile cannot see into a GPU's queue; bench kernels times the ops alone"
+            )
+        switch = SharingSwitch(device.kernels)
+        timer = OpTimer(switch.kernels)
+        say(f"Loading {self.model.name}")
+        engine = self.model.engine(timer.kernels, **self.flags)
+        contenders: list[Contender] = [EngineContender(NAME, engine, timer)]
+        if self.comparison is not None:
+            name, alone = self.comparison.name, self.comparison.alone
+            other = engine.reconfigured(**self.comparison.changes)
+            if other.config == engine.config and not alone:
+                raise UsageError(f"--compare: {name} is what the other flags say too")
+            contenders.append(EngineContender(name, other, timer, switch if alone else None))
+        if self.against_transformers:
+            say("Building the same model in Transformers")
+            contenders.append(
+                TransformersPeer(self.model, engine.dtype, self.hf_batch, device.torch_device)
+            )
+        requests = self.workload.requests(self.model.config.vocab_size)
+        for contender in contenders:
+            say(f"Warming up {contender.name}")
+            contender.warm_up(self.workload)
+        runs: dict[str, list[Figures]] = {contender.name: [] for contender in contenders}
+        tokens: dict[str, Tokens] = {}
+        for turn in range(self.repeat):
+            for contender in contenders if turn % 2 == 0 else reversed(contenders):
+                figures, tokens[contender.name] = contender.run(requests)
+                runs[contender.name].append(figures)
+                say(f"{contender.name}, {turn + 1} of {self.repeat}: {figures.total_s:.2f} s")
+        return {
+            "model": self.model.describe(engine.dtype),
+            "device": DeviceFacts(device).to_dict(),
+            "workload": self.workload.to_dict(),
+            "config": plain_config(asdict(engine.config)),
+            "repeat": self.repeat,
+            "profile": self.profile,
+            "contenders": [_contender(name, figures) for name, figures in runs.items()],
+            "ratios": [
+                _ratio(name, runs[NAME], figures, tokens[NAME], tokens[name])
+                for name, figures in runs.items()
+                if name != NAME
+            ],
+        }
+
+
+def _contender(name: str, figures: Seq[Figures]) -> dict[str, Any]:
+    runs = [each.to_dict() for each in figures]
+    summary = {key: plain_spread(Spread.of(run[key] for run in runs)) for key in SUMMARISED}
+    steps = [each.decode_step.median for each in figures if each.decode_step]
+    return {
+        "name": name,
+        "summary": {**summary, "decode_step_s": plain_spread(Spread.of(steps))},
+        "runs": runs,
+    }
+
+
+def _ratio(
+    name: str, ours: Seq[Figures], theirs: Seq[Figures], our_tokens: Tokens, their_tokens: Tokens
+) -> dict[str, Any]:
+    """Return how many times as long the other took, turn by turn."""
+
+    def spread(key: Callable[[Figures], float | None]) -> dict[str, Any] | None:
+        return plain_spread(Spread.of_ratios([*map(key, theirs)], [*map(key, ours)]))
+
+    pairs = list(zip(our_tokens, their_tokens, strict=True))
+    return {
+        "name": name,
+        "end_to_end": spread(lambda each: each.total_s),
+        "prefill": spread(lambda each: each.prefill_s),
+        "decode": spread(_decode_seconds_per_token),
+        "rows_alike": sum(mine == other for mine, other in pairs),
+        "first_tokens_alike": sum(mine[:1] == other[:1] for mine, other in pairs),
+        "rows": len(pairs),
+    }
+
+
+def _decode_seconds_per_token(figures: Figures) -> float | None:
+    return figures.decode_step.median / figures.decode_rows if figures.decode_step else None

@@ -1,0 +1,129 @@
+"""StoredPrefix: one file of the store: the keys and values of a piece of a prefix.
+
+A safetensors file with the tensors `kv` [num_layers, 2, num_blocks, num_kv_heads, block_size,
+head_dim] and, for a quantised cache, `scales` [..., 1]; under `__metadata__` stands a header in
+JSON behind its SHA-256. The file is named after the SHA-256 of all its bytes, so whatever happens
+to it is noticed, and two runs that write the same write the same file.
+"""
+
+import hashlib
+import json
+import os
+import re
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
+
+FILE_NAME = re.compile(r"(?P<fingerprint>[0-9a-f]{16})-(?P<sha256>[0-9a-f]{64})\.safetensors")
+_LENGTH_BYTES = 8  # of a safetensors header, little-endian, at the file's beginning
+_MAX_HEADER_BYTES = 100_000_000  # as the format has it
+_HEADER = "pagedrun_prefix"  # one key alone: safetensors writes several in any order
+
+
+class DamagedEntryError(Exception):
+    """A file of the store that is not what was written; the message says in what."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrefix:
+    """What a file says of itself: the tokens whose keys and values it has, and whose they are.
+
+    The piece begins at token `start` of its prompts, at a block's border; `parent` is the digest
+    of the block before it, which stands for all tokens before. Where the prefix ends inside a
+    block, so does the last block of the file: what follows in it is zero.
+    """
+
+    identity: StoreIdentity
+    parent: bytes
+    start: int
+    token_ids: tuple[int, ...]
+
+    def metadata(self) -> dict[str, str]:
+        """Return what stands in the file's `__metadata__`."""
+        header = {
+            "model": self.identity.model,
+            "identity": self.identity.fields,
+            "parent": self.parent.hex(),
+            "start": self.start,
+            "token_ids": self.token_ids,
+        }
+        text = json.dumps(header, sort_keys=True, separators=(",", ":"))
+        return {_HEADER: f"{_sha256(text)} {text}"}
+
+    @classmethod
+    def read(cls, path: Path) -> "StoredPrefix":
+        """Read the header of a file, not its tensors.
+
+        Raises `DamagedEntryError` if it is not whole, `OSError` if it cannot be read.
+        """
+        with path.open("rb") as file:
+            num_bytes = file.seek(0, 2)
+            file.seek(0)
+            return cls._from_start(_read_start(file, num_bytes), num_bytes)
+
+    @classmethod
+    def verified(cls, data: bytes, name: str) -> "StoredPrefix":
+        """Return the header of a file whose bytes are `data`.
+
+        Raises `DamagedEntryError` unless they are the bytes that the name was made of.
+        """
+        match = FILE_NAME.fullmatch(name)
+        if match is None or hashlib.sha256(data).hexdigest() != match["sha256"]:
+            raise DamagedEntryError("its bytes are not those that were stored")
+        end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+        return cls._from_start(data[_LENGTH_BYTES:end], len(data))
+
+    def file_name(self, data: bytes) -> str:
+        """Return the name of the file that holds `data`."""
+        return f"{self.identity.fingerprint}-{hashlib.sha256(data).hexdigest()}.safetensors"
+
+    @classmethod
+    def _from_start(cls, start: bytes, num_bytes: int) -> "StoredPrefix":
+        try:
+            tensors = json.loads(start)
+            sha256, _, text = tensors.pop("__metadata__")[_HEADER].partition(" ")
+            if sha256 != _sha256(text):
+                raise DamagedEntryError("its header is not the one that was stored")
+            end = max(each["data_offsets"][1] for each in tensors.values())
+            if num_bytes != _LENGTH_BYTES + len(start) + end:
+                raise DamagedEntryError("it is cut off, or longer than it was")
+            return cls._from_header(json.loads(text))
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise DamagedEntryError("its header cannot be read") from error
+
+    @classmethod
+    def _from_header(cls, header: dict[str, Any]) -> "StoredPrefix":
+        token_ids = array("i", header["token_ids"])  # the width that digests are made of
+        start = header["start"]
+        if not token_ids or not isinstance(start, int) or start < 0:
+            raise DamagedEntryError("its header cannot be read")
+        identity = StoreIdentity(str(header["model"]), dict(header["identity"]))
+        return cls(identity, bytes.fromhex(header["parent"]), start, tuple(token_ids))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def find_entries(folder: Path) -> Sequence[Path]:
+    """Return the entries of a store, sorted by name; links and other kinds of files are none.
+
+    Raises `OSError` if the folder cannot be read.
+    """
+    with os.scandir(folder) as found:
+        return sorted(
+            Path(each.path)
+            for each in found
+            if FILE_NAME.fullmatch(each.name) and each.is_file(follow_symlinks=False)
+        )
+
+
+def _read_start(file: BinaryIO, num_bytes: int) -> bytes:
+    length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+    if length > min(num_bytes, _MAX_HEADER_BYTES):
+        raise DamagedEntryError("it is cut off, or longer than it was")
+    return file.read(length)

@@ -1,0 +1,198 @@
+"""StoreFolder: the store on disk: claimed, written whole, trimmed by one process at a time."""
+
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pagedrun.paged.cache.prefix_store.entry import find_entries
+from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, replace_json
+from pagedrun.paged.values.errors import UsageError
+
+MARKER = "prefix-store.json"
+_LOCK = ".lock"
+_USES = ".uses"
+_FOLDER_MODE = 0o700
+_DATE_STEP_NS = 1000  # as fine as the dates of most file systems
+_NOT_A_STORE = "name the folder of a --prefix-store, or a run's output, report or snapshot"
+_STALE_SECONDS = 3600.0  # a file half written for so long has lost its writer
+# What a store leaves of a disk: rows of the same run are to be written there too.
+_KEPT_FREE = 2**30
+_KEPT_FREE_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class EntryUse:
+    """A file's size in bytes, the time of its last use (nanoseconds since 1970), and its uses."""
+
+    path: Path
+    num_bytes: int
+    last_use_ns: int
+    num_uses: int
+
+
+class StoreFolder:
+    """A folder of entries. Any number of processes may read and write it at once.
+
+    An entry is written beside and moved to its name, never changed, and only ever unlinked: who
+    has opened it can read on. Built by `open`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def open(
+        cls, path: Path, *, create: bool = True, flag: str = "--prefix-store "
+    ) -> "StoreFolder":
+        """Open the store at `path`; with `create`, make the folder, or take an empty one.
+
+        Raises `UsageError` if it is something else than a store, if it cannot be read or made, or,
+        with `create`, if everybody may write to it; `flag` begins the sentence.
+        """
+        name = f"{flag}{path}"
+        way_out = "name another one, or a place for a new one" if create else _NOT_A_STORE
+        try:
+            if create and not path.exists():
+                path.mkdir(_FOLDER_MODE, exist_ok=True)  # another run may just have made it
+            state = path.stat()
+            if not stat.S_ISDIR(state.st_mode):
+                raise UsageError(f"{name} is not a folder; {way_out}")
+            if create and state.st_mode & stat.S_IWOTH:
+                raise UsageError(
+                    f"{name} can be written by everybody, so what it holds may be anybody's; "
+                    f"chmod o-w it, or name another folder"
+                )
+            if not (path / MARKER).is_file():
+                if not create or any(map(_is_other_thing, path.iterdir())):
+                    raise UsageError(
+                        f"{name} is a folder of other things and no prefix store; {way_out}"
+                    )
+                replace_json(path / MARKER, {"format": 1})
+        except OSError as error:
+            raise UsageError(f"{name} cannot be used ({error.strerror}); {way_out}") from error
+        return cls(path)
+
+    def entries(self) -> Sequence[Path]:
+        """Return the entries, sorted by name. Raises `OSError` if the folder cannot be read."""
+        return find_entries(self.path)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write an entry, whole or not at all.
+
+        Raises `OSError` if that fails, or if little would be left of the disk.
+        """
+        usage = shutil.disk_usage(self.path)
+        kept_free = min(_KEPT_FREE, int(usage.total * _KEPT_FREE_SHARE))
+        if usage.free - len(data) < kept_free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace_file(self.path / name, [data])
+
+    def note_use(self, names: Sequence[str]) -> None:
+        """Count one use of each of the entries of one prefix, in the order of its tokens.
+
+        A file of as many bytes as there were uses needs no lock.
+        """
+        self.date(names)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        for name in names:
+            with suppress(OSError):  # a disk that is full, or not to be written
+                descriptor = os.open(self.path / (name + _USES), flags, PRIVATE_MODE)
+                try:
+                    os.write(descriptor, b".")
+                finally:
+                    os.close(descriptor)
+
+    def date(self, names: Sequence[str]) -> None:
+        """Say that the entries of one prefix, in the order of its tokens, are wanted now.
+
+        Its end is dated a little earlier: it goes before its beginning, without which it would be
+        of no use.
+        """
+        now = time.time_ns()
+        for age, name in enumerate(names):
+            with suppress(OSError):  # gone, or not ours to date
+                dated = now - age * _DATE_STEP_NS
+                os.utime(self.path / name, ns=(dated, dated))
+
+    def uses(self) -> list[EntryUse]:
+        """Return size and use of every entry, the least recently used first."""
+        found = []
+        for path in self.entries():
+            with suppress(FileNotFoundError):  # another process trims
+                state = path.stat()
+                uses = path.with_name(path.name + _USES)
+                num_uses = uses.stat().st_size if uses.is_file() else 0
+                found.append(EntryUse(path, state.st_size, state.st_mtime_ns, num_uses))
+        return sorted(found, key=lambda each: each.last_use_ns)
+
+    def num_bytes(self) -> int:
+        """Return the bytes of all entries."""
+        num_bytes = 0
+        for path in self.entries():
+            with suppress(FileNotFoundError):  # another process trims
+                num_bytes += path.stat().st_size
+        return num_bytes
+
+    def trim(self, max_bytes: int) -> list[EntryUse]:
+        """Remove the least recently used entries until at most `max_bytes` are left; return them.
+
+        What writers that died have left is removed too. Nothing is done while another process
+        trims. Raises `OSError` if an entry cannot be removed.
+        """
+        removed: list[EntryUse] = []
+        with self._lock() as is_mine:
+            if not is_mine:
+                return removed
+            self._remove_remains()
+            uses = self.uses()
+            num_bytes = sum(each.num_bytes for each in uses)
+            for use in uses:
+                if num_bytes <= max_bytes:
+                    break
+                self._unlink(use.path)
+                num_bytes -= use.num_bytes
+                removed.append(use)
+        return removed
+
+    def remove(self, paths: Sequence[Path]) -> None:
+        """Remove entries. Raises `OSError` if one cannot be removed."""
+        for path in paths:
+            self._unlink(path)
+
+    def _unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        path.with_name(path.name + _USES).unlink(missing_ok=True)
+
+    def _remove_remains(self) -> None:
+        latest = time.time() - _STALE_SECONDS
+        for path in self.path.glob(".*.tmp"):
+            with suppress(OSError):
+                if path.lstat().st_mtime < latest:
+                    path.unlink()
+
+    @contextmanager
+    def _lock(self) -> Iterator[bool]:
+        """Hold the store's lock, or say that another process does."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.path / _LOCK, flags, PRIVATE_MODE)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_mine = True
+            except BlockingIOError:
+                is_mine = False
+            yield is_mine
+        finally:
+            os.close(descriptor)
+
+
+def _is_other_thing(path: Path) -> bool:
+    """Return whether a folder with `path` in it holds something that is not a store's."""
+    return path.name != MARKER and not path.name.startswith(".")  # being made by another run

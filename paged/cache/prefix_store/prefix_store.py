@@ -1,0 +1,68 @@
+"""PrefixStore: the store that an engine was given, and what each of its runs may take from it."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.prefix_store.folder import StoreFolder
+from pagedrun.paged.cache.prefix_store.run_identity import run_identity
+from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
+from pagedrun.paged.cache.prefix_store.weight_digests import stamps, weights_digest
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.models.model_config import ModelConfig
+
+
+class PrefixStore:
+    """A folder and the weight files that it is used with. Build it before they are read.
+
+    `max_bytes` is what the folder may come to hold. Raises `UsageError` if it cannot be used.
+    """
+
+    def __init__(self, path: Path, max_bytes: int, weight_files: Sequence[Path]) -> None:
+        self._folder = StoreFolder.open(path)
+        self._max_bytes = max_bytes
+        self._files = tuple(weight_files)
+        self._stamps = stamps(self._files)
+        self._weights_sha256: str | None = None
+
+    def for_run(
+        self,
+        cache: KVCache,
+        *,
+        model_folder: Path,
+        model_config: ModelConfig,
+        dtype: torch.dtype,
+        reproducible: bool,
+        device: Device,
+        warn: Callable[[str], None],
+    ) -> StoredPrefixes | None:
+        """Return the store's side of a run, None if nobody can say which weights it runs with."""
+        began = time.perf_counter()
+        try:
+            if self._weights_sha256 is None:
+                self._weights_sha256 = weights_digest(self._folder.path, self._files)
+            same = stamps(self._files) == self._stamps
+        except OSError:
+            same = False
+        if not same or self._weights_sha256 is None:
+            warn(
+                f"--prefix-store {self._folder.path} is not used: the weights in {model_folder} "
+                "have changed since they were loaded"
+            )
+            return None
+        identity = run_identity(
+            model_folder=model_folder,
+            weights_sha256=self._weights_sha256,
+            model_config=model_config,
+            dtype=dtype,
+            layout=cache.layout,
+            block_size=cache.block_size,
+            reproducible=reproducible,
+            device=device,
+        )
+        stored = StoredPrefixes(self._folder, identity, cache, self._max_bytes, warn)
+        stored.counts.seconds = time.perf_counter() - began
+        return stored

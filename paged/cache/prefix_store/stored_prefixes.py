@@ -1,0 +1,292 @@
+"""StoredPrefixes: what one run takes from the prefix store, and what it leaves there."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from pagedrun.paged.cache.block_pool import ROOT_DIGEST
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.prefix_store.choice import MIN_STORED_TOKENS, tokens_to_store
+from pagedrun.paged.cache.prefix_store.entry import DamagedEntryError, StoredPrefix
+from pagedrun.paged.cache.prefix_store.folder import StoreFolder
+from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
+from pagedrun.paged.cache.prefix_store.index import Match, PrefixIndex
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.scheduling.prefix_source import StagedBlocks
+from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch
+from pagedrun.paged.scheduling.sequence import Sequence as RunSequence
+
+# A file is read and checked as a whole, in memory; and what is damaged in one spares the others.
+MAX_ENTRY_BYTES = 2**26
+_TENSORS = ("kv", "scales")
+
+
+@dataclass(slots=True)
+class StoreCounts:
+    """What became of the store in a run: tokens, files, bytes, seconds.
+
+    `achievable_tokens` are tokens found in the store that no row of the run had before: what the
+    plan, which knows nothing of the store, has not counted as achievable.
+    """
+
+    loaded_tokens: int = 0
+    stored_tokens: int = 0
+    loaded_bytes: int = 0
+    stored_bytes: int = 0
+    ignored_files: int = 0
+    seconds: float = 0.0
+    achievable_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What the plan says of a row: tokens in common with the row before, and tokens to store."""
+
+    num_common: int
+    num_to_store: int
+
+
+class StoredPrefixes:
+    """Looks prompts up in the store, and keeps there what the plan says rows share.
+
+    Nothing that goes wrong with the store stops a run: it is told once, by `warn`, and the
+    prefixes are computed. Implements `prefix_source.PrefixSource`.
+    """
+
+    def __init__(
+        self,
+        folder: StoreFolder,
+        identity: StoreIdentity,
+        cache: KVCache,
+        max_bytes: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.counts = StoreCounts()
+        self._folder = folder
+        self._identity = identity
+        self._cache = cache
+        self._max_bytes = max_bytes
+        self._warn = warn
+        self._has_warned = False
+        self._can_store = True
+        self._index = PrefixIndex(cache.block_size)
+        self._rows: dict[int, _Row] = {}
+        self._used: set[str] = set()  # files counted as used in this run
+        self._read_index()
+
+    def watched(self, plan: Plan) -> Iterator[RunSequence]:
+        """Yield the plan's sequences, and remember of each what is to be stored."""
+        max_tokens = self._max_bytes // self._cache.layout.bytes_per_token
+        to_store = tokens_to_store(plan, max_tokens).tolist()
+        common = plan.tree.common.tolist()
+        for sequence, *figures in zip(plan, common, to_store, strict=True):
+            self._rows[sequence.request.index] = _Row(*figures)
+            yield sequence
+
+    def find(self, sequence: RunSequence, num_hits: int, num_given: int) -> StagedBlocks | None:
+        """Return what the store has of a prompt behind its first `num_hits` blocks, checked."""
+        began = time.perf_counter()
+        prompt = sequence.request.prompt_token_ids
+        begin = num_hits * self._cache.block_size
+        parent = sequence.block_keys[num_hits - 1].digest if num_hits else ROOT_DIGEST
+        staged: StagedBlocks | None = None
+        while staged is None:
+            matches = self._index.matches(prompt, begin, parent)
+            num_tokens = sum(match.num_tokens for match in matches)
+            if num_tokens - num_given < MIN_STORED_TOKENS:
+                break
+            sources = self._stage(matches)  # None if a file turned out to be of no use
+            if sources is not None:
+                staged = StagedBlocks(sources, num_tokens)
+                self._note_found(sequence, begin + num_tokens, num_tokens)
+        self.counts.seconds += time.perf_counter() - began
+        return staged
+
+    def note_step(self, batch: ScheduledBatch) -> None:
+        """Store what a step has computed of the prefixes that are to be stored.
+
+        Called when the step is launched, while its sequences still hold their blocks.
+        """
+        for chunk in batch.chunks:
+            row = self._rows.get(chunk.sequence.request.index)
+            if row is None or chunk.end < row.num_to_store:
+                continue
+            del self._rows[chunk.sequence.request.index]
+            if row.num_to_store and self._can_store:
+                began = time.perf_counter()
+                self._store(chunk.sequence, row.num_to_store)
+                self.counts.seconds += time.perf_counter() - began
+
+    def report(self) -> dict[str, float]:
+        """Return the report's `prefix_store` object."""
+        counts = asdict(self.counts)
+        del counts["achievable_tokens"]
+        return counts
+
+    # ── Taking from the store ───────────────────────────────────────────────────────────────────
+
+    def _read_index(self) -> None:
+        """Read the headers of this model's entries; tell in one line what cannot be used."""
+        bad: list[str] = []
+        others: StoreIdentity | None = None
+        try:
+            for path in self._folder.entries():
+                is_ours = path.name.startswith(self._identity.fingerprint)
+                if not is_ours and others is not None:
+                    continue
+                try:
+                    entry = StoredPrefix.read(path)
+                except FileNotFoundError:
+                    continue  # another run trims
+                except (DamagedEntryError, OSError) as error:
+                    bad += [_told(path.name, error)] if is_ours else []
+                    continue
+                if entry.identity.fingerprint == self._identity.fingerprint:
+                    self._index.add(path.name, entry)
+                elif is_ours:
+                    bad.append(f"{path.name} is of another model or setting than its name says")
+                else:
+                    others = entry.identity
+        except OSError as error:
+            bad.append(f"the folder cannot be read ({error.strerror})")
+        if bad:
+            more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+            self._ignore(f"{bad[0]}{more}; computed again", len(bad))
+        elif others is not None and not len(self._index):
+            what = ", another ".join(others.differing(self._identity))
+            self._tell(f"what it holds is of another {what}, so this run cannot use it")
+
+    def _stage(self, matches: Sequence[Match]) -> list[int] | None:
+        """Read the files of the matches; None, and a file dropped, if one is of no use."""
+        names = list(dict.fromkeys(match.block.file_name for match in matches))
+        tensors: dict[str, list[Tensor]] = {}
+        for name in names:
+            try:
+                data = (self._folder.path / name).read_bytes()
+                entry = StoredPrefix.verified(data, name)
+                tensors[name] = self._tensors(data, entry)
+                self._check_tokens(entry, [m for m in matches if m.block.file_name == name])
+            except (DamagedEntryError, OSError) as error:
+                self._index.drop(name)
+                if not isinstance(error, FileNotFoundError):  # another run has removed it
+                    self._ignore(f"{_told(name, error)}; computed again")
+                return None
+            self.counts.loaded_bytes += len(data)
+        self._folder.date(names)
+        new = [name for name in names if name not in self._used]
+        self._used.update(new)
+        self._folder.note_use(new)
+        return [
+            self._cache.stage(tensors[match.block.file_name], match.block.position)
+            for match in matches
+        ]
+
+    def _tensors(self, data: bytes, entry: StoredPrefix) -> list[Tensor]:
+        """Return the tensors of a file; `DamagedEntryError` unless they are as the cache's are."""
+        found = load(data)
+        num_blocks = -(-len(entry.token_ids) // self._cache.block_size)
+        expected = self._cache.shapes(num_blocks)
+        tensors = [found[name] for name in _TENSORS if name in found]
+        if [(tuple(each.shape), each.dtype) for each in tensors] != expected:
+            raise DamagedEntryError("its tensors have another shape than the model's")
+        return tensors
+
+    def _check_tokens(self, entry: StoredPrefix, matches: Sequence[Match]) -> None:
+        """Raise `DamagedEntryError` unless the file read now has the tokens that were matched."""
+        size = self._cache.block_size
+        for match in matches:
+            start = match.block.position * size
+            if entry.token_ids[start : start + size] != match.block.token_ids:
+                raise DamagedEntryError("its tokens are not those that it had")
+        if matches[0].block.position == 0 and entry.parent != matches[0].block.parent:
+            raise DamagedEntryError("its tokens are not those that it had")
+
+    def _note_found(self, sequence: RunSequence, end: int, num_tokens: int) -> None:
+        self.counts.loaded_tokens += num_tokens
+        row = self._rows.get(sequence.request.index)
+        num_common = row.num_common if row else 0
+        most = sequence.num_prompt_tokens - 1  # the last one is always computed
+        self.counts.achievable_tokens += max(min(end, most) - min(num_common, most), 0)
+
+    # ── Leaving in the store ────────────────────────────────────────────────────────────────────
+
+    def _store(self, sequence: RunSequence, num_tokens: int) -> None:
+        """Store the first `num_tokens` of a prompt, unless they are there but for a few."""
+        size = self._cache.block_size
+        prompt = sequence.request.prompt_token_ids[:num_tokens]
+        known = self._index.matches(prompt, 0, ROOT_DIGEST)
+        num_known = sum(match.num_tokens for match in known)
+        if num_tokens - num_known < MIN_STORED_TOKENS:
+            return
+        names = list(dict.fromkeys(match.block.file_name for match in known))
+        per_entry = max(MAX_ENTRY_BYTES // self._cache.bytes_per_block, 1) * size
+        for start in range(num_known // size * size, num_tokens, per_entry):
+            parent = sequence.block_keys[start // size - 1].digest if start else ROOT_DIGEST
+            tokens = prompt[start : start + per_entry]
+            name = self._write(
+                StoredPrefix(self._identity, parent, start, tokens), sequence.block_table
+            )
+            if name is None:
+                return
+            names.append(name)
+        self._folder.date(names)
+
+    def _write(self, entry: StoredPrefix, block_table: Sequence[int]) -> str | None:
+        """Write one entry; return its name, None if it was not written."""
+        size = self._cache.block_size
+        first = entry.start // size
+        num_blocks = -(-len(entry.token_ids) // size)
+        tensors = self._cache.read(block_table[first : first + num_blocks])
+        filled = len(entry.token_ids) - (num_blocks - 1) * size
+        for tensor in tensors:
+            tensor[:, :, -1, :, filled:] = 0  # of the row itself, which is nobody else's business
+            if not _is_finite(tensor):
+                return None  # what led to NaN must not be found by anybody
+        data = save(dict(zip(_TENSORS, tensors, strict=False)), metadata=entry.metadata())
+        if len(data) > self._max_bytes:
+            return None
+        name = entry.file_name(data)
+        try:
+            self._folder.write(name, data)
+            if self._folder.num_bytes() > self._max_bytes:
+                self._folder.trim(self._max_bytes)
+        except OSError as error:
+            self._can_store = False
+            self._tell(f"nothing more is stored in it ({error.strerror}); the run goes on")
+            return None
+        self._index.add(name, entry)
+        self.counts.stored_tokens += len(entry.token_ids)
+        self.counts.stored_bytes += len(data)
+        return name
+
+    def _ignore(self, what: str, num_files: int = 1) -> None:
+        self.counts.ignored_files += num_files
+        self._tell(what)
+
+    def _tell(self, what: str) -> None:
+        """Warn of the first thing that is wrong; there may be thousands like it."""
+        if not self._has_warned:
+            self._has_warned = True
+            self._warn(f"--prefix-store {self._folder.path}: {what}")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether there is neither NaN nor infinity in keys, values or scales.
+
+    The extremes tell, as NaN is one wherever it occurs; looking at each takes twenty times as long.
+    """
+    if tensor.dtype == torch.int8:
+        return True
+    if tensor.dtype == torch.float8_e4m3fn:  # has no order on a CPU; all ones but the sign is NaN
+        return bool((tensor.view(torch.uint8) & 0x7F != 0x7F).all())
+    return bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
+
+
+def _told(name: str, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{name} cannot be read ({error.strerror})"
+    return f"{name} is damaged and is ignored ({error})"

@@ -1,0 +1,1 @@
+"""Steps that only decode, captured once and replayed."""

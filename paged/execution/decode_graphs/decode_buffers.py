@@ -1,0 +1,127 @@
+"""DecodeBuffers: the inputs of decode steps at fixed addresses, advanced by the device itself."""
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.execution.choices import Choices
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.forward_batch import NO_SLOT, DecodeInputs, ForwardBatch
+from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.scheduling.scheduled_batch import ScheduledChunk
+from pagedrun.paged.scheduling.sequence import UNKNOWN_TOKEN
+
+if TYPE_CHECKING:  # Triton is not everywhere
+    from pagedrun.kernels.gpu.prefix_work import PrefixWork
+
+_INTEGERS = ("input_ids", "positions", "context_lens", "top_k", "seed", "row", "sample")
+_FLOATS = ("temperature", "top_p", "min_p")
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeBuffers:
+    """Memory for the inputs of steps in which up to `num_rows` sequences decode one token each.
+
+    A row whose context has no tokens is nobody's: it writes nothing, and what it samples is not
+    looked at. integers: [7, num_rows] int64, see `_INTEGERS`. floats: [3, num_rows] float32, see
+    `_FLOATS`. block_tables: [num_rows, width] int32. rows: [num_rows] int32, 0, 1, 2, …
+    """
+
+    integers: Tensor
+    floats: Tensor
+    block_tables: Tensor
+    rows: Tensor
+    device: Device
+
+    @classmethod
+    def allocate(cls, num_rows: int, width: int, device: Device) -> "DecodeBuffers":
+        """Return buffers in which no row is anybody's."""
+
+        def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device.torch_device)
+
+        return cls(
+            zeros((len(_INTEGERS), num_rows), torch.int64),
+            zeros((len(_FLOATS), num_rows), torch.float32),
+            zeros((num_rows, width), torch.int32),
+            torch.arange(num_rows, dtype=torch.int32, device=device.torch_device),
+            device,
+        )
+
+    def load(self, chunks: list[ScheduledChunk], known: tuple[Tensor, list[int]] | None) -> None:
+        """Put sequences into the first rows, whoever was there before.
+
+        `known` are the tokens of the step before, on the device, and where those are among them
+        that the sequences go on from; None if the host knows what they go on from.
+        """
+        num_rows = len(chunks)
+        sequences = [chunk.sequence for chunk in chunks]
+        choices = Choices.of(
+            (each.request, each.sample_index, each.num_tokens) for each in sequences
+        )
+        integers = np.zeros(self.integers.shape, dtype=np.int64)
+        last = [each.output_token_ids[-1] for each in sequences]
+        integers[0, :num_rows] = np.maximum(last, 0)  # those not known come from the device
+        integers[1, :num_rows] = [chunk.start for chunk in chunks]
+        integers[2, :num_rows] = [chunk.end for chunk in chunks]
+        for index, name in enumerate(_INTEGERS[3:], start=3):
+            integers[index, :num_rows] = getattr(choices, name).numpy()
+        floats = np.zeros(self.floats.shape, dtype=np.float32)
+        for index, name in enumerate(_FLOATS):
+            floats[index, :num_rows] = getattr(choices, name).numpy()
+        place = self.device.place
+        self.integers.copy_(place(torch.from_numpy(integers)), non_blocking=True)
+        self.floats.copy_(place(torch.from_numpy(floats)), non_blocking=True)
+        if known is not None:
+            ids, sources = known
+            unknown = [row for row, token in enumerate(last) if token == UNKNOWN_TOKEN]
+            chosen = ids.index_select(0, place(torch.tensor(sources))).clamp(min=0)
+            self.integers[0].index_copy_(0, place(torch.tensor(unknown)), chosen)
+
+    def load_tables(self, tables: NDArray[np.int32]) -> None:
+        """Replace all block tables. tables: [num_rows, width]."""
+        self.block_tables.copy_(self.device.place(torch.from_numpy(tables)), non_blocking=True)
+
+    def step(
+        self, model: Decoder, cache: KVCache, prefixes: "PrefixGroups | PrefixWork | None"
+    ) -> Tensor:
+        """Compute a step, sample, and advance every row to the next one, all on the device.
+
+        Returns the sampled tokens, [num_rows] int64. Nothing here depends on what is in the
+        buffers but values in kernels: a captured step can be replayed for any of it.
+        """
+        input_ids, positions, lens, top_k, seed, row, sample = self.integers
+        temperature, top_p, min_p = self.floats
+        size = cache.block_size
+        is_used = lens > 0
+        blocks = self.block_tables.gather(1, (positions // size).unsqueeze(1)).squeeze(1)
+        slots = torch.where(is_used, blocks.long() * size + positions % size, NO_SLOT)
+        batch = ForwardBatch(
+            input_ids=input_ids,
+            positions=positions,
+            slots=slots,
+            block_tables=self.block_tables,
+            num_prefill_tokens=0,
+            prefill=None,
+            decode=DecodeInputs(self.rows, lens.to(torch.int32), prefixes),
+            logits_rows=self.rows.long(),
+        )
+        choices = Choices(
+            temperature, top_k.to(torch.int32), top_p, min_p, seed, row, sample, positions + 1
+        )
+        ids = choices.draw(model.logits(batch, cache), self._kernels)
+        input_ids.copy_(ids.clamp(min=0))
+        positions.add_(is_used)
+        lens.add_(is_used)
+        return ids
+
+    @property
+    def _kernels(self) -> ModuleType:
+        return self.device.kernels

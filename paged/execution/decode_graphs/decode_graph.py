@@ -1,0 +1,122 @@
+"""DecodeGraph: one step that only decodes, captured for so many rows, and replayed."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.execution.decode_graphs.decode_buffers import DecodeBuffers
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.models.decoder import Decoder
+
+if TYPE_CHECKING:  # Triton is not everywhere
+    from pagedrun.kernels.gpu.prefix_work import PrefixWork
+
+# Rows for which steps are captured: a step is padded to the next of them. The steps at a run's end
+# have ever fewer rows, and there a row too many costs a larger share, so small steps lie close.
+_FINE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+_COARSE = 64  # from there on, multiples of this
+# Shorter rows do not get narrower block tables, which cost little: fewer shapes are more.
+_LEAST_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShape:
+    """What a captured step has room for.
+
+    Rows, blocks of a row, and the partitions that all rows together read with others.
+    """
+
+    num_rows: int
+    width: int
+    num_shared_partitions: int
+
+    @classmethod
+    def holding(
+        cls, num_rows: int, num_tokens: int, num_partitions: int, block_size: int
+    ) -> "GraphShape":
+        """Return the smallest shape that is captured and holds rows of so many tokens each, of
+        which so many partitions are read with others.
+        """
+        padded = next(
+            (each for each in _FINE if each >= num_rows), -(-num_rows // _COARSE) * _COARSE
+        )
+        width = -(-max(num_tokens, _LEAST_TOKENS) // block_size)
+        return cls(padded, _power_of_two(width), padded * _power_of_two(num_partitions))
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length() if count else 0
+
+
+class DecodeGraph:
+    """A step of a given shape, and the buffers that it reads and advances.
+
+    Until `capture` is called, `run` computes it kernel by kernel.
+    """
+
+    def __init__(self, shape: GraphShape, model: Decoder, cache: KVCache, device: Device) -> None:
+        self.buffers = DecodeBuffers.allocate(shape.num_rows, shape.width, device)
+        self._shape = shape
+        self._model = model
+        self._cache = cache
+        self._device = device
+        self._captured: _Captured | None = None
+
+    def capture(self, pool: Any) -> None:
+        """Record the step on a GPU. The buffers must hold no rows yet.
+
+        It is computed once before, since neither compiling a kernel nor a library's first use of a
+        device can be recorded. `pool`: scratch memory to share with other graphs.
+        """
+        work = None
+        if self._shape.num_shared_partitions:
+            work = self._prefix_work()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self.buffers.step(self._model, self._cache, work)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            ids = self.buffers.step(self._model, self._cache, work)
+        self._captured = _Captured(graph, work, ids)
+
+    def run(self, groups: PrefixGroups | None, *, is_new: bool) -> Tensor:
+        """Compute the step for the rows in the buffers; `groups` are their shared prefixes.
+
+        `is_new` says that the groups are not those of the last run. Returns the sampled tokens,
+        [num_rows] int64, which the next run overwrites.
+        """
+        if self._captured is None:
+            return self.buffers.step(self._model, self._cache, groups)
+        if is_new and groups is not None:
+            assert self._captured.work is not None
+            self._captured.work.write(groups)
+        self._captured.graph.replay()
+        return self._captured.ids
+
+    def _prefix_work(self) -> "PrefixWork":
+        from pagedrun.kernels.gpu.prefix_room import prefix_room  # Triton is not everywhere
+
+        layout = self._cache.layout
+        return prefix_room(
+            self._shape.num_rows,
+            self._shape.num_shared_partitions,
+            num_heads=self._model.config.num_heads,
+            num_kv_heads=layout.num_kv_heads,
+            head_dim=layout.head_dim,
+            dtype=self._model.dtype,
+            cache_dtype=layout.dtype,
+            device=self._device.torch_device,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    work: "PrefixWork | None"
+    ids: Tensor

@@ -1,0 +1,68 @@
+"""GPU memory: what a step needs of it for a moment, and what is left for the pool."""
+
+import torch
+
+from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.forward_batch import ForwardBatch, PrefillInputs
+from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.planning.memory import MemoryBudget
+
+CHUNK_TOKENS = 512  # of the chunks that a step is measured with: what they attend to must exist
+
+
+def gpu_budget(
+    model: Decoder,
+    device: Device,
+    *,
+    layout: KVLayout,
+    num_tokens: int,
+    num_logits: int,
+    utilization: float,
+) -> MemoryBudget:
+    """Measure the largest step and return what it leaves, in bytes.
+
+    layout: of the pool. num_tokens, num_logits: of that step. utilization: the share of the
+    device's memory, 0 to 1, that this process may fill; what others hold counts as filled.
+    """
+    activations = _measure_step(model, device, layout, num_tokens, num_logits)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device.torch_device)
+    available = max(free - activations, 0)
+    in_use = total - free
+    limit = max(int(total * utilization) - in_use - activations, 0)
+    return MemoryBudget(total, available, min(limit, available), activations)
+
+
+@torch.inference_mode()
+def _measure_step(
+    model: Decoder, device: Device, layout: KVLayout, num_tokens: int, num_logits: int
+) -> int:
+    """Return the bytes that a step of new prompts takes besides weights and cache, at its peak."""
+    block_size = 16
+    width = -(-CHUNK_TOKENS // block_size)
+    cache = KVCache(layout, block_size, width, 0, device)
+    starts = torch.tensor([*range(0, num_tokens, CHUNK_TOKENS), num_tokens], dtype=torch.int32)
+    num_chunks = len(starts) - 1
+    positions = torch.arange(num_tokens) % CHUNK_TOKENS
+    batch = ForwardBatch(
+        input_ids=torch.zeros(num_tokens, dtype=torch.int64),
+        positions=positions,
+        slots=positions,  # all chunks write to the same blocks: what they hold does not matter
+        block_tables=torch.arange(width, dtype=torch.int32).repeat(num_chunks, 1),
+        num_prefill_tokens=num_tokens,
+        prefill=PrefillInputs(
+            chunk_starts=starts,
+            table_rows=torch.arange(num_chunks, dtype=torch.int32),
+            first_positions=torch.zeros(num_chunks, dtype=torch.int32),
+        ),
+        decode=None,
+        logits_rows=torch.arange(min(num_logits, num_tokens)),
+    ).place(device, None)
+    torch.cuda.synchronize(device.torch_device)
+    torch.cuda.reset_peak_memory_stats(device.torch_device)
+    before = torch.cuda.memory_allocated(device.torch_device)
+    logits = model.logits(batch, cache).float()  # the sampler's copy, where it makes one
+    torch.cuda.synchronize(device.torch_device)
+    del logits
+    return int(torch.cuda.max_memory_allocated(device.torch_device) - before)

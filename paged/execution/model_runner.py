@@ -1,0 +1,160 @@
+"""ModelRunner: carries out a scheduled batch on a model and its cache."""
+
+import sys
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
+from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.forward_batch import DecodeInputs, ForwardBatch
+from pagedrun.paged.execution.in_flight import InFlight
+from pagedrun.paged.execution.sampler import Sampler
+from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch
+from pagedrun.paged.scheduling.sequence import UNKNOWN_TOKEN
+from pagedrun.paged.values.errors import EngineError
+
+
+@dataclass(slots=True)
+class AttentionReads:
+    """Keys and values read by attention so far: tokens, times the layers that read them."""
+
+    layer_tokens: int = 0
+    layer_tokens_without_sharing: int = 0  # if every row had read its prefix for itself
+
+
+class ModelRunner:
+    """Moves the blocks that a batch wants moved, then computes it.
+
+    `prefix_once` lets rows read the partitions that they share together. `graphs` take the steps
+    that only decode; without them every step is computed kernel by kernel.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        cache: KVCache,
+        sampler: Sampler,
+        device: Device,
+        *,
+        prefix_once: bool = True,
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._sampler = sampler
+        self._device = device
+        self._prefix_once = prefix_once
+        self._graphs = graphs
+        self._max_tokens = sys.maxsize  # fewer after running out of memory
+        self._layers_of_window = Counter(model.config.windows)
+        self.reads = AttentionReads()
+
+    @torch.inference_mode()
+    def run(self, batch: ScheduledBatch, before: InFlight | None = None) -> Tensor:
+        """Return the tokens sampled, [num_sampled] int64 on the device: one for each pending sample
+        of each chunk that samples, in order.
+
+        `before` is the step whose tokens are not known yet, if the batch goes on from them.
+        """
+        self._cache.transfer(batch.transfers)
+        return self._run(batch, before)
+
+    def _run(self, batch: ScheduledBatch, before: InFlight | None) -> Tensor:
+        """Compute a batch, at once or, where memory does not allow it, in pieces."""
+        if batch.num_tokens <= self._max_tokens:
+            try:
+                return self._compute(batch, before)
+            except (RuntimeError, MemoryError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                self._give_way(batch.num_tokens, error)
+        first, second = batch.halves()
+        return torch.cat([self._run(first, before), self._run(second, before)])
+
+    def _give_way(self, num_tokens: int, error: Exception) -> None:
+        """From now on compute fewer tokens at once than the memory has just not had room for.
+
+        Raises `EngineError` when there is nothing left to cut.
+        """
+        if num_tokens == 1:
+            raise EngineError(
+                "out of memory with a single token in the step; free some, or give the pool less "
+                "with --kv-cache-memory-bytes or --gpu-memory-utilization"
+            ) from error
+        self._max_tokens = num_tokens // 2
+        self._graphs = None  # they take memory of their own
+        if self._device.is_gpu:
+            torch.cuda.empty_cache()
+
+    def _compute(self, batch: ScheduledBatch, before: InFlight | None) -> Tensor:
+        known = _known(batch, before)
+        if self._graphs is not None and self._graphs.takes(batch):
+            ids, read = self._graphs.run(batch, known)
+            self._note_reads(read)
+            return ids
+        if self._graphs is not None:
+            self._graphs.forget()
+        forward = ForwardBatch.build(batch, self._cache.block_size, prefix_once=self._prefix_once)
+        placed = forward.place(self._device, known)
+        if self._device.is_gpu:
+            placed = self._with_work(placed)
+        logits = self._model.logits(placed, self._cache)
+        self._note_reads(forward)
+        sampling = [chunk.sequence for chunk in batch.chunks if chunk.samples]
+        return self._sampler.sample(logits, sampling)
+
+    def _with_work(self, batch: ForwardBatch) -> ForwardBatch:
+        """Return the batch with its shared prefixes as a GPU's work: made once for all layers."""
+        if batch.decode is None or not isinstance(batch.decode.prefixes, PrefixGroups):
+            return batch
+        from pagedrun.kernels.gpu.prefix_attention import prefix_work  # Triton is not everywhere
+
+        layout = self._cache.layout
+        work = prefix_work(
+            batch.decode.prefixes,
+            num_heads=self._model.config.num_heads,
+            num_kv_heads=layout.num_kv_heads,
+            head_dim=layout.head_dim,
+            dtype=self._model.dtype,
+            cache_dtype=layout.dtype,
+            device=self._device.torch_device,
+        )
+        return replace(batch, decode=replace(batch.decode, prefixes=work))
+
+    @property
+    def captured_shapes(self) -> list[GraphShape]:
+        """The shapes of decode steps that have graphs."""
+        return self._graphs.shapes if self._graphs is not None else []
+
+    def _note_reads(self, read: ForwardBatch | DecodeInputs) -> None:
+        for window, num_layers in self._layers_of_window.items():
+            tokens, without_sharing = read.tokens_read(window)
+            self.reads.layer_tokens += tokens * num_layers
+            self.reads.layer_tokens_without_sharing += without_sharing * num_layers
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return "DefaultCPUAllocator" in str(error)  # the host's has no class of its own
+
+
+def _known(batch: ScheduledBatch, before: InFlight | None) -> tuple[Tensor, list[int]] | None:
+    """Return the tokens of the step before and where those are that the batch begins with."""
+    unknown = [
+        chunk.sequence
+        for chunk in batch.chunks
+        if chunk.samples and chunk.sequence.output_token_ids[-1:] == [UNKNOWN_TOKEN]
+    ]
+    if not unknown:
+        return None
+    assert before is not None, "a token is unknown that no step is computing"
+    rows = before.rows()
+    return before.ids, [rows[sequence] for sequence in unknown]

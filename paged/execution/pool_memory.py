@@ -1,0 +1,88 @@
+"""PoolMemory: the tensors behind a run's pool, and the graphs that were captured over them."""
+
+from dataclasses import dataclass
+
+import torch
+
+from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
+from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.gpu_memory import gpu_budget
+from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What the last run had, and for which it was made."""
+
+    made_for: tuple[object, ...]
+    cache: KVCache
+    graphs: DecodeGraphs | None
+
+
+class PoolMemory:
+    """Makes a run's cache and graphs; on a GPU the next run of the same sizes gets them again.
+
+    There a pool fills what the device has for it, so there cannot be two, and a graph knows the
+    addresses of the one it was captured over. One run at a time, then. On a CPU every run has its
+    own, as large as it needs.
+    """
+
+    def __init__(self, model: Decoder, device: Device) -> None:
+        self._model = model
+        self._device = device
+        self._budget: MemoryBudget | None = None
+        self._held: _Held | None = None
+
+    def budget(self, config: EngineConfig, layout: KVLayout) -> MemoryBudget:
+        """Return what a pool may take; on a GPU as it was before there was any."""
+        if not self._device.is_gpu:
+            return MemoryBudget.of_host()
+        if self._budget is None:
+            self._budget = gpu_budget(
+                self._model,
+                self._device,
+                layout=layout,
+                num_tokens=config.max_num_batched_tokens,
+                num_logits=config.max_num_seqs,
+                utilization=config.gpu_memory_utilization,
+            )
+        return self._budget
+
+    def take(
+        self, config: EngineConfig, layout: KVLayout, num_blocks: int
+    ) -> tuple[KVCache, DecodeGraphs | None]:
+        """Return memory for `num_blocks` blocks and, where steps are captured, their graphs."""
+        size = config.block_size
+        num_host_blocks = config.swap_space_bytes // (layout.bytes_per_token * size)
+        eager = config.enforce_eager or not self._device.graphs
+        made_for = (layout, size, num_blocks, num_host_blocks, config.prefix_once, eager)
+        if self._held is not None and self._held.made_for == made_for:
+            return self._held.cache, self._held.graphs
+        if self._held is not None:
+            self._held = None  # first, or both would have to fit
+            torch.cuda.empty_cache()
+        try:
+            cache = KVCache(layout, size, num_blocks, num_host_blocks, self._device)
+        except RuntimeError as error:
+            if "DefaultCPUAllocator" not in str(error):  # the host's has no class of its own
+                raise
+            raise UsageError(
+                f"the host has no room for a KV pool of {num_blocks} blocks beside "
+                f"--swap-space-bytes {config.swap_space_bytes}; pass less"
+            ) from error
+        graphs = None
+        if not eager:
+            graphs = DecodeGraphs(
+                self._model,
+                cache,
+                self._device,
+                prefix_once=config.prefix_once,
+                capture=self._device.is_gpu,
+            )
+        if self._device.is_gpu:
+            self._held = _Held(made_for, cache, graphs)
+        return cache, graphs

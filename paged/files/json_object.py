@@ -1,0 +1,154 @@
+"""JsonObject: one JSON file of a model folder, read one checked field at a time.
+
+A model folder is a stranger's: only fields that are asked for by name are looked at, each with a
+type and a range, and nothing in it is ever imported or run.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from pagedrun.paged.values.errors import ModelError
+
+MAX_BYTES = 64 * 2**20  # the index of a checkpoint with 10^5 tensors is about 10 MB
+LFS_MAGIC = b"version https://git-lfs"
+MAX_SHOWN = 80
+
+
+def require_folder(folder: str | Path) -> Path:
+    """Return `folder` as a `Path`; `ModelError` if it is not an existing folder."""
+    path = Path(folder)
+    if not path.exists():
+        raise ModelError(
+            f"{_shown(str(folder))}: no such folder; pass the path of a Hugging Face model folder"
+        )
+    if not path.is_dir():
+        raise ModelError(
+            f"{_shown(str(folder))} is a file; pass the folder that holds config.json, "
+            "tokenizer.json and *.safetensors"
+        )
+    return path
+
+
+def refuse_lfs_pointer(path: Path) -> None:
+    """Raise `ModelError` if `path` holds the text that git-lfs leaves in place of the real file."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(LFS_MAGIC))
+    except OSError as error:
+        raise ModelError(
+            f"{path}: cannot be read ({error.strerror}); check its permissions"
+        ) from error
+    if start == LFS_MAGIC:
+        raise ModelError(
+            f"{path} is a git-lfs pointer, not the file itself; run `git lfs pull` in the model "
+            "folder or download the model again"
+        )
+
+
+class JsonObject:
+    """The object in a JSON file, or one nested in it.
+
+    The getters return a field's value if it has the wanted type and lies in range, the default if
+    it is absent, and raise `ModelError` naming file, field, value and what was wanted otherwise.
+    `null` counts as absent. `origin` is the file and the path of fields to this object.
+    """
+
+    def __init__(self, origin: str, values: Mapping[str, Any]) -> None:
+        self.origin = origin
+        self._values = values
+
+    @classmethod
+    def read(cls, path: Path) -> "JsonObject":
+        """Read the file at `path`; `ModelError` if it is missing, too large or no object."""
+        if not path.is_file():
+            raise ModelError(
+                f"{path.parent}: {path.name} is missing; pass a Hugging Face model folder, or "
+                "download the model again"
+            )
+        refuse_lfs_pointer(path)
+        try:
+            if path.stat().st_size > MAX_BYTES:
+                raise ModelError(
+                    f"{path} is larger than {MAX_BYTES >> 20} MiB, so it is not what its name says"
+                )
+            values = json.loads(path.read_bytes().decode("utf-8-sig"))
+        except RecursionError as error:
+            raise ModelError(f"{path}: too deeply nested; download the model again") from error
+        except (ValueError, OSError) as error:  # ValueError: bad UTF-8, bad JSON, endless digits
+            raise ModelError(
+                f"{path} is not valid JSON ({_shown(str(error))}); download the model again"
+            ) from error
+        if not isinstance(values, dict):
+            raise ModelError(f"{path} holds no JSON object; download the model again")
+        return cls(str(path), values)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not `null`."""
+        return self._values.get(name) is not None
+
+    def get(self, name: str) -> Any:
+        """Return the unchecked value, `None` if absent."""
+        return self._values.get(name)
+
+    def error(self, name: str, wanted: str) -> ModelError:
+        """Return the error for a field; `wanted` completes the words "it must be"."""
+        if not self.has(name):
+            return ModelError(f"{self.origin}: {name} is missing; it must be {wanted}")
+        value = _shown(repr(self._values[name]))
+        return ModelError(f"{self.origin}: {name} is {value}; it must be {wanted}")
+
+    def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """Return an integer from `low` to `high`; without a default the field is required."""
+        if not self.has(name) and default is not None:
+            return default
+        value = self._values.get(name)
+        if not is_integer(value) or not low <= value <= high:
+            raise self.error(name, f"an integer from {low} to {high}")
+        return value
+
+    def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
+        """Return a finite number from `low` to `high`; without a default the field is required."""
+        if not self.has(name) and default is not None:
+            return default
+        value = self._values.get(name)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if value is None or not is_number or not low <= value <= high:  # nor does NaN compare
+            raise self.error(name, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self._values.get(name) if self.has(name) else default
+        if not isinstance(value, bool):
+            raise self.error(name, "true or false")
+        return value
+
+    def string(self, name: str) -> str | None:
+        """Return a string, `None` if absent."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self.error(name, "a string")
+        return value
+
+    def nested(self, name: str) -> "JsonObject | None":
+        """Return the object under `name`, `None` if absent or empty."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise self.error(name, "an object")
+        return JsonObject(f"{self.origin}: {name}", value) if value else None
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether `value` is an integer that JSON wrote as one: `true` is an int in Python."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(text: str) -> str:
+    """Return `text` fit for one line of a message: printable and short."""
+    clean = "".join(char if char.isprintable() else "�" for char in text)
+    return clean if len(clean) <= MAX_SHOWN else clean[: MAX_SHOWN - 1] + "…"

@@ -1,0 +1,133 @@
+"""Which reader reads an input: chosen by its name, here and nowhere else."""
+
+import io
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from pagedrun.paged.job.inputs.array_source import ArraySource
+from pagedrun.paged.job.inputs.counted_stream import CountedStream
+from pagedrun.paged.job.inputs.csv_source import CsvSource
+from pagedrun.paged.job.inputs.dataset_source import SAVED_FILES, DatasetSource
+from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX, HubName
+from pagedrun.paged.job.inputs.line_source import LineSource, prompt_line
+from pagedrun.paged.job.inputs.parquet_source import ParquetSource
+from pagedrun.paged.job.inputs.row_source import RowSource
+from pagedrun.paged.job.inputs.unpacked_stream import PACKINGS, UnpackedStream
+from pagedrun.paged.values.errors import UsageError
+
+STDIN = "-"
+DEFAULT_MAX_LINE_BYTES = 64 * 2**20
+TEXT_SUFFIXES = (".jsonl", ".json", ".csv", ".txt")
+PARQUET = ".parquet"
+
+
+@contextmanager
+def open_rows(name: str, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> Iterator[RowSource]:
+    """Open the input `name` and yield its rows; `-` is JSONL on standard input.
+
+    Raises `UsageError` if there is no such input, it cannot be read, or no reader is for it.
+    Pipes and devices have no meaningful name and are taken as JSONL.
+    """
+    if name == STDIN:
+        yield LineSource(sys.stdin.buffer, name, max_line_bytes, can_drain=False)
+        return
+    if name.startswith(HUB_PREFIX):
+        yield DatasetSource.from_hub(name, max_line_bytes)
+        return
+    mode = _mode(name)
+    if stat.S_ISDIR(mode):
+        if not any(Path(name, saved).is_file() for saved in SAVED_FILES):
+            raise UsageError(f"{name} is a folder that save_to_disk did not write; {_what_is()}")
+        yield DatasetSource.from_folder(name, max_line_bytes)
+        return
+    with _open(name) as file:
+        yield _file_source(file, name, max_line_bytes, is_regular=stat.S_ISREG(mode))
+
+
+def input_stem(name: str) -> str:
+    """Return what the default output is named after."""
+    if name == STDIN:
+        return "stdin"
+    if name.startswith(HUB_PREFIX):
+        return HubName.parse(name).stem
+    path = Path(name)
+    if path.is_dir():
+        return path.resolve().name
+    return Path(path.stem).stem if path.suffix.lower() in PACKINGS else path.stem
+
+
+def is_repeatable(name: str) -> bool:
+    """Whether the input can be read a second time, and without a download."""
+    return name != STDIN and (Path(name).is_file() or Path(name).is_dir())
+
+
+def file_stamp(name: str) -> tuple[int, int] | None:
+    """Return what changes with an input file, size and time; None for any other input."""
+    try:
+        found = os.stat(name)
+    except (OSError, ValueError):
+        return None
+    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+
+
+def _file_source(file: BinaryIO, name: str, max_line_bytes: int, *, is_regular: bool) -> RowSource:
+    if not is_regular:
+        return LineSource(file, name, max_line_bytes, can_drain=False)
+    suffix, packing = _suffixes(name)
+    if suffix == PARQUET and not packing:
+        return ParquetSource(file, name, max_line_bytes)
+    if suffix not in TEXT_SUFFIXES:
+        raise UsageError(f"{name} is of no kind known by its name; {_what_is()}")
+    packed = CountedStream(file) if packing else None
+    stream = file if packed is None else _unpacked(packed, name, packing)
+    if suffix == ".jsonl":
+        return LineSource(stream, name, max_line_bytes, packed=packed)
+    if suffix == ".txt":
+        return LineSource(stream, name, max_line_bytes, parse=prompt_line, packed=packed)
+    if suffix == ".json":
+        return ArraySource(CountedStream(stream), name, max_line_bytes, packed)
+    return CsvSource(CountedStream(stream), name, max_line_bytes, packed)
+
+
+def _suffixes(name: str) -> tuple[str, str]:
+    """Return the suffix that tells the format, and that of the packing around it, if any."""
+    path = Path(name)
+    packing = path.suffix.lower()
+    if packing in PACKINGS:
+        return Path(path.stem).suffix.lower(), packing
+    return packing, ""
+
+
+def _unpacked(packed: CountedStream, name: str, packing: str) -> BinaryIO:
+    return cast(BinaryIO, io.BufferedReader(UnpackedStream(packed, name, packing), 1 << 16))
+
+
+def _mode(name: str) -> int:
+    try:
+        return os.stat(name).st_mode
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise _unreadable(name, error) from error
+
+
+def _open(name: str) -> BinaryIO:
+    try:
+        return open(name, "rb")
+    except OSError as error:
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: OSError | ValueError) -> UsageError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return UsageError(f"{name}: cannot be read ({reason}); check the path")
+
+
+def _what_is() -> str:
+    return (
+        f"what is read is {', '.join(TEXT_SUFFIXES)} (each also with {' or '.join(PACKINGS)}), "
+        f"{PARQUET}, a save_to_disk folder, hf:NAME:SPLIT, and JSONL piped into -"
+    )

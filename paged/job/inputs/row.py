@@ -1,0 +1,74 @@
+"""Row: one line or record of the input, and the name by which its answer is found again."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pagedrun.paged.values.errors import RowError
+
+ID_COLUMNS = ("id", "custom_id")
+MAX_ID_CHARS = 1024
+LINE, RECORD = "line", "record"  # what a row is in its input
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One input row, or the reason why it cannot be one.
+
+    `index` counts rows from 0. `line` is the physical line that the row begins on, from 1; where
+    rows are no lines, the number of the record, and `unit` says which. `byte_offset` counts the
+    bytes before the row, those of the unpacked text if the input is compressed; None if it has
+    none. `digest` is the SHA-256 of the row's bytes (without the end of its line), so that an
+    edited input can be noticed. A row with an `error` has whatever columns could still be read.
+    """
+
+    index: int
+    line: int
+    byte_offset: int | None
+    digest: bytes
+    id: str | int
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    error: RowError | None = None
+    unit: str = LINE
+
+
+def with_columns(row: Row, read: Callable[[], Mapping[str, Any]]) -> Row:
+    """Return `row` with the columns that `read` returns and their id, or with what is wrong."""
+    try:
+        row = replace(row, columns=read())
+        return replace(row, id=row_id(row.columns, row.index))
+    except RowError as error:
+        return replace(row, error=at_line(error, row.line))
+
+
+def id_column(columns: Mapping[str, Any]) -> str | None:
+    """Return the column that names the row: `id`, else `custom_id`; null counts as absent."""
+    return next((name for name in ID_COLUMNS if columns.get(name) is not None), None)
+
+
+def row_id(columns: Mapping[str, Any], index: int) -> str | int:
+    """Return the row's own id as given, or `row-<index>`.
+
+    Raises `RowError` (`invalid_id`) for anything but a string or an integer.
+    """
+    name = id_column(columns)
+    if name is None:
+        return default_id(index)
+    value = columns[name]
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise RowError("invalid_id", f"{name} must be a string or an integer", param=name)
+    if len(str(value)) > MAX_ID_CHARS:
+        raise RowError("invalid_id", f"{name} is longer than {MAX_ID_CHARS} characters", param=name)
+    return value
+
+
+def at_line(error: RowError, line: int) -> RowError:
+    """Return `error` with the line (or record) it belongs to, if it does not name one already."""
+    if error.line is not None:
+        return error
+    return RowError(error.code, error.message, param=error.param, line=line)
+
+
+def default_id(index: int) -> str:
+    """Return the id of a row that has none."""
+    return f"row-{index}"

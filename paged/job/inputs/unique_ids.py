@@ -1,0 +1,59 @@
+"""UniqueIds: answers are joined to their rows by id, so no two rows may have the same."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from pagedrun.paged.job.inputs.row import Row
+from pagedrun.paged.values.errors import RowError, UsageError
+
+MAX_SHOWN_DUPLICATES = 10
+
+
+class UniqueIds:
+    """The ids of all rows so far, of which a digest and a line are kept; 1 and "1" are the same.
+
+    `source` stands in messages.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._first_line: dict[bytes, int] = {}
+
+    def refuse_repeated(self, rows: Iterable[Row]) -> None:
+        """Take rows in; raise `UsageError` with line numbers if an id stands twice."""
+        found: list[str] = []
+        num_duplicates = 0
+        for row in rows:
+            line = self._first_line_of(row)
+            if line != row.line:
+                num_duplicates += 1
+                if len(found) < MAX_SHOWN_DUPLICATES:
+                    found.append(f"{_shown(row)} on {row.unit}s {line} and {row.line}")
+        if found:
+            more = f" and {num_duplicates - len(found)} more" if num_duplicates > len(found) else ""
+            raise UsageError(
+                f"{self._source}: ids must be unique, but {'; '.join(found)}{more}; "
+                "give each row its own id or leave the column out"
+            )
+
+    def fail_repeated(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Take rows in that come when others are being answered: a repeated id fails its row."""
+        for row in rows:
+            line = self._first_line_of(row)
+            if line == row.line or row.error is not None:
+                yield row
+            else:
+                message = f"ids must be unique, but {_shown(row)} is that of {row.unit} {line} too"
+                yield replace(
+                    row, error=RowError("duplicate_id", message, param="id", line=row.line)
+                )
+
+    def _first_line_of(self, row: Row) -> int:
+        key = hashlib.blake2b(str(row.id).encode("utf-8", "replace"), digest_size=16).digest()
+        return self._first_line.setdefault(key, row.line)
+
+
+def _shown(row: Row) -> str:
+    name = str(row.id)
+    return repr(name if len(name) <= 40 else name[:39] + "…")

@@ -1,0 +1,84 @@
+"""FinishedRows: what an interrupted run has left in the output, for the next one to go on from."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pagedrun.paged.values.errors import UsageError
+
+OK_STATUS = 200  # of an answered row of an OpenAI batch file
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRow:
+    """A whole line of the output: whose it is and where it stands."""
+
+    index: int
+    offset: int
+    num_bytes: int
+    has_failed: bool
+
+
+@dataclass(slots=True)
+class FinishedRows:
+    """The rows in an output file, by index. `num_bytes` is where the last whole line ends.
+
+    A run that was killed may have left a part of a line at the end; it is not counted.
+    """
+
+    rows: dict[int, FinishedRow] = field(default_factory=dict)
+    num_bytes: int = 0
+
+    @classmethod
+    def read(cls, path: str) -> "FinishedRows":
+        """Read an output; raises `UsageError` with a line number if it is not one of ours."""
+        found = cls()
+        try:
+            with open(path, "rb") as file:
+                for number, line in enumerate(file, start=1):
+                    if not line.endswith(b"\n"):
+                        break  # torn: the run died while writing it
+                    found._take(path, number, line)
+        except OSError as error:
+            raise UsageError(f"--resume: {path} cannot be read ({error.strerror})") from error
+        return found
+
+    @property
+    def num_failed(self) -> int:
+        """Rows that have an error for an answer."""
+        return sum(row.has_failed for row in self.rows.values())
+
+    def answered(self) -> Iterator[FinishedRow]:
+        """Yield the rows that are answered, in the order of the file."""
+        return (row for row in self.rows.values() if not row.has_failed)
+
+    def _take(self, path: str, number: int, line: bytes) -> None:
+        index, has_failed = _read_row(line) or (None, False)
+        if index is None:
+            raise UsageError(
+                f"--resume: {path}, line {number} is not an output row; this file cannot be gone "
+                "on with: name another output, or pass --overwrite in place of --resume"
+            )
+        if index in self.rows:
+            raise UsageError(
+                f"--resume: {path}, line {number} answers row {index} a second time; this file "
+                "cannot be gone on with: name another output, or pass --overwrite in place of "
+                "--resume"
+            )
+        self.rows[index] = FinishedRow(index, self.num_bytes, len(line), has_failed)
+        self.num_bytes += len(line)
+
+
+def _read_row(line: bytes) -> tuple[int, bool] | None:
+    """Return index and whether the row failed, None if the line is no output row."""
+    try:
+        row: Any = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict) or not isinstance(row.get("index"), int) or "error" not in row:
+        return None
+    response = row.get("response")
+    if isinstance(response, dict):
+        return row["index"], response.get("status_code") != OK_STATUS
+    return row["index"], row["error"] is not None

@@ -1,0 +1,285 @@
+"""OutputFile: the file that a job appends to, claimed before any work and locked to its end."""
+
+import errno
+import fcntl
+import os
+import select
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from pagedrun.paged.files.atomic import PRIVATE_MODE, remove_leftovers, replace_file, sync_folder
+from pagedrun.paged.job.inputs.reader import STDIN
+from pagedrun.paged.values.errors import PagedrunError, UsageError
+
+STDOUT = "-"
+STDOUT_DESCRIPTOR = 1
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+_WAYS_OUT = {
+    errno.ENOSPC: "make room on its disk",
+    errno.EDQUOT: "make room, or have the quota raised",
+    errno.EIO: "the disk may be failing: look at the system's log",
+    errno.EROFS: "its disk is mounted read-only",
+    errno.EBADF: "name a file with -o if it is closed",
+}
+_UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class OutputError(PagedrunError):
+    """The output cannot be written any more. What is in it is whole; other rows are not done.
+
+    `errno` is the operating system's number for the reason.
+    """
+
+    def __init__(self, message: str, reason: OSError) -> None:
+        super().__init__(message)
+        self.errno = reason.errno
+
+
+class OutputFile:
+    """A claimed output; built by `claim`. Nothing in it is changed before `begin`.
+
+    After an error of the file system the file ends at its last whole append.
+    """
+
+    def __init__(self, path: str, descriptor: int, *, created: bool) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._created = created
+        self._is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode) and path != STDOUT
+        self._num_bytes = 0
+
+    @classmethod
+    def claim(
+        cls, path: str, *, overwrite: bool, input_name: str, resume: bool = False
+    ) -> "OutputFile":
+        """Open and lock `path`, `-` being standard output.
+
+        Raises `UsageError` if it exists and neither `overwrite` nor `resume` is given, is the
+        input, is a folder or a pipe, is written to by another run, or cannot be created.
+        """
+        if path == STDOUT:
+            return cls(path, STDOUT_DESCRIPTOR, created=False)
+        mode = _mode(path)
+        if mode is not None:
+            _refuse_kind(path, mode, input_name, overwrite or resume)
+        flags = _FLAGS if mode is not None else _FLAGS | os.O_CREAT | os.O_EXCL
+        if _is_shared_folder(path):
+            _refuse_strangers_link(path)
+            flags |= 0 if os.path.islink(path) else os.O_NOFOLLOW  # nor one put there since
+        try:
+            descriptor = os.open(path, flags, PRIVATE_MODE)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            raise UsageError(_cannot_open(path, error)) from error
+        try:
+            _lock(path, descriptor)
+        except UsageError:
+            os.close(descriptor)
+            raise
+        return cls(path, descriptor, created=mode is None)
+
+    def __enter__(self) -> "OutputFile":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except OutputError:
+            if error is None:
+                raise  # else that one is to be told
+
+    @property
+    def num_bytes(self) -> int:
+        """Where the next append goes."""
+        return self._num_bytes
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether this is a file on disk, not a device or standard output."""
+        return self._is_regular
+
+    def begin(self, keep: int = 0) -> None:
+        """Drop what an earlier run left but the first `keep` bytes; now the file is this job's."""
+        self._created = False
+        self._num_bytes = keep
+        if self._is_regular:
+            try:
+                os.ftruncate(self._descriptor, keep)
+                path = Path(os.path.realpath(self.path))
+                remove_leftovers(path)
+                sync_folder(path.parent)
+            except OSError as error:
+                raise self._error(error) from error
+
+    def rewrite(self, chunks: Iterable[bytes]) -> None:
+        """Replace the file by `chunks`, whole or not at all, and stay its owner.
+
+        Raises `OutputError` if the file system refuses; the file is as it was then.
+        """
+        path = os.path.realpath(self.path)
+        try:
+            replace_file(Path(path), chunks)
+            descriptor = os.open(path, _FLAGS)
+        except OSError as error:
+            raise self._error(error) from error
+        old, self._descriptor = self._descriptor, descriptor
+        with suppress(OSError):  # nobody needs that file any more
+            os.close(old)
+        _lock(path, descriptor)
+
+    def append(self, data: bytes) -> int:
+        """Append `data` whole or not at all; return the offset where it begins.
+
+        Raises `OutputError` if the file system refuses, with the file cut to its last append.
+        """
+        offset = self._num_bytes
+        done = 0
+        try:
+            while done < len(data):  # one write, but a full disk or a pipe may take only a part
+                done += self._write(data[done:] if done else data)
+        except OSError as error:
+            self._cut(offset)
+            raise self._error(error) from error
+        self._num_bytes += len(data)
+        return offset
+
+    def check(self) -> None:
+        """Raise `OutputError` if the file is not as long as what was appended to it."""
+        if not self._is_regular:
+            return
+        try:
+            size = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise self._error(error) from error
+        if size != self._num_bytes:
+            reason = OSError(errno.EIO, f"{size:,} bytes instead of {self._num_bytes:,}")
+            raise OutputError(
+                f"{self.path} was changed by another program while it was written "
+                f"({reason.strerror})",
+                reason,
+            )
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """Return bytes that were appended before."""
+        return os.pread(self._descriptor, num_bytes, offset)
+
+    def sync(self) -> None:
+        """Wait until what was appended is on disk."""
+        if self._is_regular:
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                raise self._error(error) from error
+
+    def close(self) -> None:
+        """Release the file; one that was claimed but never begun leaves no trace."""
+        if self.path == STDOUT or self._descriptor < 0:
+            return
+        descriptor, self._descriptor = self._descriptor, -1
+        try:
+            if self._created:
+                Path(self.path).unlink(missing_ok=True)
+            os.close(descriptor)  # releases the lock too
+        except OSError as error:
+            raise self._error(error) from error
+
+    def _write(self, data: bytes) -> int:
+        """Write a part of `data`, at least one byte; wait for a pipe that is full."""
+        while True:
+            try:
+                return os.write(self._descriptor, data)
+            except BlockingIOError:  # somebody has set it so
+                select.select([], [self._descriptor], [])
+
+    def _cut(self, length: int) -> None:
+        if self._is_regular:
+            try:
+                os.ftruncate(self._descriptor, length)
+            except OSError:
+                return  # the error that brought us here is the one to tell
+
+    def _error(self, error: OSError) -> OutputError:
+        name = "standard output" if self.path == STDOUT else self.path
+        way_out = _WAYS_OUT.get(error.errno or 0, "find out why, or write to another disk")
+        reason = f"{error.strerror}; {way_out}"
+        return OutputError(f"{name} cannot be written any further ({reason})", error)
+
+
+def _mode(path: str) -> int | None:
+    """Return the mode of what `path` leads to, None if there is nothing."""
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UsageError(_cannot_open(path, error)) from error
+
+
+def _refuse_kind(path: str, mode: int, input_name: str, overwrite: bool) -> None:
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{path} is a folder; name a file in it with -o")
+    if _is_input(path, input_name):
+        raise UsageError(f"{path} is the input itself; name another file with -o")
+    if stat.S_ISCHR(mode):
+        return  # a device has nothing to lose
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"{path} is a pipe or socket; use -o - and a shell pipe instead")
+    if not overwrite:
+        raise UsageError(
+            f"{path} exists; pass --resume to go on with it, --overwrite to replace it, or name "
+            "another file with -o"
+        )
+
+
+def _is_shared_folder(path: str) -> bool:
+    """Whether anybody may put a file beside `path`, as in /tmp."""
+    try:
+        return bool(os.stat(os.path.dirname(path) or ".").st_mode & stat.S_IWOTH)
+    except (OSError, ValueError):  # opening it will say what is wrong
+        return False
+
+
+def _refuse_strangers_link(path: str) -> None:
+    """Refuse a link of another user, who chose what would be overwritten."""
+    if os.path.islink(path) and os.lstat(path).st_uid != os.geteuid():
+        raise UsageError(
+            f"{path} is a link that another user made in a folder open to all; name a file of "
+            "your own with -o"
+        )
+
+
+def _is_input(path: str, input_name: str) -> bool:
+    try:
+        stdin_or_file = os.fstat(0) if input_name == STDIN else os.stat(input_name)
+        return os.path.samestat(os.stat(path), stdin_or_file)
+    except (OSError, ValueError):  # the reader will say what is wrong with the input
+        return False
+
+
+def _lock(path: str, descriptor: int) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return  # any number of runs may write to /dev/null
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _UNLOCKABLE:  # some network file systems: do without
+            return
+        raise UsageError(
+            f"another run is writing to {path}; wait for it, or name another file with -o"
+        ) from error
+
+
+def _cannot_open(path: str, error: OSError | ValueError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{path}: the folder does not exist; create it, or name another file with -o"
+    if isinstance(error, FileExistsError):
+        return f"{path} is a link that leads nowhere, or was just created; name another with -o"
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return f"{path} cannot be written ({reason}); name another file with -o"

@@ -1,0 +1,73 @@
+"""From what a user calls a row to its index: an index as it is, an id by the run's output."""
+
+import json
+from pathlib import Path
+
+from pagedrun.paged.values.errors import UsageError
+
+ID_PREFIX = "id:"
+ID_KEYS = ("id", "custom_id")  # the latter in answers to OpenAI batch rows
+MAX_LINE_BYTES = 2**28
+MAX_DIGITS = 10
+
+
+def row_index(named: str) -> int | None:
+    """Return the index that `named` is, None if it is an id: not a number, or after `id:`."""
+    if named.isdecimal() and named.isascii() and len(named) <= MAX_DIGITS:
+        return int(named)
+    return None
+
+
+def find_rows(names: list[str], output: Path | None) -> dict[str, int]:
+    """Return each name's row index. The output is streamed once if a name is an id.
+
+    Raises `UsageError` for an id that is not in it.
+    """
+    found = {name: index for name in names if (index := row_index(name)) is not None}
+    missing = {_id_of(name): name for name in names if name not in found}
+    if not missing:
+        return found
+    if output is None:
+        name = next(iter(missing.values()))
+        raise UsageError(
+            f"--row {name}: ids are looked up in the output, which is not there; name the row by "
+            "its index, counted from 0"
+        )
+    try:
+        with output.open("rb") as file:
+            while missing and (line := file.readline(MAX_LINE_BYTES)):
+                for row_id, index in _named_in(line, missing):
+                    found[missing.pop(row_id)] = index
+    except OSError as error:
+        raise UsageError(f"{output} cannot be read ({error.strerror})") from error
+    if missing:
+        name = next(iter(missing.values()))
+        raise UsageError(
+            f"--row {name}: no row of {output} has this id; a whole number names a row by its "
+            "index, counted from 0"
+        )
+    return found
+
+
+def _id_of(name: str) -> str:
+    return name.removeprefix(ID_PREFIX)
+
+
+def _named_in(line: bytes, wanted: dict[str, str]) -> list[tuple[str, int]]:
+    """Return the wanted id that the line's row has, with the row's index; nothing if none."""
+    # Parsing a line costs far more than looking for a few bytes in it.
+    if not any(_as_written(row_id) in line for row_id in wanted):
+        return []
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(row, dict) or type(row.get("index")) is not int or row["index"] < 0:
+        return []
+    ids = {str(row[key]) for key in ID_KEYS if isinstance(row.get(key), str | int)}
+    return [(row_id, row["index"]) for row_id in wanted if row_id in ids]
+
+
+def _as_written(row_id: str) -> bytes:
+    """Return the id as it stands in a line, be it a string or a number."""
+    return json.dumps(row_id, ensure_ascii=False).encode("utf-8", "replace").strip(b'"')

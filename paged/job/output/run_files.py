@@ -1,0 +1,114 @@
+"""RunFiles: the files that a run left, found from any one of them."""
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pagedrun.paged.job.config import MANIFEST_SUFFIX, REPORT_SUFFIX, SNAPSHOT_SUFFIX
+from pagedrun.paged.job.output.manifest import JobStatus
+from pagedrun.paged.values.errors import UsageError
+
+MAX_MANIFEST_BYTES = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """An output and what stands beside it; None for what is not there."""
+
+    output: Path | None
+    report: Path | None
+    snapshot: Path | None
+    manifest: Path | None
+
+    @classmethod
+    def find(cls, target: Path) -> "RunFiles":
+        """Return the files of the run that `target` is one of; any of them may be named.
+
+        A report or a snapshot may have another name than the run gives it: then it stands alone.
+        Raises `UsageError` if there is no such file, or no run left it.
+        """
+        for suffix in (REPORT_SUFFIX, SNAPSHOT_SUFFIX, MANIFEST_SUFFIX):
+            if target.name.endswith(suffix) and len(target.name) > len(suffix):
+                _check_exists(target)
+                return cls._beside(target.with_name(target.name.removesuffix(suffix)))
+        files = cls._beside(target)
+        if files.report is not None or files.snapshot is not None:
+            return files
+        _check_exists(target)
+        if files.status() in (JobStatus.RUNNING, JobStatus.INTERRUPTED, JobStatus.FAILED):
+            raise UsageError(
+                f"{target}: its run was not finished, and only a finished one tells of its "
+                "memory; the same generate command with --resume does the rest"
+            )
+        if target.suffix == ".npz":
+            return cls(None, None, target, None)
+        if target.suffix == ".json":
+            return cls(None, target, None, None)
+        raise UsageError(
+            f"{target}: neither {target.name}{REPORT_SUFFIX} nor {target.name}{SNAPSHOT_SUFFIX} "
+            "stands beside it; name the output of a run of pagedrun generate, its report or its "
+            "snapshot"
+        )
+
+    @classmethod
+    def _beside(cls, output: Path) -> "RunFiles":
+        def there(suffix: str) -> Path | None:
+            path = output.with_name(output.name + suffix)
+            return path if path.is_file() else None
+
+        return cls(
+            output if output.is_file() else None,
+            there(REPORT_SUFFIX),
+            there(SNAPSHOT_SUFFIX),
+            there(MANIFEST_SUFFIX),
+        )
+
+    def status(self) -> str | None:
+        """Return how far the last run came by its manifest, None if that does not tell."""
+        if self.manifest is None:
+            return None
+        try:
+            status = read_manifest(self.manifest).get("status")
+        except UsageError:
+            return None
+        return status if status in list(JobStatus) else None
+
+    def to_dict(self) -> dict[str, str | None]:
+        """Return the paths, null for those that are not there."""
+        names = ("output", "report", "snapshot", "manifest")
+        paths = {name: getattr(self, name) for name in names}
+        return {name: None if path is None else _text(path) for name, path in paths.items()}
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return a manifest's object; raises `UsageError` if it is none."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
+            raise UsageError(f"{path} is no manifest: not a file, or one of far too many bytes")
+        manifest = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not a manifest of pagedrun") from error
+    if not isinstance(manifest, dict):
+        raise UsageError(f"{path} is not a manifest of pagedrun")
+    return manifest
+
+
+def _text(path: Path) -> str:
+    """Return a path as UTF-8 can hold it: a name on a disk may be any bytes."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def _check_exists(target: Path) -> None:
+    try:
+        status = target.stat()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{target}: cannot be read ({reason}); check the path") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{target} is not a regular file; name an output, report or snapshot")

@@ -1,0 +1,126 @@
+"""RowWriter: output rows as lines, each written once and made durable within a second or so."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pagedrun.paged.files.atomic import replace_file
+from pagedrun.paged.job.output.finished_rows import FinishedRows
+from pagedrun.paged.job.output.output_file import OutputError, OutputFile
+from pagedrun.paged.values.errors import EngineError
+
+# Rows that are on their way to the disk for longer, or that are more, are waited for.
+SYNC_SECONDS = 1.0
+SYNC_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Span:
+    """Where the line of a row stands in the output."""
+
+    index: int
+    offset: int
+    num_bytes: int
+
+
+class RowWriter:
+    """Appends rows to a claimed output. With `ordered`, `finish` sorts them by their index.
+
+    `hold` keeps signals away while a row is being written.
+    """
+
+    def __init__(
+        self,
+        output: OutputFile,
+        *,
+        ordered: bool = False,
+        hold: Callable[[], AbstractContextManager[None]] = nullcontext,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._output = output
+        self._spans: list[_Span] | None = [] if ordered else None
+        self._hold = hold
+        self._clock = clock
+        self._synced = clock()
+        self._num_unsynced = 0
+        self._num_rows = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the rows so far, those of an earlier run included."""
+        return self._output.num_bytes
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether another run can go on with the output."""
+        return self._output.is_regular
+
+    def begin(self, finished: FinishedRows | None = None) -> None:
+        """Drop what an earlier run left in the output, but whole rows if it is `finished` that they
+        are; call once, before the first row.
+        """
+        finished = finished or FinishedRows()
+        self._output.begin(finished.num_bytes)
+        self._num_rows = len(finished.rows)
+        if self._spans is not None:
+            rows = finished.rows.values()
+            self._spans += [_Span(row.index, row.offset, row.num_bytes) for row in rows]
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one row with a single write. Raises `OutputError`."""
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        # "replace": a model's text is the engine's to keep whole, but a row is never lost for it.
+        data = text.encode("utf-8", "replace") + b"\n"
+        with self._hold():
+            offset = self._output.append(data)
+            self._num_rows += 1
+            self._num_unsynced += 1
+            if self._spans is not None:
+                self._spans.append(_Span(row["index"], offset, len(data)))
+        self.sync_if_due()
+
+    def sync_if_due(self) -> None:
+        """Make the rows durable if they have waited long enough; call it now and then."""
+        if self._num_unsynced >= SYNC_ROWS or (
+            self._num_unsynced and self._clock() - self._synced >= SYNC_SECONDS
+        ):
+            self.sync()
+
+    def sync(self) -> None:
+        """Make all rows so far durable. Raises `OutputError`."""
+        self._output.sync()
+        self._synced = self._clock()
+        self._num_unsynced = 0
+
+    def finish(self, num_rows: int) -> None:
+        """Make all rows durable and put them in input order if that was asked.
+
+        Raises `OutputError` if the output does not hold what was written to it, and `EngineError`
+        if that is not `num_rows` rows.
+        """
+        self.sync()
+        self._output.check()
+        if num_rows != self._num_rows:
+            raise EngineError(
+                f"{num_rows} rows are accounted for, but {self._num_rows} were written; please "
+                "report this"
+            )
+        if self._spans is not None:
+            path = Path(os.path.realpath(self._output.path))
+            try:
+                replace_file(path, self._sorted_lines(sorted(self._spans)))
+            except OSError as error:
+                raise OutputError(
+                    f"{path} could not be put in input order ({error.strerror}); the rows are in "
+                    "it in the order in which they finished",
+                    error,
+                ) from error
+
+    def _sorted_lines(self, spans: list[_Span]) -> Iterator[bytes]:
+        for span in spans:
+            yield self._output.read(span.offset, span.num_bytes)

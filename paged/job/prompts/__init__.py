@@ -1,0 +1,1 @@
+"""From a row to what it asks: prompts, templates, chats, batch calls, engine requests."""

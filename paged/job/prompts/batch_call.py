@@ -1,0 +1,90 @@
+"""BatchCall: a row of an OpenAI batch file, and what it asks in this tool's own words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pagedrun.paged.job.inputs.json_line import shown_key
+from pagedrun.paged.job.prompts.prompts import FORBIDDEN_COLUMNS, is_neutral
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.sampling import sampling_keys
+
+CALL_COLUMNS = frozenset({"custom_id", "method", "url", "body"})
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+# What says something about the caller or the service, and nothing about the answer.
+_IGNORED = frozenset(
+    {
+        "metadata",
+        "model",
+        "prompt_cache_key",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream_options",
+        "user",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCall:
+    """One call of OpenAI's API: its parts as they stand in the row, whatever they are."""
+
+    custom_id: Any
+    method: Any
+    url: Any
+    body: Any
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Any]) -> "BatchCall | None":
+        """Return the call that a row with these columns is, None if it is another kind of row."""
+        if not columns.keys() >= CALL_COLUMNS:
+            return None
+        return cls(columns["custom_id"], columns["method"], columns["url"], columns["body"])
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether it asks for the next message of a chat."""
+        return bool(self.url == CHAT)
+
+    @property
+    def model(self) -> str:
+        """The model that was asked for, repeated in the answer; another one may have answered."""
+        model = self.body.get("model") if isinstance(self.body, Mapping) else None
+        return model if isinstance(model, str) else ""
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a plain row that asks the same.
+
+        Raises `RowError`: `invalid_method`, `invalid_url`, `invalid_body`, and `invalid_param` for
+        a parameter that this tool does not know, since the answer would not be the one asked for.
+        """
+        if self.method != "POST":
+            raise RowError("invalid_method", 'method must be "POST"', param="method")
+        if self.url not in (CHAT, COMPLETIONS):
+            raise RowError("invalid_url", f"url must be {CHAT} or {COMPLETIONS}", param="url")
+        if not isinstance(self.body, Mapping):
+            raise RowError("invalid_body", "body must be an object", param="body")
+        prompt = "messages" if self.is_chat else "prompt"
+        known = sampling_keys().union(FORBIDDEN_COLUMNS, {prompt})
+        asked: dict[str, Any] = {}
+        for name, value in self.body.items():
+            if name in _IGNORED or value is None or is_neutral(name, value):
+                continue
+            if name not in known:
+                shown = shown_key(name)
+                raise RowError("invalid_param", f"{shown} is not supported", param=shown)
+            asked[name] = value
+        if not self.is_chat and isinstance(asked.get("prompt"), list):
+            asked["prompt_token_ids"] = _token_ids(asked.pop("prompt"))
+        return asked
+
+
+def _token_ids(prompt: list[Any]) -> list[Any]:
+    if any(isinstance(item, str | list) for item in prompt):
+        raise RowError(
+            "unsupported_content",
+            "prompt must be one text or one list of token ids; give each prompt a row of its own",
+            param="prompt",
+        )
+    return prompt

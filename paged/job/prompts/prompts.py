@@ -1,0 +1,206 @@
+"""From a row to what it asks: the text or token ids of its prompt, and its sampling parameters."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pagedrun.paged.job.inputs.json_line import shown_key
+from pagedrun.paged.job.inputs.row import id_column
+from pagedrun.paged.job.interfaces import TokenizerLike
+from pagedrun.paged.job.prompts.messages import parse_messages, with_system
+from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.sampling import SamplingParams, sampling_keys
+
+PROMPT_COLUMNS = ("prompt", "messages", "prompt_token_ids")
+# What decides how a prompt is made, or what runs, is the user's to say and not a row's.
+FORBIDDEN_COLUMNS = (
+    "chat_template",
+    "chat_template_kwargs",
+    "trust_remote_code",
+    "add_generation_prompt",
+    "continue_final_message",
+    "lora_request",
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+)
+# Asked for by name in other tools. Answering as if they were not there would be a wrong answer.
+UNSUPPORTED_COLUMNS = (
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "prompt_logprobs",
+    "bad_words",
+    "allowed_token_ids",
+    "logits_processors",
+    "use_beam_search",
+    "best_of",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+    "response_format",
+    "tools",
+    "cache_salt",
+)
+# Clients write out defaults. These values ask for nothing; any other one is refused.
+NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+    "repetition_penalty": (1, 1.0),
+    "presence_penalty": (0, 0.0),
+    "frequency_penalty": (0, 0.0),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "bad_words": ([],),
+    "use_beam_search": (False,),
+    "best_of": (1,),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "echo": (False,),  # these three of OpenAI's calls only
+    "stream": (False,),
+    "suffix": ("",),
+}
+NESTED_PARAMS = "sampling_params"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptConfig:
+    """Where the prompt comes from: the row's own columns, one named column, or a template.
+
+    With `system`, messages get it in front unless they have one, and a plain prompt becomes the
+    user message of a chat with it.
+    """
+
+    field: str | None = None
+    template: PromptTemplate | None = None
+    system: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A row's prompt before encoding: exactly one of `text` and `token_ids` is set.
+
+    A chat is rendered with its special tokens in the text, so none are added when encoding it.
+    """
+
+    params: SamplingParams
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    add_special_tokens: bool = True
+
+
+class PromptBuilder:
+    """Builds prompts; `defaults` are the sampling parameters of rows that set none."""
+
+    def __init__(
+        self, config: PromptConfig, defaults: SamplingParams, tokenizer: TokenizerLike
+    ) -> None:
+        self._config = config
+        self._defaults = defaults
+        self._tokenizer = tokenizer
+
+    def build(self, columns: Mapping[str, Any]) -> Prompt:
+        """Return what a row with these columns asks; `RowError` if it cannot be asked."""
+        _refuse_columns(columns)
+        params = _sampling_params(columns, self._defaults)
+        if self._config.template is not None:
+            return self._from_text(self._config.template.render(columns), params)
+        name = self._prompt_column(columns)
+        value = columns[name]
+        if self._config.field is None and name == "messages":
+            return self._chat(parse_messages(value), params)
+        if self._config.field is None and name == "prompt_token_ids":
+            return Prompt(params, token_ids=self._token_ids(value))
+        if not isinstance(value, str):
+            raise RowError("unsupported_content", f"{shown_key(name)} must be a string", param=name)
+        return self._from_text(value, params)
+
+    def carried_columns(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns that come back under `input`: all that this layer did not use."""
+        used = {id_column(columns), NESTED_PARAMS} | sampling_keys()
+        if self._config.field is not None:
+            used.add(self._config.field)
+        elif self._config.template is None:
+            used.update(PROMPT_COLUMNS)
+        return {name: value for name, value in columns.items() if name not in used}
+
+    def _prompt_column(self, columns: Mapping[str, Any]) -> str:
+        names = PROMPT_COLUMNS if self._config.field is None else (self._config.field,)
+        given = [name for name in names if columns.get(name) is not None]
+        if len(given) == 1:
+            return given[0]
+        if given:
+            raise RowError(
+                "ambiguous_prompt", f"{' and '.join(given)} exclude each other", param=given[1]
+            )
+        if self._config.field is not None:
+            raise RowError("missing_prompt", f"no column {names[0]!r}", param=names[0])
+        raise RowError(
+            "missing_prompt",
+            "no prompt, messages or prompt_token_ids; --prompt-field names another column",
+            param="prompt",
+        )
+
+    def _token_ids(self, value: object) -> tuple[int, ...]:
+        name = "prompt_token_ids"
+        if self._config.system is not None:
+            raise RowError(
+                "unsupported_content", f"{name} leaves no place for --system", param=name
+            )
+        if not isinstance(value, list) or not all(type(item) is int for item in value):
+            raise RowError(
+                "token_id_out_of_range", f"{name} must be a list of integers", param=name
+            )
+        return tuple(value)
+
+    def _from_text(self, text: str, params: SamplingParams) -> Prompt:
+        if self._config.system is None:
+            return Prompt(params, text=text)
+        return self._chat([{"role": "user", "content": text}], params)
+
+    def _chat(self, messages: list[dict[str, str]], params: SamplingParams) -> Prompt:
+        text = self._tokenizer.render_chat(with_system(messages, self._config.system))
+        return Prompt(params, text=text, add_special_tokens=False)
+
+
+def is_neutral(name: str, value: object) -> bool:
+    """Whether an unsupported parameter asks for nothing with this value."""
+    # By type too: to Python 0 and False are equal, but `logprobs` 0 asks for something.
+    neutral = NEUTRAL_VALUES.get(name, ())
+    return any(type(value) is type(each) and value == each for each in neutral)
+
+
+def _refuse_columns(columns: Mapping[str, Any]) -> None:
+    nested = columns.get(NESTED_PARAMS)
+    for place in (columns, nested if isinstance(nested, Mapping) else {}):
+        for name in FORBIDDEN_COLUMNS:
+            if name in place:
+                raise RowError("forbidden_field", f"{name} cannot be set by a row", param=name)
+        for name in UNSUPPORTED_COLUMNS:
+            if place.get(name) is not None and not is_neutral(name, place[name]):
+                raise RowError(
+                    "invalid_param", f"{name} is not supported in this version", param=name
+                )
+
+
+def _sampling_params(columns: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
+    """Apply the row's top level, then its `sampling_params`, which wins."""
+    nested = columns.get(NESTED_PARAMS)
+    if nested is not None and not isinstance(nested, Mapping):
+        raise RowError("invalid_param", f"{NESTED_PARAMS} must be an object", param=NESTED_PARAMS)
+    known = sampling_keys()
+    # One call, so that a pair such as min_tokens and max_tokens is judged when both are known.
+    given = {name: value for name, value in columns.items() if name in known}
+    for name, value in (nested or {}).items():
+        if name in UNSUPPORTED_COLUMNS:
+            continue  # with a value that asks for nothing
+        if name not in known:
+            shown = shown_key(name)
+            raise RowError("invalid_param", f"no sampling parameter {shown!r}", param=shown)
+        if value is not None:
+            given[name] = value
+    return defaults.override(given)

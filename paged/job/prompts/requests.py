@@ -1,0 +1,163 @@
+"""From rows to engine requests: prompts encoded in batches, and checked against the limits."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from pagedrun.paged.job.inputs.row import LINE, Row, at_line
+from pagedrun.paged.job.interfaces import TokenizerLike
+from pagedrun.paged.job.prompts.batch_call import BatchCall
+from pagedrun.paged.job.prompts.overlong import Overlong
+from pagedrun.paged.job.prompts.prompts import Prompt, PromptBuilder
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.request import Request
+
+ENCODE_BATCH_ROWS = 512
+# No text has this many characters a token on average; longer ones are refused without encoding,
+# because a tokenizer may take minutes for them.
+MAX_CHARS_PER_TOKEN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the model allows: context in tokens, and the number of token ids.
+
+    `on_overlong` says what becomes of a prompt that is too long for it.
+    """
+
+    max_model_len: int
+    vocab_size: int
+    on_overlong: Overlong = Overlong.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """What the job keeps of a row until it is written: either a `request` or an `error`.
+
+    The request's `index` is the row's. `input` are the columns that come back in the output,
+    `expected` the answer that the row itself names, if any. `call` is set if the row is one of an
+    OpenAI batch file, and is answered as such.
+    """
+
+    index: int
+    line: int
+    id: str | int
+    input: dict[str, Any]
+    expected: str | None
+    request: Request | None
+    error: RowError | None
+    num_prompt_tokens: int = 0
+    unit: str = LINE  # what `line` counts
+    call: BatchCall | None = None
+    clamped: bool = False  # max_tokens was cut to the room that the prompt leaves
+    num_truncated_tokens: int = 0  # of the prompt, dropped because it was too long
+
+
+class RequestBuilder:
+    """Turns rows into `JobRow`s, in input order; never raises for what a row holds."""
+
+    def __init__(self, prompts: PromptBuilder, tokenizer: TokenizerLike, limits: Limits) -> None:
+        self._prompts = prompts
+        self._tokenizer = tokenizer
+        self._limits = limits
+        # One integer object for each id that occurs: a file's tokens take a quarter of the memory.
+        self._token_ids: dict[int, int] = {}
+
+    def build(self, rows: Iterable[Row]) -> Iterator[JobRow]:
+        """Yield one `JobRow` for each row."""
+        rows = iter(rows)
+        while batch := list(islice(rows, ENCODE_BATCH_ROWS)):
+            prompts = [self._prompt(row) for row in batch]
+            for row, prompt, ids in zip(batch, prompts, self._encode(prompts), strict=True):
+                yield self._job_row(row, prompt, ids)
+
+    def _prompt(self, row: Row) -> Prompt | RowError:
+        if row.error is not None:
+            return row.error
+        try:
+            call = BatchCall.of(row.columns)
+            prompt = self._prompts.build(row.columns if call is None else call.columns())
+            self._check_num_chars(prompt)
+        except RowError as error:
+            return error
+        return prompt
+
+    def _encode(self, prompts: Sequence[Prompt | RowError]) -> list[tuple[int, ...] | RowError]:
+        """Return each prompt's ids, in two calls: with special tokens and without."""
+        results: list[tuple[int, ...] | RowError] = [
+            prompt if isinstance(prompt, RowError) else prompt.token_ids or () for prompt in prompts
+        ]
+        for special in (True, False):
+            texts = {
+                place: prompt.text
+                for place, prompt in enumerate(prompts)
+                if isinstance(prompt, Prompt)
+                and prompt.text is not None
+                and prompt.add_special_tokens is special
+            }
+            if texts:
+                encoded = self._encode_texts(list(texts.values()), special)
+                for place, ids in zip(texts, encoded, strict=True):
+                    results[place] = ids
+        return results
+
+    def _encode_texts(self, texts: list[str], special: bool) -> list[tuple[int, ...] | RowError]:
+        try:
+            encoded = self._tokenizer.encode_batch(texts, add_special_tokens=special)
+        except RowError as error:
+            if len(texts) == 1:
+                return [error]
+            # One text spoils the call for all: ask for each alone to find it.
+            return [self._encode_texts([text], special)[0] for text in texts]
+        known = self._token_ids.setdefault
+        return [tuple(map(known, ids, ids)) for ids in encoded]
+
+    def _job_row(
+        self, row: Row, prompt: Prompt | RowError, ids: tuple[int, ...] | RowError
+    ) -> JobRow:
+        outcome: Request | RowError
+        clamped = False
+        num_tokens = 0 if isinstance(ids, RowError) else len(ids)
+        if isinstance(prompt, RowError):
+            outcome = prompt
+        elif isinstance(ids, RowError):
+            outcome = ids
+        else:
+            limits = self._limits
+            ids = limits.on_overlong.cut(ids, limits.max_model_len, prompt.params.max_tokens)
+            asked = Request(row.index, ids, prompt.params)
+            outcome = self._fitted(asked)
+            clamped = outcome is not asked and isinstance(outcome, Request)
+        expected = row.columns.get("expected")
+        num_kept = 0 if isinstance(ids, RowError) else len(ids)
+        return JobRow(
+            index=row.index,
+            line=row.line,
+            id=row.id,
+            input=self._prompts.carried_columns(row.columns),
+            expected=expected if isinstance(expected, str) else None,
+            request=outcome if isinstance(outcome, Request) else None,
+            error=at_line(outcome, row.line) if isinstance(outcome, RowError) else None,
+            num_prompt_tokens=num_kept,
+            unit=row.unit,
+            call=BatchCall.of(row.columns),
+            clamped=clamped,
+            num_truncated_tokens=num_tokens - num_kept,
+        )
+
+    def _fitted(self, asked: Request) -> Request | RowError:
+        try:
+            return asked.fitted(self._limits.max_model_len, self._limits.vocab_size)
+        except RowError as error:
+            return error
+
+    def _check_num_chars(self, prompt: Prompt) -> None:
+        limit = self._limits.max_model_len * MAX_CHARS_PER_TOKEN
+        if prompt.text is not None and len(prompt.text) > limit:
+            raise RowError(
+                "prompt_too_long",
+                f"the prompt has {len(prompt.text)} characters, which cannot fit a max_model_len "
+                f"of {self._limits.max_model_len} tokens",
+                param="prompt",
+            )

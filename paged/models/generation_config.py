@@ -1,0 +1,78 @@
+"""GenerationConfig: the sampling settings that a model's authors advise."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pagedrun.paged.files.json_object import JsonObject
+
+FILE_NAME = "generation_config.json"
+_NUMBERS = {"temperature": 100.0, "top_p": 1.0, "min_p": 1.0}  # and the most that each may be
+_MAX_TOP_K = 2**31 - 1
+# Settings that change answers, and the value at which they do not. No others are looked at.
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "repetition_penalty": (1,),
+    "encoder_repetition_penalty": (1,),
+    "no_repeat_ngram_size": (0,),
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "diversity_penalty": (0,),
+    "length_penalty": (1,),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "top_h": (),
+    "penalty_alpha": (0,),
+    "guidance_scale": (1,),
+    "bad_words_ids": (),
+    "suppress_tokens": (),
+    "begin_suppress_tokens": (),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "sequence_bias": (),
+    "exponential_decay_length_penalty": (),
+    "stop_strings": (),
+    "max_new_tokens": (),
+    "min_new_tokens": (0,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationConfig:
+    """`values` are those of `SamplingParams`' fields that the file sets; `not_taken` the names of
+    settings in it that would change answers and are not supported, or do not apply.
+    """
+
+    values: Mapping[str, float | int] = field(default_factory=dict)
+    not_taken: tuple[str, ...] = ()
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "GenerationConfig":
+        """Read `folder`/generation_config.json; nothing is set if there is none.
+
+        A file that says `do_sample` is false is greedy, whatever else it says; one that says true
+        and names no temperature means 1. Raises `ModelError` for a value out of range.
+        """
+        path = folder / FILE_NAME
+        if not path.exists():
+            return cls()
+        given = JsonObject.read(path)
+        values: dict[str, float | int] = {
+            name: given.number(name, 0.0, most)
+            for name, most in _NUMBERS.items()
+            if given.has(name)
+        }
+        if values.get("top_p") == 0:
+            raise given.error("top_p", "a number above 0 and at most 1")
+        if given.has("top_k"):
+            values["top_k"] = given.integer("top_k", -1, _MAX_TOP_K)
+        not_taken = [
+            name
+            for name, neutral in _NEUTRAL.items()
+            if given.has(name) and given.get(name) not in (*neutral, [], {})
+        ]
+        if not given.boolean("do_sample", True):
+            return cls({"temperature": 0.0}, tuple(sorted([*values, *not_taken])))
+        if given.has("do_sample"):
+            values.setdefault("temperature", 1.0)
+        return cls(values, tuple(not_taken))

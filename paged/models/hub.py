@@ -1,0 +1,87 @@
+"""Where a model name leads: a folder, or a snapshot in the Hugging Face cache."""
+
+import re
+from pathlib import Path
+
+from pagedrun.paged.files.json_object import require_folder
+from pagedrun.paged.values.errors import ModelError
+
+# Data only: nothing that can be executed is fetched (no *.py, no pickles).
+ALLOWED_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
+# Second copies of the weights in other layouts.
+IGNORED_FILES = ("*/*", "consolidated*.safetensors")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
+def resolve_model(name: str, revision: str | None = None) -> Path:
+    """Return the folder that `name` stands for.
+
+    An existing folder is itself. Otherwise a name of the form `org/name` is looked up on the
+    Hugging Face hub at `revision` (a branch, tag or commit), downloading what the local cache
+    lacks; with HF_HUB_OFFLINE=1 the cache alone is used. Raises `ModelError` with the way out for
+    whatever goes wrong.
+    """
+    folder = Path(name).expanduser()
+    if folder.exists():
+        if revision is not None:
+            raise ModelError(
+                f"--revision applies to models of the hub, but {name} is a local folder; leave "
+                "--revision out"
+            )
+        return require_folder(folder)
+    if not _HUB_ID.fullmatch(name):
+        raise ModelError(
+            f"{ascii(name)[1:-1]}: no such folder, and not a name on the hub (org/name); pass the "
+            "path of a model folder"
+        )
+    return _snapshot(name, revision)
+
+
+def _snapshot(name: str, revision: str | None) -> Path:
+    # Imported here: it takes long, and local folders do without it.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    at = f"{name} at revision {revision}" if revision else name
+    try:
+        folder = snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=list(ALLOWED_FILES),
+            ignore_patterns=list(IGNORED_FILES),
+        )
+    except GatedRepoError as error:
+        raise ModelError(
+            f"{at} is gated; accept its terms on huggingface.co and run `hf auth login`"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ModelError(f"{at}: the hub has no such revision; check --revision") from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise ModelError(
+            f"{name}: neither a folder nor a model on the hub that you may read; check the "
+            "spelling, or run `hf auth login` if it is private"
+        ) from error
+    except LocalEntryNotFoundError as error:
+        raise ModelError(_not_cached(name, at)) from error
+    except Exception as error:  # the HTTP library's own, a full disk, an interrupted transfer
+        raise ModelError(
+            f"{at} could not be downloaded ({type(error).__name__}); {_ways_out(name)}"
+        ) from error
+    return Path(folder)
+
+
+def _not_cached(name: str, at: str) -> str:
+    from huggingface_hub import constants
+
+    why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
+    return f"{at} is not, or not completely, in the local cache and {why}; {_ways_out(name)}"
+
+
+def _ways_out(name: str) -> str:
+    return f"fetch it with `hf download {name}` where there is a network, or pass a folder's path"

@@ -1,0 +1,133 @@
+"""RopeConfig: how positions turn into rotations, as a config.json states it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pagedrun.paged.files.json_object import JsonObject
+
+RopeKind = Literal["default", "linear", "llama3", "yarn"]
+_KINDS: dict[str, RopeKind] = {
+    "default": "default",
+    "linear": "linear",
+    "llama3": "llama3",
+    "yarn": "yarn",
+}
+DEFAULT_THETA = 10_000.0
+MAX_POSITIONS = 2**27
+MAX_FACTOR = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding. `pagedrun.paged.models.rotary` has the formulas.
+
+    `theta` is the base of the geometric series of frequencies. `factor` stretches the context for
+    every kind but "default". `original_max_positions` is the context length before stretching, in
+    tokens (llama3, yarn; None: the model's own `max_position_embeddings`). `low_freq_factor` and
+    `high_freq_factor` belong to llama3, `attention_factor` to `truncate` to yarn;
+    `attention_factor` None means: derived from `factor`, `mscale` and `mscale_all_dim`.
+    `partial_rotary_factor` is the rotated share of a head's dimensions.
+    """
+
+    theta: float
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    original_max_positions: int | None = None
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+    partial_rotary_factor: float = 1.0
+
+    @classmethod
+    def from_json(cls, config: JsonObject, max_position_embeddings: int) -> "RopeConfig":
+        """Read the old style (`rope_theta`, `rope_scaling`) and the new one (`rope_parameters`).
+
+        As in transformers 5, `rope_scaling` wins over `rope_parameters`, and a `rope_theta` inside
+        either wins over the one beside it. Raises `ModelError` for an unknown kind, a missing or
+        an absurd value.
+        """
+        scaling = config.nested("rope_scaling") or config.nested("rope_parameters")
+        theta = config.number("rope_theta", 1.001, 1e15, DEFAULT_THETA)
+        _refuse_partial(config)
+        if scaling is None:
+            return cls(theta=theta)
+        _refuse_partial(scaling)
+        kind = _kind(scaling)
+        theta = scaling.number("rope_theta", 1.001, 1e15, theta)
+        if kind == "default":
+            return cls(theta=theta)
+        if kind == "linear":
+            return cls(theta=theta, kind=kind, factor=scaling.number("factor", 1.0, MAX_FACTOR))
+        original = _original_max_positions(config) or _original_max_positions(scaling)
+        if kind == "llama3":
+            return _llama3(scaling, theta, original)
+        return _yarn(scaling, theta, original, max_position_embeddings)
+
+
+def _kind(scaling: JsonObject) -> RopeKind:
+    name = "rope_type" if scaling.has("rope_type") else "type"
+    kind = scaling.string(name) or "default"
+    if kind not in _KINDS:
+        known = ", ".join(_KINDS)
+        raise scaling.error(name, f"one of {known}, the rotary embeddings that pagedrun knows")
+    return _KINDS[kind]
+
+
+def _refuse_partial(fields: JsonObject) -> None:
+    """Refuse a partly rotated head: no model of the supported families has one."""
+    if fields.number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0:
+        raise fields.error("partial_rotary_factor", "1.0 for a model of this type")
+
+
+def _original_max_positions(fields: JsonObject) -> int | None:
+    name = "original_max_position_embeddings"
+    return fields.integer(name, 1, MAX_POSITIONS) if fields.has(name) else None
+
+
+def _llama3(scaling: JsonObject, theta: float, original: int | None) -> RopeConfig:
+    low = scaling.number("low_freq_factor", 1e-3, MAX_FACTOR)
+    high = scaling.number("high_freq_factor", 1e-3, MAX_FACTOR)
+    if low >= high:
+        raise scaling.error("high_freq_factor", f"above low_freq_factor, {low:g}")
+    return RopeConfig(
+        theta=theta,
+        kind="llama3",
+        factor=scaling.number("factor", 1.0, MAX_FACTOR),
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_positions=original,
+    )
+
+
+def _yarn(
+    scaling: JsonObject, theta: float, original: int | None, max_positions: int
+) -> RopeConfig:
+    if "factor" not in scaling:
+        raise scaling.error("factor", f"a number from 1 to {MAX_FACTOR:g}, or null")
+    # null means: as far as max_position_embeddings reaches.
+    factor = scaling.number("factor", 1.0, MAX_FACTOR, max_positions / (original or max_positions))
+    beta_fast = scaling.number("beta_fast", 1e-3, MAX_FACTOR, 32.0)
+    beta_slow = scaling.number("beta_slow", 1e-3, MAX_FACTOR, 1.0)
+    if beta_slow > beta_fast:
+        raise scaling.error("beta_slow", f"at most beta_fast, {beta_fast:g}")
+    return RopeConfig(
+        theta=theta,
+        kind="yarn",
+        factor=factor,
+        original_max_positions=original,
+        attention_factor=_optional(scaling, "attention_factor"),
+        beta_fast=beta_fast,
+        beta_slow=beta_slow,
+        mscale=_optional(scaling, "mscale"),
+        mscale_all_dim=_optional(scaling, "mscale_all_dim"),
+        truncate=scaling.boolean("truncate", True),
+    )
+
+
+def _optional(fields: JsonObject, name: str) -> float | None:
+    return fields.number(name, 0.0, MAX_FACTOR) if fields.has(name) else None

@@ -1,0 +1,268 @@
+"""Checkpoint: the tensors of a model folder, mapped from its safetensors files.
+
+Only safetensors: a pickle (`.bin`, `.pth`) can run code while it is being read.
+"""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
+from pagedrun.paged.values.errors import ModelError
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+# What else decides the output, digested beside the weights.
+SMALL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    INDEX_FILE,
+)
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+# A file of the folder itself: the name can lead nowhere else. What it may be is a link, because
+# the Hugging Face cache keeps the contents elsewhere and links to them.
+_SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\.safetensors")
+_SHOWN = 4
+# Of a safetensors file. The library allows 100 MB, of which it makes gigabytes of objects; a
+# checkpoint with 10^5 tensors has about 10 MB.
+MAX_HEADER_BYTES = 2**25
+
+
+class Checkpoint:
+    """The tensors of a model folder by name, read when asked for. `names` holds all names.
+
+    Built by `open`; close it, or use it in a `with` statement. The files are memory-mapped: a
+    tensor costs nothing until it is touched, and must not be written to.
+    """
+
+    def __init__(self, folder: Path, files: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self._files = dict(files)  # file name -> open safetensors file
+        self._file_of: dict[str, str] = {}  # tensor name -> file name
+        for file_name, file in self._files.items():
+            for name in file.keys():  # noqa: SIM118 - safe_open is not a mapping
+                if name in self._file_of:
+                    raise ModelError(
+                        f"{folder}: tensor {name} is both in {self._file_of[name]} and in "
+                        f"{file_name}; remove the files that do not belong to the model"
+                    )
+                self._file_of[name] = file_name
+        self.names = frozenset(self._file_of)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Checkpoint":
+        """Map model.safetensors, else the shards of its index, else every *.safetensors file.
+
+        Raises `ModelError` if there are none, one that the index names is missing, its name leads
+        out of the folder, or a file is truncated, corrupt or a git-lfs pointer.
+        """
+        path = require_folder(folder)
+        shard_of: dict[str, str] = {}
+        if (path / SINGLE_FILE).exists():
+            names = [SINGLE_FILE]
+        elif (path / INDEX_FILE).exists():
+            shard_of = _read_index(path / INDEX_FILE)
+            names = sorted(set(shard_of.values()))
+        else:
+            names = sorted(file.name for file in path.glob("*.safetensors"))
+        if not names:
+            raise _no_weights(path)
+        checkpoint = cls(path, {name: _open_file(path / name) for name in names})
+        checkpoint._check_index(shard_of)
+        return checkpoint
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files. Tensors already handed out keep their memory mapped."""
+        self._files.clear()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The safetensors files, sorted by name."""
+        return tuple(self.folder / name for name in sorted(set(self._file_of.values())))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape, from the header."""
+        return tuple(self._slice(name).get_shape())
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Return a tensor's stored dtype; `ModelError` if it is none of f32, f16 and bf16."""
+        stored = self._slice(name).get_dtype()
+        if stored not in _DTYPES:
+            raise ModelError(
+                f"{self.folder / self._file_of[name]}: tensor {name} is stored as {stored}, but "
+                "pagedrun reads F32, F16 and BF16; use a version of the model that is not quantized"
+            )
+        return _DTYPES[stored]
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Return a tensor on the CPU in its stored dtype, backed by the file: do not write to it.
+
+        Raises `ModelError` if there is none of that name or its dtype is not supported.
+        """
+        self.dtype(name)
+        tensor: torch.Tensor = self._files[self._file_of[name]].get_tensor(name)
+        return tensor
+
+    def check(
+        self, expected: Mapping[str, tuple[int, ...]], optional: Collection[str] = ()
+    ) -> None:
+        """Check that the checkpoint holds the `expected` tensors, with those shapes, and no others.
+
+        A tensor that is not expected is let pass if its name, or the end of it after a dot, is in
+        `optional`: "rotary_emb.inv_freq" passes in every layer. Raises one `ModelError` that
+        lists the first few of what is missing, extra or misshapen, or a dtype that is not
+        supported.
+        """
+        allowed = tuple(f".{name}" for name in optional)
+        missing = sorted(expected.keys() - self._file_of.keys())
+        extra = sorted(
+            name
+            for name in self._file_of.keys() - expected.keys()
+            if not f".{name}".endswith(allowed)
+        )
+        present = [name for name in expected if name in self._file_of]
+        misshapen = [
+            f"{name} is {list(self.shape(name))} and must be {list(expected[name])}"
+            for name in present
+            if self.shape(name) != tuple(expected[name])
+        ]
+        problems = [
+            f"{word}: {_listed(found)}"
+            for word, found in (("missing", missing), ("extra", extra), ("misshapen", misshapen))
+            if found
+        ]
+        if problems:
+            raise ModelError(
+                f"{self.folder}: the weights do not fit config.json ({'; '.join(problems)}); "
+                "check that both come from the same model, or download it again"
+            )
+        for name in present:
+            self.dtype(name)
+
+    def digests(self, full: bool) -> dict[str, str]:
+        """Return a digest of each file that decides the output, by file name.
+
+        Configuration and tokenizer are always read in full: "sha256:<hex>". Weights are too if
+        `full` is true; otherwise only their size and header are, which notices another model but
+        not another fine-tune of the same one: "sha256-of-size-and-header:<hex>".
+        """
+        digests = {
+            name: _digest(self.folder / name)
+            for name in SMALL_FILES
+            if (self.folder / name).is_file()
+        }
+        for path in self.files:
+            digests[path.name] = _digest(path) if full else _header_digest(path)
+        return digests
+
+    def _slice(self, name: str) -> Any:
+        if name not in self._file_of:
+            raise ModelError(f"{self.folder}: there is no tensor {name} in the safetensors files")
+        return self._files[self._file_of[name]].get_slice(name)
+
+    def _check_index(self, shard_of: Mapping[str, str]) -> None:
+        lost = [name for name, shard in shard_of.items() if self._file_of.get(name) != shard]
+        if lost:
+            raise ModelError(
+                f"{self.folder / INDEX_FILE} names tensors that are not in the file it says: "
+                f"{_listed(lost)}; download the model again"
+            )
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    """Return which shard holds which tensor; every shard name is checked before it is used."""
+    weight_map = JsonObject.read(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{path}: weight_map is missing or empty; download the model again")
+    for shard in weight_map.values():
+        if not isinstance(shard, str) or not _SHARD_NAME.fullmatch(shard):
+            raise ModelError(
+                f"{path}: weight_map names {ascii(shard)[:80]}, which is not a *.safetensors file "
+                "in this folder; download the model again"
+            )
+    return weight_map
+
+
+def _no_weights(path: Path) -> ModelError:
+    others = sorted(
+        file.name
+        for file in path.iterdir()
+        if file.suffix in (".bin", ".pth", ".pt", ".ckpt", ".gguf")
+    )
+    if not others:
+        return ModelError(
+            f"{path}: there are no *.safetensors files; pass a Hugging Face model folder, or "
+            "download the model again"
+        )
+    if others[0].endswith(".gguf"):
+        why = "pagedrun does not read GGUF"
+    else:
+        why = "such files can run code when they are read"
+    return ModelError(
+        f"{path}: the weights are only there as {_listed(others)}, and {why}; convert them to "
+        "safetensors, or use a version of the model that has them"
+    )
+
+
+def _open_file(path: Path) -> Any:
+    if not path.is_file():
+        raise ModelError(
+            f"{path.parent}: {path.name} is missing, or a link that leads nowhere; download the "
+            "model again"
+        )
+    refuse_lfs_pointer(path)
+    with path.open("rb") as file:
+        num_header_bytes = int.from_bytes(file.read(8), "little")
+    if num_header_bytes > MAX_HEADER_BYTES:
+        raise ModelError(
+            f"{path} is corrupt: its header is {num_header_bytes:,} bytes long, where "
+            f"{MAX_HEADER_BYTES:,} are enough for any model; download it again"
+        )
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ModelError(
+            f"{path} is truncated or corrupt ({str(error)[:120]}); download it again"
+        ) from error
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def _header_digest(path: Path) -> str:
+    """Digest a safetensors file's size and header: 8 bytes little-endian length, then JSON."""
+    digest = hashlib.sha256(path.stat().st_size.to_bytes(8, "little"))
+    with path.open("rb") as file:
+        length = file.read(8)
+        digest.update(length)
+        digest.update(file.read(int.from_bytes(length, "little")))
+    return f"sha256-of-size-and-header:{digest.hexdigest()}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return the first few names and how many more there are."""
+    found = [ascii(name)[1:-1][:120] for name in names]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(found[:_SHOWN]) + more

@@ -1,0 +1,1 @@
+"""What is decided before the first token: order, sharing, duplicates, the size of the pool."""

@@ -1,0 +1,97 @@
+"""Duplicates: requests whose answers must be the same, computed once and answered each."""
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.sampling import SamplingParams
+
+
+class Duplicates:
+    """The `distinct` requests among many, and by their index the requests `asked`, themselves
+    first, wherever these are more or other than the one.
+
+    Two requests are the same question if their tokens are and both are greedy with the same
+    limits and stops; the several samples of a greedy request are one. Sampled requests are never
+    the same, even with one seed: their random stream is keyed by the row's index too, so that
+    repeating a row gives another draw.
+    """
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self.distinct: list[Request] = []
+        self.asked: dict[int, list[Request]] = {}
+        first: dict[tuple[tuple[int, ...], SamplingParams], Request] = {}
+        for request in requests:
+            if not request.params.is_greedy:
+                self.distinct.append(request)
+                continue
+            params = _determining(request.params)
+            found = first.setdefault((request.prompt_token_ids, params), request)
+            if found is not request:
+                self.asked.setdefault(found.index, [found]).append(request)
+                continue
+            alone = request if request.params.n == 1 else _single(request)
+            self.distinct.append(alone)
+            if alone is not request:
+                self.asked[request.index] = [request]
+
+    def without(self, done: Container[int]) -> set[int]:
+        """Leave out requests that are answered already, by index; return those of the `distinct`
+        ones of which nobody is left to ask.
+        """
+        finished: set[int] = set()
+        for request in self.distinct:
+            members = self.asked.get(request.index, [request])
+            left = [member for member in members if member.index not in done]
+            if not left:
+                finished.add(request.index)
+                self.asked.pop(request.index, None)
+            elif len(left) < len(members):
+                self.asked[request.index] = left
+        return finished
+
+    @property
+    def num_duplicates(self) -> int:
+        """Requests that are answered without being computed."""
+        return sum(len(asked) - 1 for asked in self.asked.values())
+
+    def num_copied_tokens(self, without: Iterable[Request] = ()) -> int:
+        """Return the prompt tokens of all duplicates but those of the requests named."""
+        left_out = {request.index for request in without}
+        return sum(
+            (len(asked) - 1) * len(asked[0].prompt_token_ids)
+            for index, asked in self.asked.items()
+            if index not in left_out
+        )
+
+
+def fan_out(completion: Completion, asked: Sequence[Request]) -> Iterator[Completion]:
+    """Yield the answer to each of the requests `asked`, of which the first was computed.
+
+    The prompt of a duplicate counts as cached to its last token, since nothing of it is computed.
+    """
+    for place, request in enumerate(asked or (completion.request,)):
+        outputs = completion.outputs
+        if outputs and len(outputs) != request.params.n:
+            outputs = tuple(replace(outputs[0], index=i) for i in range(request.params.n))
+        num_cached = completion.num_cached_tokens
+        if place and completion.error is None:
+            num_cached = len(request.prompt_token_ids)
+        yield Completion(request, outputs, num_cached, completion.error, is_duplicate=place > 0)
+
+
+def _determining(params: SamplingParams) -> SamplingParams:
+    """Return greedy parameters without what a greedy choice does not look at."""
+    plain = SamplingParams()
+    return replace(
+        params,
+        n=1,
+        seed=plain.seed,
+        top_p=plain.top_p,
+        top_k=plain.top_k,
+        min_p=plain.min_p,
+    )
+
+
+def _single(request: Request) -> Request:
+    return replace(request, params=replace(request.params, n=1))

@@ -1,0 +1,186 @@
+"""Plan: the order in which the requests of a window run, and what sharing prefixes can save.
+
+The order is a depth-first walk of the prompts' prefix tree: rows that share a prefix become
+neighbours, so each prefix is computed once and used while it is there, and what is needed again is
+known to the block: it is what the next row has in common with this one.
+"""
+
+from collections.abc import Container, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.kernels.read_once import ON_GPU, ReadOnce
+from pagedrun.paged.cache.block_pool import BlockKey
+from pagedrun.paged.planning.duplicates import Duplicates
+from pagedrun.paged.planning.prefix_tree import PrefixTree
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.values.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEnd:
+    """What the plan of the next window needs to know of the one before: its number, and the request
+    that runs last, whose prefix may still be there."""
+
+    window: int
+    last_request: Request | None
+
+
+class Plan:
+    """A window of requests in run order; iterate it for their sequences, made one by one.
+
+    `achievable_hit_tokens` counts prompt tokens that need not be computed if each prefix is kept
+    to the token while it is needed; `block_hit_tokens` those that whole blocks spare, which every
+    pool gives that is large enough; `common_tokens` is what they would be if nothing forbade it;
+    `num_shared_blocks` the distinct blocks that more than one request holds. Duplicates count as
+    hits with all their tokens. `too_large` are the requests that would not fit into a pool of
+    `max_blocks`.
+    """
+
+    def __init__(
+        self,
+        requests: Seq[Request],
+        block_size: int,
+        *,
+        prefix_caching: bool,
+        max_blocks: int | None = None,
+        after: PlanEnd | None = None,
+        has_next: bool = False,
+        read_once: ReadOnce = ON_GPU,
+        done: Container[int] = frozenset(),
+    ) -> None:
+        """Plan requests in the order of their index.
+
+        after: the end of the window before, whose last prefix may still be there. has_next:
+        whether another window follows, for which the last row's prefix is kept. read_once: when
+        a prefix is read for all its rows together. done: indices of
+        requests that are answered already: they do not run, but still count where it matters what
+        the file holds, so that the others get the bytes that they would have got.
+        """
+        self.duplicates = Duplicates(requests)
+        self._requests = self.duplicates.distinct
+        self._prefix_caching = prefix_caching
+        self._has_next = has_next
+        self._window: int = 0 if after is None else after.window + 1
+        last = after.last_request if after is not None else None
+        self._read_once = read_once
+        tree = _build_tree(self._requests, block_size, last, read_once)
+        needed = self._full_blocks(tree, block_size)
+        fits = needed <= (needed.max(initial=0) if max_blocks is None else max_blocks)
+        finished = self.duplicates.without(done)
+        is_left = np.array([self._requests[row].index not in finished for row in tree.order], bool)
+        self.too_large = [self._requests[row] for row in tree.order[~fits & is_left]]
+        self.tree = tree.keep(fits & is_left)
+        copied = self.duplicates.num_copied_tokens(without=self.too_large)
+        self.common_tokens = copied + self.tree.num_common_tokens
+        self.achievable_hit_tokens = self.block_hit_tokens = copied
+        self.num_shared_blocks = 0
+        if prefix_caching:
+            self.achievable_hit_tokens += self.tree.num_common_tokens
+            self.block_hit_tokens += self.tree.num_block_hit_tokens
+            self.num_shared_blocks = self.tree.num_shared_blocks
+
+    def __len__(self) -> int:
+        return len(self.tree)
+
+    @property
+    def end(self) -> PlanEnd:
+        """Where this plan ends, for the one of the next window."""
+        last = self._requests[self.tree.order[-1]] if len(self) else None
+        return PlanEnd(self._window, last)
+
+    def request(self, row: int) -> Request:
+        """Return the request with this number in the tree."""
+        return self._requests[row]
+
+    @property
+    def max_tokens(self) -> NDArray[np.int64]:
+        """[num_rows] int64, the longest answer that each may have, in run order."""
+        return self._column("max_tokens", self.tree.order)
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        """[num_rows] int64, answers to each, in run order."""
+        return self._column("n", self.tree.order)
+
+    @property
+    def num_blocks_found(self) -> NDArray[np.int64]:
+        """[num_rows] int64, blocks of each that the one before has left, in run order."""
+        found = self.tree.num_hit_blocks.astype(np.int64)
+        return found if self._prefix_caching else np.zeros_like(found)
+
+    @property
+    def num_private_blocks(self) -> NDArray[np.int64]:
+        """[num_rows] int64, blocks that each needs for itself at full length, in run order."""
+        size = self.tree.block_size
+        full = self._full_blocks(self.tree, size)
+        prompt = self.tree.num_tokens // size
+        samples = self.num_samples
+        return (full - prompt) * samples + prompt - self.num_blocks_found
+
+    def num_blocks_needed(self, max_num_seqs: int) -> int:
+        """Return how many blocks let `max_num_seqs` of the largest requests run at once while
+        every prefix that is needed again stays cached. An upper bound: fewer may do."""
+        private = np.sort(self.num_private_blocks)[::-1][:max_num_seqs]
+        hits = np.sort(self.tree.num_hit_blocks)[::-1][: max_num_seqs + 1]
+        shared = min(self.num_shared_blocks, int(hits.sum())) if self._prefix_caching else 0
+        return shared + int(private.sum()) + len(private)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        tree, size = self.tree, self.tree.block_size
+        keys: list[BlockKey] = []
+        for place, row in enumerate(tree.order.tolist()):
+            request = self._requests[row]
+            prompt = request.prompt_token_ids
+            num_shared = int(tree.num_shared_tokens[place])
+            num_read_once = int(tree.num_read_once_tokens[place])
+            if request.params.n > 1:
+                num_shared = len(prompt)
+            if self._reads_samples_once(request):
+                num_read_once = len(prompt)
+            num_hits, num_keep = int(tree.num_hit_blocks[place]), int(tree.num_keep_blocks[place])
+            if self._has_next and place == len(tree) - 1:
+                num_keep = len(prompt) // size
+            if self._prefix_caching:
+                # Only blocks that somebody else has need a name.
+                num_keys = max(num_shared // size, num_hits, num_keep)
+                keys = BlockKey.chain(prompt[: num_keys * size], size, keys[:num_hits])
+            yield Sequence.start(
+                request,
+                keys,
+                num_shared_tokens=num_shared,
+                num_read_once_tokens=num_read_once,
+                num_keep_blocks=num_keep if self._prefix_caching else 0,
+                group=(self._window, int(tree.group[place])),
+            )
+
+    def _reads_samples_once(self, request: Request) -> bool:
+        num_samples = request.params.n
+        work = num_samples * len(request.prompt_token_ids)
+        rule = self._read_once
+        return num_samples >= rule.min_rows and work >= rule.min_work
+
+    def _full_blocks(self, tree: PrefixTree, size: int) -> NDArray[np.int64]:
+        """Return the blocks of each row's prompt and longest answer, but its last token."""
+        num_tokens = tree.num_tokens + self._column("max_tokens", tree.order) - 1
+        return -(-num_tokens // size)
+
+    def _column(self, name: str, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        values = (getattr(request.params, name) for request in self._requests)
+        return np.fromiter(values, dtype=np.int64, count=len(self._requests))[order]
+
+
+def _build_tree(
+    requests: Seq[Request], block_size: int, last: Request | None, read_once: ReadOnce
+) -> PrefixTree:
+    lengths = [len(request.prompt_token_ids) for request in requests]
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+    ids = chain.from_iterable(request.prompt_token_ids for request in requests)
+    tokens = np.fromiter(ids, dtype=np.int32, count=int(offsets[-1]))
+    expected = np.array([request.params.max_tokens for request in requests], dtype=np.int64)
+    after = None if last is None else np.array(last.prompt_token_ids, dtype=np.int32)
+    return PrefixTree.build(tokens, offsets, expected, block_size, after, read_once)

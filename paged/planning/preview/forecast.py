@@ -1,0 +1,257 @@
+"""Forecast: what a run of a file will compute, hold and share, told before it runs.
+
+Gathers windows of requests as they are planned, and turns them and a simulation into one object.
+Where it says the same as a run's memory report it uses the report's names.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.preview.block_sizes import BlockSizes, best_block_size
+from pagedrun.paged.planning.preview.simulation import Simulation
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.precision import kv_bytes
+from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.request import Request
+
+TOP_PREFIXES = 12
+TOO_LARGE = "kv_cache_too_small"  # the code with which the run refuses such a row
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What a token takes in memory."""
+
+    num_vectors: int  # heads of keys and of values, in all layers
+    head_dim: int
+    dtype: str
+    num_layers: int
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token in all layers."""
+        return self.bytes_per_token_as(self.dtype)
+
+    def bytes_per_token_as(self, dtype: str) -> int:
+        """Return the same in another number format."""
+        return kv_bytes(self.num_vectors, self.head_dim, dtype)
+
+
+class Forecast:
+    """Gathers plans with `add`; `to_dict` tells what they and the simulation come to.
+
+    `show` turns the first tokens of a prompt into text for the tree, None to leave texts out.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        kv: KVShape,
+        num_blocks: int,
+        show: Callable[[tuple[int, ...]], str] | None = None,
+    ) -> None:
+        self._config = config
+        self._kv = kv
+        self._num_blocks = num_blocks
+        self._show = show
+        self._block_sizes = BlockSizes(config.block_size, prefix_caching=config.prefix_caching)
+        self._totals: Counter[str] = Counter()
+        self._depth = 0
+        self._longest = 0
+        self._needed = 0
+        self._prefixes: dict[tuple[int, ...], list[int]] = {}  # tokens → rows, tokens saved
+        self._rows_at_once: list[NDArray[np.int64]] = []
+
+    def add(self, plan: Plan) -> None:
+        """Count a window."""
+        tree, duplicates = plan.tree, plan.duplicates
+        copied = duplicates.num_copied_tokens(without=plan.too_large)
+        left_out = {request.index for request in plan.too_large}
+        asked = {i: all_ for i, all_ in duplicates.asked.items() if i not in left_out}
+        num_copies = sum(len(each) - 1 for each in asked.values())
+        too_large = sum(len(duplicates.asked.get(index, [0])) for index in left_out)
+        lengths = tree.num_tokens + plan.max_tokens
+        self._totals.update(
+            planned=len(plan) + num_copies,
+            duplicates=num_copies,
+            too_large=too_large,
+            prompt=int(tree.num_tokens.sum()) + copied,
+            copied=copied,
+            distinct=tree.num_distinct_tokens,
+            generated=int((plan.num_samples * plan.max_tokens).sum()) + _num_copied_answers(asked),
+            achievable=plan.achievable_hit_tokens,
+            block_hits=plan.block_hit_tokens,
+            groups=tree.num_groups,
+            shared_blocks=plan.num_shared_blocks,
+        )
+        self._needed = max(self._needed, plan.num_blocks_needed(self._config.max_num_seqs))
+        self._depth = max(self._depth, tree.depth)
+        self._longest = max(self._longest, int(lengths.max(initial=0)))
+        self._block_sizes.add(tree, copied)
+        self._rows_at_once.append(_rows_at_once(plan, self._num_blocks))
+        self._note_prefixes(plan)
+
+    def _note_prefixes(self, plan: Plan) -> None:
+        for shared in plan.tree.top_prefixes(TOP_PREFIXES):
+            prompt = plan.request(shared.row).prompt_token_ids
+            known = self._prefixes.setdefault(prompt[: shared.num_tokens], [0, 0])
+            known[0] += shared.num_rows
+            known[1] += shared.num_tokens_saved
+
+    def to_dict(self, simulation: Simulation, refused: Counter[str], total: int) -> dict[str, Any]:
+        """Return the forecast of a file of `total` rows, with those refused before by code."""
+        totals = self._totals
+        refused = refused + Counter({TOO_LARGE: totals["too_large"]})
+        return {
+            "rows": {
+                "total": total,
+                "planned": totals["planned"],
+                "refused": dict(refused.most_common()),
+                "duplicates": totals["duplicates"],
+                "simulated": simulation.num_rows,
+                "is_simulated_whole": self._is_whole(simulation),
+            },
+            "tokens": self._tokens(simulation),
+            "tree": {
+                "depth": self._depth,
+                "groups": totals["groups"],
+                "distinct_tokens": totals["distinct"],
+                "shared_blocks": totals["shared_blocks"],
+                "top_prefixes": self._top_prefixes(),
+            },
+            "prefix": self._savings(simulation),
+            "kv": self._memory(simulation),
+            "block_sizes": self._compared_block_sizes(simulation),
+            "steps": {"count": simulation.num_steps, "max_running": simulation.max_running},
+            "preemptions": {
+                mode.value: simulation.counts.preemptions[mode] for mode in PreemptionMode
+            },
+            "timeline": [_without_time(record.to_dict()) for record in simulation.timeline],
+        }
+
+    def _is_whole(self, simulation: Simulation) -> bool:
+        return simulation.num_rows == self._totals["planned"] - self._totals["duplicates"]
+
+    def _cached(self, simulation: Simulation) -> int:
+        """Return the prompt tokens that need not be computed.
+
+        As simulated if all rows were; else what a pool gives that is large enough.
+        """
+        if self._is_whole(simulation):
+            return simulation.counts.cached_tokens + self._totals["copied"]
+        return self._totals["block_hits"]
+
+    def _tokens(self, simulation: Simulation) -> dict[str, Any]:
+        prompt, cached = self._totals["prompt"], self._cached(simulation)
+        return {
+            "prompt": prompt,
+            "cached": cached,
+            "computed": prompt - cached,
+            "generated": self._totals["generated"],
+            "preempted_recomputed": simulation.counts.recomputed_tokens,
+            "longest_row": self._longest,
+        }
+
+    def _savings(self, simulation: Simulation) -> dict[str, Any]:
+        prompt, cached = max(self._totals["prompt"], 1), self._cached(simulation)
+        kv = self._kv
+        bytes_per_layer = kv.bytes_per_token // kv.num_layers
+        return {
+            "hit_tokens": cached,
+            "hit_rate": cached / prompt,
+            "achievable_hit_rate": self._totals["achievable"] / prompt,
+            "bytes_saved": cached * kv.bytes_per_token,
+            "attention_bytes_read": simulation.reads_with_sharing * bytes_per_layer,
+            "attention_bytes_without_sharing": simulation.reads_without_sharing * bytes_per_layer,
+        }
+
+    def _memory(self, simulation: Simulation) -> dict[str, Any]:
+        rows_at_once = np.concatenate([*self._rows_at_once, np.zeros(0, dtype=np.int64)])
+        return {
+            **simulation.kv,
+            "dtype": self._kv.dtype,
+            "bytes_per_token_as": {
+                name: self._kv.bytes_per_token_as(name)
+                for name in ("float32", "bfloat16", "fp8", "int8")
+            },
+            "blocks_needed": self._needed,
+            "peak_bytes": simulation.kv["peak_blocks"]
+            * self._config.block_size
+            * self._kv.bytes_per_token,
+            "rows_at_once_everywhere": int(rows_at_once.min(initial=_LARGE)) % _LARGE,
+            "rows_at_once_typical": int(np.median(rows_at_once)) if len(rows_at_once) else 0,
+        }
+
+    def _compared_block_sizes(self, simulation: Simulation) -> dict[str, Any]:
+        figures = self._block_sizes.figures(simulation.at_peak, self._kv.bytes_per_token)
+        most_hits = max(figures, key=lambda each: (each.hit_tokens, each.block_size))
+        least_memory = min(figures, key=lambda each: (each.peak_bytes, -each.block_size))
+        return {
+            "best": best_block_size(figures, self._totals["generated"]).block_size,
+            "most_hits": most_hits.block_size,
+            "least_memory": least_memory.block_size,
+            "sizes": [each.to_dict() for each in figures],
+        }
+
+    def _top_prefixes(self) -> list[dict[str, Any]]:
+        """Return the prefixes that save most; `parent` is the place in this list of the longest
+        one that it continues, None if there is none."""
+        best = sorted(self._prefixes.items(), key=lambda item: -item[1][1])[:TOP_PREFIXES]
+        told: list[dict[str, Any]] = []
+        for place, (tokens, (num_rows, num_saved)) in enumerate(best):
+            around = [
+                (len(other), index)
+                for index, (other, _) in enumerate(best)
+                if index != place and len(other) < len(tokens) and tokens[: len(other)] == other
+            ]
+            parent = max(around, default=None)
+            prefix: dict[str, Any] = {
+                "tokens": len(tokens),
+                "rows": num_rows,
+                "tokens_saved": num_saved,
+                "parent": None if parent is None else parent[1],
+            }
+            if self._show is not None:
+                prefix["text"] = self._show(tokens[parent[0] if parent else 0 :])
+            told.append(prefix)
+        return told
+
+
+_LARGE = 2**62
+
+
+def _rows_at_once(plan: Plan, num_blocks: int) -> NDArray[np.int64]:
+    """Return, from each row on, how many in run order fit into the pool at full length.
+
+    Those near the end that would all fit are left out, unless all rows do: [num_places] int64.
+    """
+    num_rows = len(plan)
+    private = plan.num_private_blocks
+    sums = np.concatenate([[0], np.cumsum(private)])
+    # The first row of a batch holds the blocks that it shares with those before, too.
+    hits = plan.num_blocks_found
+    ends = np.searchsorted(sums, num_blocks - hits + sums[:-1], side="right") - 1
+    full = ends < num_rows
+    counts = ends - np.arange(num_rows)
+    if not full.any():
+        return np.full(min(num_rows, 1), num_rows, dtype=np.int64)
+    return np.asarray(counts[full], dtype=np.int64)
+
+
+def _num_copied_answers(asked: dict[int, list[Request]]) -> int:
+    """Return the tokens of answers that duplicates, and samples of greedy rows, get copied."""
+    return sum(
+        sum(request.params.n * request.params.max_tokens for request in each)
+        - each[0].params.max_tokens
+        for each in asked.values()
+    )
+
+
+def _without_time(record: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in record.items() if name != "t"}

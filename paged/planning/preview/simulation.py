@@ -1,0 +1,275 @@
+"""Simulation: a run without a model. The scheduler and the pool are the real ones.
+
+Every answer is taken to be as long as its `max_tokens`, which is all that is known beforehand; a
+run with `ignore_eos` does exactly what is simulated.
+"""
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.preview.prefix_reads import PrefixReads
+from pagedrun.paged.report.record.run_statistics import RunStatistics
+from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
+from pagedrun.paged.report.record.thinned import Thinned
+from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch
+from pagedrun.paged.scheduling.scheduler import Scheduler
+from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
+
+TIMELINE_RECORDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What a run of the first `num_rows` rows, in run order, comes to.
+
+    `counts` are the scheduler's at the end, without duplicates, which never reach it. `kv` is the
+    report's object of that name. `reads_without_sharing` and `reads_with_sharing`: tokens whose
+    keys and values attention reads, times the layers that read them. `at_peak`: [num_running, 3]
+    int64, one line for each sequence that ran when most blocks were held: its row's place in the
+    run order, ascending, its stored tokens and its prompt's tokens.
+    """
+
+    num_rows: int
+    num_steps: int
+    max_running: int
+    generated_tokens: int
+    counts: SchedulerCounts
+    kv: dict[str, Any]
+    timeline: tuple[StepRecord, ...]
+    reads_without_sharing: int
+    reads_with_sharing: int
+    at_peak: NDArray[np.int64]
+
+
+class Simulator:
+    """Runs plans on paper, one window after the other. Call `run` once."""
+
+    def __init__(
+        self,
+        plans: Iterable[Plan],
+        config: EngineConfig,
+        *,
+        num_blocks: int,
+        bytes_per_token: int,
+        max_model_len: int,
+        windows: Seq[int | None],
+        max_rows: int | None = None,
+    ) -> None:
+        """Simulate the first `max_rows` rows of the plans, None for all.
+
+        plans: asked for one by one, each when the rows before it have begun. num_blocks: the
+        pool's. max_model_len: what a contiguous engine would reserve for a row. windows: of the
+        layers whose reads are counted, None for one with full attention.
+        """
+        self._plans = plans
+        self._limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens)
+        self._prefix_caching = config.prefix_caching
+        self._max_rows = max_rows
+        self._num_total = 0  # rows of the plans asked for so far
+        self._num_begun = 0
+        self._is_exhausted = False
+        self._asked: dict[int, list[Request]] = {}
+        self._places: dict[int, int] = {}
+        self._pool = BlockPool(num_blocks, config.block_size)
+        bytes_per_block = bytes_per_token * config.block_size
+        self._scheduler = Scheduler(
+            self._pool,
+            SwapSpace(config.swap_space_bytes // bytes_per_block),
+            self._limits,
+            PreemptionMode(config.preemption_mode),
+            planned=self._planned(),
+            prefix_caching=config.prefix_caching,
+        )
+        self._statistics = RunStatistics(
+            block_size=config.block_size,
+            num_blocks=num_blocks,
+            bytes_per_token=bytes_per_token,
+            max_model_len=max_model_len,
+            achievable_hit_tokens=0,
+            num_shared_blocks_planned=0,
+            timeline=Thinned(TIMELINE_RECORDS),
+        )
+        self._reads = PrefixReads(windows, prefix_once=config.prefix_once)
+        self._num_steps = 0
+        self._num_finished = 0
+        self._max_running = 0
+        self._peak = (0, 0)  # blocks, and the tokens in them
+        self._at_peak: list[tuple[int, int, int]] = []
+
+    def run(self) -> Simulation:
+        """Simulate to the end."""
+        scheduler, statistics = self._scheduler, self._statistics
+        while scheduler.has_work:
+            num_steps = self._num_uneventful_steps()
+            if num_steps > 1:
+                self._decode(num_steps)
+            else:
+                self._step()
+            self._record_step()
+        return Simulation(
+            num_rows=self._num_begun,
+            num_steps=self._num_steps,
+            max_running=self._max_running,
+            generated_tokens=statistics.generated_tokens,
+            counts=scheduler.counts,
+            kv=statistics.kv(),
+            timeline=statistics.timeline.items,
+            reads_without_sharing=self._reads.without_sharing,
+            reads_with_sharing=self._reads.without_sharing - self._reads.saved,
+            at_peak=np.array(sorted(self._at_peak), dtype=np.int64).reshape(-1, 3),
+        )
+
+    def _planned(self) -> Iterator[Sequence]:
+        for sequence in islice(self._all_planned(), self._max_rows):
+            self._places[sequence.request.index] = self._num_begun
+            self._num_begun += 1
+            yield sequence
+        self._is_exhausted = True
+
+    def _all_planned(self) -> Iterator[Sequence]:
+        statistics = self._statistics
+        for plan in self._plans:
+            self._num_total += len(plan)
+            self._asked |= plan.duplicates.asked
+            statistics.achievable_hit_tokens += plan.achievable_hit_tokens
+            statistics.num_shared_blocks_planned = max(
+                statistics.num_shared_blocks_planned, plan.num_shared_blocks
+            )
+            common = plan.tree.common if self._prefix_caching else np.zeros_like(plan.tree.common)
+            self._reads.append(common, plan.tree.num_read_once_tokens)
+            yield from plan
+
+    def _step(self) -> None:
+        """Do what the run does in a step, but for the arithmetic."""
+        scheduler = self._scheduler
+        batch = scheduler.schedule()
+        assert batch.chunks, "no sequence can go on"
+        self._num_steps += 1
+        self._note_step(batch)
+        self._reads.note(batch.chunks, [self._place(chunk.sequence) for chunk in batch.chunks])
+        samples = [[0] * len(c.sequence.pending_samples) for c in batch.chunks if c.samples]
+        for sequence in scheduler.update(batch, samples):
+            self._statistics.generated_tokens += 1
+            if len(sequence.output_token_ids) == sequence.request.params.max_tokens:
+                scheduler.finish(sequence)
+                self._note_finished(sequence)
+
+    def _num_uneventful_steps(self) -> int:
+        """Return in how many next steps all that run decode a token, and nothing else happens.
+
+        Nobody ends, nobody can be let in, nobody has to give way, no block is copied.
+        """
+        running, limits = self._scheduler.running, self._limits
+        if len(running) > limits.max_num_batched_tokens or not running:
+            return 0
+        nobody_waits = self._is_exhausted and not self._scheduler.waiting
+        if len(running) < limits.max_num_seqs and not nobody_waits:
+            return 0
+        num_steps = min(s.request.params.max_tokens - len(s.output_token_ids) for s in running) - 1
+        num_steps = min(num_steps, self._num_steps_to_next_record())
+        if num_steps < 2:
+            return 0
+        size, num_missing = self._pool.block_size, 0
+        for sequence in running:
+            table, stored = sequence.block_table, sequence.num_stored_tokens
+            if stored != sequence.num_tokens - 1:
+                return 0
+            if stored < len(table) * size and self._pool.ref_count(table[stored // size]) > 1:
+                return 0
+            num_missing += -(-(stored + num_steps) // size) - len(table)
+        return num_steps if num_missing <= self._pool.num_free else 0
+
+    def _decode(self, num_steps: int) -> None:
+        """Do uneventful steps in one go; books and peaks are what they would be one by one."""
+        pool, running = self._pool, self._scheduler.running
+        size = pool.block_size
+        stored = [each.num_stored_tokens for each in running]
+        places = [self._place(each) for each in running]
+        prefixes = [each.num_read_once_tokens for each in running]
+        self._reads.note_decoding(stored, places, prefixes, num_steps)
+        for sequence in running:
+            begin = sequence.num_stored_tokens
+            end = begin + num_steps
+            table = sequence.block_table
+            table += pool.allocate(pool.num_blocks_for(end) - len(table)) or []
+            for index in range(begin // size, len(table)):
+                pool.record_fill(table[index], min(size, end - index * size))
+            sequence.num_computed_tokens = sequence.num_stored_tokens = end
+            sequence.num_tokens_ever_computed = max(sequence.num_tokens_ever_computed, end)
+            sequence.output_token_ids += [0] * num_steps
+        self._num_steps += num_steps
+        self._statistics.generated_tokens += num_steps * len(running)
+        self._scheduler.counts.computed_tokens += num_steps * len(running)
+        self._note_step(ScheduledBatch())
+
+    def _num_steps_to_next_record(self) -> int:
+        stride = self._statistics.timeline.stride
+        return stride - self._num_steps % stride
+
+    def _note_step(self, batch: ScheduledBatch) -> None:
+        scheduler = self._scheduler
+        self._statistics.note_step(batch, self._pool, len(scheduler.running))
+        self._max_running = max(self._max_running, len(scheduler.running))
+        held = (self._pool.num_held, self._pool.num_tokens_held)
+        if held > self._peak:
+            self._peak = held
+            self._at_peak = [
+                (self._place(s), s.num_stored_tokens, s.num_prompt_tokens)
+                for s in scheduler.running
+            ]
+
+    def _note_finished(self, sequence: Sequence) -> None:
+        self._num_finished += 1
+        output = SampleOutput(0, "", tuple(sequence.output_token_ids), FinishReason.LENGTH)
+        # A greedy request for several samples is computed once and answered with as many.
+        asked = self._asked.get(sequence.request.index)
+        outputs = (output,) * (asked[0].params.n if asked else 1)
+        completion = Completion(sequence.request, outputs, sequence.num_cached_tokens)
+        self._statistics.note_completion(completion)
+
+    @property
+    def _num_to_come(self) -> int:
+        last = self._num_total if self._max_rows is None else self._max_rows
+        return min(last, self._num_total) - self._num_begun
+
+    def _place(self, sequence: Sequence) -> int:
+        return self._places[sequence.request.index]
+
+    def _record_step(self) -> None:
+        scheduler, pool, statistics = self._scheduler, self._pool, self._statistics
+        if not statistics.timeline.wants(self._num_steps):
+            return
+        statistics.timeline.add(
+            self._num_steps,
+            StepRecord(
+                t=0.0,  # how long a step takes is not known
+                step=self._num_steps,
+                running=len(scheduler.running),
+                waiting=self._num_to_come + len(scheduler.waiting),
+                blocks_total=pool.num_blocks,
+                blocks_used=pool.num_held,
+                blocks_shared=pool.num_shared,
+                blocks_cached=pool.num_cached,
+                tokens=pool.num_tokens_held,
+                finished=self._num_finished,
+                total=self._num_begun + self._num_to_come,
+                prompt_tokens=scheduler.counts.prompt_tokens,
+                cached_tokens=scheduler.counts.cached_tokens,
+                generated_tokens=statistics.generated_tokens,
+                preemptions=sum(scheduler.counts.preemptions.values()),
+            ),
+        )

@@ -1,0 +1,150 @@
+"""BlockLives: what became of blocks, from being taken empty to the last release."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot_tables import Holdings, Int32s, Int64s, Table
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLives(Table):
+    """One entry for each time that a block was filled: many rows may hold it until it is emptied.
+
+    It was first held in step `begin` and last released at step `end`; in between, it may have been
+    in the cache with nobody holding it. `position` is its place in its first holder's table,
+    `rows` are the distinct rows that held it, `hits` how often it was found in the cache, and
+    `peak_refs` the most holders at once. Ordered by block, then begin. Of a snapshot that keeps
+    the holdings of some rows only, `begin`, `end`, `rows` and `hits` are what these know.
+    """
+
+    block: Int32s
+    begin: Int32s
+    end: Int32s
+    position: Int32s
+    rows: Int32s
+    hits: Int32s
+    peak_refs: Int32s
+
+    DTYPES: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("block", "begin", "end", "position", "rows", "hits", "peak_refs"), "int32"
+    )
+
+    @classmethod
+    def read(cls, snapshot: Snapshot) -> "BlockLives":
+        """Return the lives of all blocks. Sorts the holdings twice; a million take seconds."""
+        held = snapshot.holdings
+        if not len(held):
+            return cls.of()
+        # In a step a block is filled first and found afterwards, as by samples that fork.
+        held = held.where(np.lexsort((held.found, held.begin, held.block)))
+        starts = _starts(held)
+        life = np.cumsum(starts) - 1
+        (first,) = np.nonzero(starts)
+        lives = cls.of(
+            block=held.block[first],
+            begin=held.begin[first],
+            end=np.maximum.reduceat(held.end, first),
+            position=held.position[first],
+            rows=_distinct(life, held.row),
+            hits=np.add.reduceat(held.found, first, dtype=np.int32),
+            peak_refs=_most_at_once(life, held.begin, held.end),
+        )
+        return lives if snapshot.row_stride == 1 else lives._raised(snapshot)
+
+    @property
+    def steps(self) -> Int32s:
+        """[num_lives] int32, steps between taking and last release."""
+        return self.end - self.begin
+
+    def most_shared(self, count: int) -> "BlockLives":
+        """Return the lives with most holders at once; of equals those held longer, then by block.
+
+        A block that never had two holders is not among them.
+        """
+        order = np.lexsort((self.block, -self.steps, -self.peak_refs))
+        return self.where(order[self.peak_refs[order] > 1][:count])
+
+    def _raised(self, snapshot: Snapshot) -> "BlockLives":
+        """Return the lives with no fewer holders than the samples saw: those count every row."""
+        span = np.int64(snapshot.num_steps + 2)
+        keys = self.block * span + self.begin
+        peaks = self.peak_refs.copy()
+        blocks = np.arange(snapshot.num_blocks, dtype=np.int64)
+        for step, refs in zip(snapshot.samples.steps, snapshot.samples.ref_counts, strict=True):
+            place = np.searchsorted(keys, blocks * span + step, side="right") - 1
+            alive = (place >= 0) & (self.block[place] == blocks) & (step < self.end[place])
+            np.maximum.at(peaks, place[alive], refs[alive].astype(np.int32))
+        columns = self.columns() | {"peak_refs": peaks}
+        return BlockLives(**columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """How long blocks lived, in steps. `counts[i]` lives lasted `least[i]` steps to `most[i]`."""
+
+    num_lives: int
+    median: int
+    p90: int
+    longest: int
+    least: tuple[int, ...]
+    most: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, lives: BlockLives) -> "Lifetimes":
+        """Count the lives in classes that double: 0, 1, 2 to 3, 4 to 7, …"""
+        if not len(lives):
+            return cls(0, 0, 0, 0, (), (), ())
+        steps = np.sort(lives.steps)
+        last = len(steps) - 1
+        bits = np.frexp(steps.astype(np.float64))[1]  # binary digits: exact below 2**53
+        counts = np.bincount(bits)
+        classes = range(len(counts))
+        return cls(
+            num_lives=len(steps),
+            median=int(steps[last // 2]),
+            p90=int(steps[last * 9 // 10]),
+            longest=int(steps[last]),
+            least=tuple(2**each // 2 for each in classes),
+            most=tuple(2**each - 1 for each in classes),
+            counts=tuple(counts.tolist()),
+        )
+
+
+def _starts(held: Holdings) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Return where a life begins, given the holdings by block and begin, [num_holdings] bool.
+
+    A block that is taken though it was not found is empty then, so nobody holds it; that somebody
+    seems to is a matter of who replaced a block in the middle of a table.
+    """
+    is_new_block = np.append(True, held.block[1:] != held.block[:-1])
+    # One running maximum for all blocks: each lies above those before it.
+    span = np.int64(int(held.end.max()) + 1)
+    floor = (np.cumsum(is_new_block) - 1) * span
+    latest_end = np.maximum.accumulate(held.end + floor)
+    is_over = np.append(True, (held.begin + floor)[1:] >= latest_end[:-1])
+    return is_new_block | (is_over & ~held.found)
+
+
+def _distinct(life: Int64s, row: Int32s) -> Int64s:
+    """Return how many different rows each life has; `life` rises."""
+    order = np.lexsort((row, life))
+    life, row = life[order], row[order]
+    is_new = np.append(True, (life[1:] != life[:-1]) | (row[1:] != row[:-1]))
+    counts: Int64s = np.bincount(life[is_new])
+    return counts
+
+
+def _most_at_once(life: Int64s, begin: Int32s, end: Int32s) -> Int64s:
+    """Return the most holdings of each life in one step; `life` rises from 0 without gaps."""
+    change = np.repeat(np.array([1, -1]), len(life))
+    lives, steps = np.concatenate([life, life]), np.concatenate([begin, end])
+    order = np.lexsort((change, steps, lives))  # releases first: a step begins with them
+    running = np.cumsum(change[order])  # 0 again after each life
+    lives = lives[order]
+    (first,) = np.nonzero(np.append(True, lives[1:] != lives[:-1]))
+    most: Int64s = np.maximum.reduceat(running, first)
+    return most

@@ -1,0 +1,104 @@
+"""The memory report: what a run did, in the shape that users and scripts rely on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagedrun.paged.cache.block_pool import PoolCounts
+from pagedrun.paged.report.record.hardware import describe_hardware
+from pagedrun.paged.report.record.run_statistics import RunStatistics
+from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
+from pagedrun.paged.values.preemption_mode import PreemptionMode
+
+LEDGER = ("weights", "kv_pool", "activations_peak", "other")
+
+
+def memory_report(
+    *,
+    statistics: RunStatistics,
+    scheduler: SchedulerCounts,
+    pool: PoolCounts,
+    attention_bytes: Mapping[str, int],
+    times: Mapping[str, float],
+    memory: Mapping[str, int],
+    config: Mapping[str, Any],
+    device: str,
+    found_in_store: int = 0,
+) -> dict[str, Any]:
+    """Return the report without `rows`, which only the job knows.
+
+    Bytes, seconds and tokens throughout; rates are 0 … 1. `memory` holds `LEDGER` and
+    `device_total`; what they leave is free. `attention_bytes` is what attention read, and would
+    have if every row read alone.
+
+    Rows that ask the same as another are answered with its tokens: their prompts count as cached,
+    the answers as generated and, of these, copied. `hit_tokens` counts what whole cached blocks
+    gave, the parts of blocks that were copied (`partial_hit_tokens`), and the duplicates' prompts;
+    `achievable_hit_rate` is that of a cache which keeps every common prefix to its last token,
+    `block_hit_rate` that of one which keeps whole blocks, `possible_hit_rate` what it would be if
+    caching were on; all of them had the `found_in_store` tokens of earlier runs besides.
+    `seconds_saved` is estimated by what a computed prompt token took, None if too few were to tell.
+    `short_of_blocks` is the share of steps in which a row was kept out, or sent away.
+    """
+    prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
+    run_s = max(statistics.run_s, 1e-9)
+    token_s = statistics.step_times.seconds_per_prompt_token
+
+    def rate(planned: int) -> float:
+        return (planned + found_in_store) / prompt if prompt else 0.0
+
+    return {
+        "tokens": {
+            "prompt": prompt,
+            "cached": cached,
+            "computed": prompt - cached,
+            "generated": statistics.generated_tokens,
+            "generated_copied": statistics.copied_tokens,
+            "preempted_recomputed": scheduler.recomputed_tokens,
+        },
+        "time": {
+            **times,
+            "run_s": statistics.run_s,
+            "prompt_tokens_per_s": prompt / run_s,
+            "generated_tokens_per_s": statistics.generated_tokens / run_s,
+        },
+        "kv": {
+            **statistics.kv(),
+            "mean_use_when_short": _mean_use_when_short(scheduler, statistics.num_blocks),
+            "short_of_blocks": scheduler.steps_short_of_memory / max(statistics.num_steps, 1),
+        },
+        "prefix": {
+            "hit_tokens": cached,
+            "hit_rate": cached / prompt if prompt else 0.0,
+            "achievable_hit_rate": rate(statistics.achievable_hit_tokens),
+            "block_hit_rate": rate(statistics.block_hit_tokens),
+            "possible_hit_rate": rate(statistics.common_tokens),
+            "partial_hit_tokens": scheduler.partial_hit_tokens,
+            "duplicate_rows": statistics.duplicate_rows,
+            "hits": pool.hits,
+            "misses": pool.misses,
+            "evictions": pool.evictions,
+            "shared_blocks_peak": pool.peak_shared,
+            "bytes_saved": cached * statistics.bytes_per_token,
+            "seconds_saved": None if token_s is None else cached * token_s,
+            "attention_bytes_read": attention_bytes["read"],
+            "attention_bytes_without_sharing": attention_bytes["without_sharing"],
+        },
+        "copy_on_write": {"forks": scheduler.forks, "block_copies": pool.copies},
+        "preemptions": {mode.value: scheduler.preemptions[mode] for mode in PreemptionMode},
+        "memory": {**memory, "free": memory["device_total"] - sum(memory[each] for each in LEDGER)},
+        "finish_reasons": dict(statistics.finish_reasons),
+        "timeline": [record.to_dict() for record in statistics.timeline.items],
+        "config": {name: _plain(value) for name, value in config.items()},
+        "hardware": describe_hardware(device),
+    }
+
+
+def _mean_use_when_short(scheduler: SchedulerCounts, num_blocks: int) -> float:
+    """Return the mean share of the pool in use over the steps in which a row was kept out."""
+    steps = scheduler.steps_short_of_memory
+    return scheduler.blocks_held_when_short / (steps * num_blocks) if steps else 0.0
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON can hold it."""
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,180 @@
+"""Recorder: what a run did with its pool, block by block, in bounded memory."""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.report.record.snapshot import PoolSamples, Snapshot
+from pagedrun.paged.report.record.snapshot_tables import Holdings, Lengths, Preemptions, PrefixNodes
+from pagedrun.paged.report.record.thinned import Thinned
+from pagedrun.paged.scheduling.stays import Stay, Stays
+from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.request import Completion
+
+MAX_SAMPLES = 400
+MIN_SAMPLES = 16
+MAX_SAMPLED_BLOCKS = 8_000_000  # in all samples together: 32 MB
+MAX_PREFIXES = 2_000
+
+
+class _Sample(NamedTuple):
+    """The books of the pool after a step."""
+
+    step: int
+    seconds: float
+    ref_counts: NDArray[np.uint16]
+    fills: NDArray[np.uint16]
+
+
+class Recorder:
+    """Watches one run; `snapshot` tells what it saw.
+
+    A sample copies two numbers for each block. There are at most MAX_SAMPLES, and a week-long run
+    takes a few thousand on its way to them, so they cost far less than a hundredth of its time.
+    """
+
+    def __init__(self, pool: BlockPool, stays: Stays) -> None:
+        self._pool = pool
+        self._stays = stays
+        capacity = min(MAX_SAMPLED_BLOCKS // pool.num_blocks, MAX_SAMPLES)
+        self._samples: Thinned[_Sample] = Thinned(max(capacity, MIN_SAMPLES))
+        self._peak: _Sample | None = None  # kept in any case: the moment that one looks at first
+        self._peak_blocks = 0
+        self._prefixes = PrefixNodes.of()
+        self._prompts: Counter[int] = Counter()
+        self._answers: Counter[int] = Counter()
+        self._num_steps = 0
+
+    def note_step(self, step: int, seconds: float) -> None:
+        """Note the state of the pool after a step."""
+        self._num_steps = step
+        is_peak = self._pool.num_held > self._peak_blocks
+        if is_peak or self._samples.wants(step):
+            ref_counts, fills = _compact(self._pool.ref_counts), _compact(self._pool.fills)
+            sample = _Sample(step, seconds, ref_counts, fills)
+            self._samples.add(step, sample)
+            if is_peak:
+                self._peak_blocks, self._peak = self._pool.num_held, sample
+
+    def note_plan(self, plan: Plan) -> None:
+        """Note the tree of a window."""
+        nodes = plan.tree.nodes
+        order = np.argsort(nodes.end, kind="stable")  # parents are shorter: they come first
+        place = np.empty(len(order) + 1, dtype=np.int64)
+        place[order] = np.arange(len(order))
+        place[-1] = -1
+        shared = PrefixNodes.of(
+            parent=place[nodes.parent[order]],
+            start=nodes.start[order],
+            end=nodes.end[order],
+            rows=nodes.num_rows[order],
+            row=nodes.row[order],
+            saved=nodes.num_tokens_saved[order],
+        ).best(MAX_PREFIXES)
+        shared.row[:] = [plan.request(row).index for row in shared.row.tolist()]
+        self._prefixes = self._prefixes.joined(shared).best(MAX_PREFIXES)
+
+    def note_completion(self, completion: Completion) -> None:
+        """Note the lengths of a row that was answered."""
+        if completion.error is None:
+            self._prompts[len(completion.request.prompt_token_ids)] += 1
+            self._answers.update(len(output.token_ids) for output in completion.outputs)
+
+    def snapshot(self, bytes_per_token: int) -> Snapshot:
+        """Return what was seen so far."""
+        return Snapshot(
+            block_size=self._pool.block_size,
+            num_blocks=self._pool.num_blocks,
+            bytes_per_token=bytes_per_token,
+            num_steps=self._num_steps,
+            row_stride=self._stays.row_stride,
+            samples=self._pool_samples(),
+            holdings=_holdings(self._stays, self._num_steps + 1),
+            preemptions=_preemptions(self._stays),
+            prefixes=self._prefixes,
+            lengths=_lengths(self._prompts, self._answers),
+        )
+
+    def _pool_samples(self) -> PoolSamples:
+        kept = {sample.step: sample for sample in self._samples.items}
+        if self._peak is not None:
+            kept[self._peak.step] = self._peak
+        samples = [kept[step] for step in sorted(kept)]
+        shape = (len(samples), self._pool.num_blocks)
+        return PoolSamples(
+            steps=np.array([sample.step for sample in samples], dtype=np.int64),
+            times=np.array([sample.seconds for sample in samples], dtype=np.float64),
+            ref_counts=np.array([each.ref_counts for each in samples], np.uint16).reshape(shape),
+            fills=np.array([each.fills for each in samples], np.uint16).reshape(shape),
+        )
+
+
+def _compact(numbers: "array[int]") -> NDArray[np.uint16]:
+    """Return the numbers in half the space, and those that do not fit as the largest that does."""
+    limit = np.iinfo(np.uint16).max
+    return np.minimum(np.frombuffer(numbers, dtype=np.int32), limit).astype(np.uint16, copy=False)
+
+
+def _holdings(stays: Iterable[Stay], now: int) -> Holdings:
+    """Return one entry for each block of each stay; what is still held ends `now`."""
+    stays = list(stays)
+    sizes = np.array([len(stay.block_ids) for stay in stays], dtype=np.int64)
+    starts = np.cumsum(sizes) - sizes
+    position = np.arange(sizes.sum()) - np.repeat(starts, sizes)
+    replaced = [(stay, each) for stay in stays for each in stay.replaced]
+    early = [each for _, each in replaced]
+
+    def column(of_stays: NDArray[np.int64], of_replaced: Iterable[int]) -> NDArray[np.int64]:
+        return np.append(of_stays, np.array(list(of_replaced), dtype=np.int64))
+
+    def repeated(numbers: Iterable[int]) -> NDArray[np.int64]:
+        return np.repeat(np.array(list(numbers), dtype=np.int64), sizes)
+
+    def joined(arrays: "Iterable[array[int]]") -> NDArray[np.int64]:
+        return np.fromiter(chain.from_iterable(arrays), dtype=np.int64, count=int(sizes.sum()))
+
+    ends = (now if stay.end is None else stay.end for stay in stays)
+    found = position < repeated(stay.num_found for stay in stays)
+    holdings = Holdings.of(
+        row=column(repeated(stay.row for stay in stays), (stay.row for stay, _ in replaced)),
+        sample=column(
+            repeated(stay.sample for stay in stays), (stay.sample for stay, _ in replaced)
+        ),
+        position=column(position, (each.position for each in early)),
+        block=column(joined(stay.block_ids for stay in stays), (each.block_id for each in early)),
+        begin=column(joined(stay.begins for stay in stays), (each.begin for each in early)),
+        end=column(repeated(ends), (each.end for each in early)),
+        found=np.append(found, [each.found for each in early]),
+    )
+    return holdings.where(np.argsort(holdings.begin, kind="stable"))
+
+
+def _preemptions(stays: Stays) -> Preemptions:
+    every = stays.preemptions.items
+    return Preemptions.of(
+        step=[each.step for each in every],
+        row=[each.row for each in every],
+        sample=[each.sample for each in every],
+        swapped=[each.mode is PreemptionMode.SWAP for each in every],
+        tokens=[each.num_tokens for each in every],
+        blocks=[each.num_blocks for each in every],
+        for_row=[each.for_row for each in every],
+        needed=[each.num_needed for each in every],
+        free=[each.num_free for each in every],
+    )
+
+
+def _lengths(prompts: Counter[int], answers: Counter[int]) -> Lengths:
+    tokens = sorted(prompts.keys() | answers.keys())
+    return Lengths.of(
+        tokens=tokens,
+        prompts=[prompts[each] for each in tokens],
+        answers=[answers[each] for each in tokens],
+    )

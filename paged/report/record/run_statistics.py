@@ -1,0 +1,112 @@
+"""RunStatistics: what a run did, counted as it happens and told in the report's terms."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.report.record.step_times import StepTimes
+from pagedrun.paged.report.record.thinned import Thinned
+from pagedrun.paged.report.record.timeline import TIMELINE_RECORDS, StepRecord
+from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch
+from pagedrun.paged.values.request import Completion
+
+
+@dataclass(slots=True)
+class RunStatistics:
+    """Counts of one run. `bytes_per_token` is that of keys and values in all layers."""
+
+    block_size: int
+    num_blocks: int
+    bytes_per_token: int
+    max_model_len: int
+    achievable_hit_tokens: int
+    num_shared_blocks_planned: int
+    block_hit_tokens: int = 0  # that whole blocks can spare
+    common_tokens: int = 0  # that prompts have in common, cached or not
+    num_steps: int = 0
+    step_times: StepTimes = field(default_factory=StepTimes)
+    last_step: tuple[int, int] = (0, 0)  # prompt tokens and generated ones
+    timeline: Thinned[StepRecord] = field(default_factory=lambda: Thinned(TIMELINE_RECORDS))
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+    generated_tokens: int = 0
+    copied_tokens: int = 0  # of these, answers to rows that asked the same as another
+    duplicate_rows: int = 0
+    run_s: float = 0.0
+    max_step_tokens: int = 0
+    max_step_logits: int = 0
+    _peak_blocks: int = 0
+    _tokens_at_peak: int = 0
+    _sequences_at_peak: int = 0
+    _most_sequences: int = 0
+    _finished_tokens: int = 0
+    _finished_samples: int = 0
+    _private_blocks: int = 0
+
+    def note_plan(self, plan: Plan) -> None:
+        """Count what a window has in common."""
+        self.achievable_hit_tokens += plan.achievable_hit_tokens
+        self.block_hit_tokens += plan.block_hit_tokens
+        self.common_tokens += plan.common_tokens
+        self.duplicate_rows += plan.duplicates.num_duplicates
+        self.num_shared_blocks_planned = max(self.num_shared_blocks_planned, plan.num_shared_blocks)
+
+    def note_step(self, batch: ScheduledBatch, pool: BlockPool, num_sequences: int) -> None:
+        """Count one step, in which so many sequences hold blocks."""
+        self.num_steps += 1
+        self._most_sequences = max(self._most_sequences, num_sequences)
+        num_samples = batch.num_samples
+        self.last_step = (batch.num_tokens - num_samples, num_samples)
+        if pool.num_held > self._peak_blocks:
+            self._peak_blocks, self._tokens_at_peak = pool.num_held, 0
+        if pool.num_held == self._peak_blocks and pool.num_tokens_held >= self._tokens_at_peak:
+            self._tokens_at_peak, self._sequences_at_peak = pool.num_tokens_held, num_sequences
+        self.max_step_tokens = max(self.max_step_tokens, batch.num_tokens)
+        self.max_step_logits = max(self.max_step_logits, num_samples)
+
+    def note_completion(self, completion: Completion) -> None:
+        """Count one finished request; a duplicate held no memory."""
+        if completion.is_duplicate:
+            reasons = [output.finish_reason.value for output in completion.outputs] or ["error"]
+            self.finish_reasons.update(reasons)
+            return
+        prompt = len(completion.request.prompt_token_ids)
+        # A prompt found whole counts one cached token less than its blocks hold.
+        hit_blocks = -(-completion.num_cached_tokens // self.block_size)
+        for output in completion.outputs:
+            self.finish_reasons[output.finish_reason] += 1
+            stored = prompt + len(output.token_ids) - 1
+            self._finished_tokens += stored
+            self._finished_samples += 1
+            self._private_blocks += -(-stored // self.block_size) - hit_blocks
+        if completion.error is not None:
+            self.finish_reasons["error"] += 1
+
+    def kv(self) -> dict[str, Any]:
+        """Return the report's `kv` object."""
+        slots = self._peak_blocks * self.block_size
+        utilization = self._tokens_at_peak / slots if slots else 0.0
+        pool_tokens = self.num_blocks * self.block_size
+        samples = max(self._finished_samples, 1)
+        mean_tokens = self._finished_tokens / samples
+        mean_private = max(self._private_blocks / samples, 1 / self.block_size)
+        own_blocks = max(self.num_blocks - self.num_shared_blocks_planned, 0)
+        return {
+            "block_size": self.block_size,
+            "num_blocks": self.num_blocks,
+            "bytes_per_token": self.bytes_per_token,
+            "pool_bytes": pool_tokens * self.bytes_per_token,
+            "peak_blocks": self._peak_blocks,
+            "utilization_at_peak": utilization,
+            "tail_waste": 1.0 - utilization if slots else 0.0,
+            "tail_waste_expected": self._expected_waste(slots),
+            "contiguous_utilization": min(mean_tokens / self.max_model_len, 1.0),
+            "contiguous_max_requests": pool_tokens // self.max_model_len,
+            # Not all prefixes are there at once: what was seen to fit, fits.
+            "paged_max_requests": max(int(own_blocks / mean_private), self._most_sequences),
+        }
+
+    def _expected_waste(self, slots: int) -> float:
+        """Return the share of slots that half an empty block for each sequence would be."""
+        return min(self._sequences_at_peak * self.block_size / 2 / slots, 1.0) if slots else 0.0

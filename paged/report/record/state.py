@@ -1,0 +1,59 @@
+"""The state of an engine at one moment: what runs, what waits, what they hold. No prompt text."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pagedrun.paged.scheduling.scheduler import Scheduler
+from pagedrun.paged.scheduling.sequence import Sequence
+
+MAX_SEQUENCES = 64  # of each kind that are told one by one
+
+
+def engine_state(scheduler: Scheduler, num_steps: int, num_finished: int) -> dict[str, Any]:
+    """Return what JSON can hold of a scheduler and its pool; any thread may ask."""
+    pool = scheduler.pool
+    return {
+        "steps": num_steps,
+        "rows_finished": num_finished,
+        "running": len(scheduler.running),
+        "waiting": len(scheduler.waiting),
+        "ending": len(scheduler.ending),
+        "preemptions": {str(mode): n for mode, n in scheduler.counts.preemptions.items()},
+        "pool": {
+            "block_size": pool.block_size,
+            "num_blocks": pool.num_blocks,
+            "free": pool.num_free,
+            "held": pool.num_held,
+            "shared": pool.num_shared,
+            "cached": pool.num_cached,
+            "tokens_held": pool.num_tokens_held,
+        },
+        "swap_space": {
+            "num_blocks": scheduler.swap_space.num_blocks,
+            "free": scheduler.swap_space.num_free,
+        },
+        "sequences": {
+            "running": _told(scheduler.running),
+            "waiting": _told(scheduler.waiting),
+            "ending": _told(scheduler.ending),
+        },
+    }
+
+
+def _told(sequences: Iterable[Sequence]) -> list[dict[str, Any]]:
+    return [_sequence(each) for each in list(sequences)[:MAX_SEQUENCES]]
+
+
+def _sequence(sequence: Sequence) -> dict[str, Any]:
+    return {
+        "row": sequence.request.index,
+        "sample": sequence.sample_index,
+        "prompt_tokens": sequence.num_prompt_tokens,
+        "generated_tokens": len(sequence.output_token_ids),
+        "max_tokens": sequence.request.params.max_tokens,
+        "computed_tokens": sequence.num_computed_tokens,
+        "stored_tokens": sequence.num_stored_tokens,
+        "preemptions": sequence.num_preemptions,
+        "block_table": list(sequence.block_table),
+        "host_blocks": len(sequence.host_blocks),
+    }

@@ -1,0 +1,158 @@
+"""Stays: which sequence held which blocks, when, and why it gave them up before its end.
+
+The scheduler tells of every change to a block table. That costs it about a microsecond for a
+sequence and a third of one for a block, so it is always on.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pagedrun.paged.report.record.thinned import Thinned
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.values.preemption_mode import PreemptionMode
+
+MAX_HOLDINGS = 1_000_000
+MAX_PREEMPTIONS = 100_000
+
+
+class Replaced(NamedTuple):
+    """A block that a sequence held at `position` until it got one of its own to write to."""
+
+    position: int
+    block_id: int
+    begin: int
+    end: int
+    found: bool
+
+
+@dataclass(slots=True)
+class Stay:
+    """A sequence's time in the pool, from admission until it ends or gives way.
+
+    `block_ids` is its block table and `begins` the step in which each of them was taken; the first
+    `num_found` were there with their content. `end` is the first step in which it held nothing,
+    None if it still does.
+    """
+
+    row: int
+    sample: int
+    num_found: int
+    block_ids: "array[int]" = field(default_factory=lambda: array("i"))
+    begins: "array[int]" = field(default_factory=lambda: array("i"))
+    replaced: list[Replaced] = field(default_factory=list)
+    end: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.block_ids) + len(self.replaced)
+
+
+class Preemption(NamedTuple):
+    """A sequence that gave way: what it had, and whose need for how many blocks was the cause."""
+
+    step: int
+    row: int
+    sample: int
+    mode: PreemptionMode
+    num_tokens: int
+    num_blocks: int
+    for_row: int
+    num_needed: int
+    num_free: int
+
+
+class Stays:
+    """All stays of a run, as long as they hold at most `max_holdings` blocks together.
+
+    Beyond that only rows whose index `row_stride` divides are kept, and the stride doubles as
+    often as needed: of some rows everything is known, instead of a little of all.
+    """
+
+    def __init__(self, max_holdings: int = MAX_HOLDINGS) -> None:
+        self.step = 0  # that is being made; whoever runs the steps counts them
+        self.row_stride = 1
+        self.preemptions: Thinned[Preemption] = Thinned(MAX_PREEMPTIONS)
+        self._max_holdings = max_holdings
+        self._num_holdings = 0
+        self._num_preemptions = 0
+        self._current: dict[Sequence, Stay] = {}
+        self._over: list[Stay] = []
+
+    def __iter__(self) -> Iterator[Stay]:
+        yield from self._over
+        yield from self._current.values()
+
+    def begin(self, sequence: Sequence, num_found: int) -> None:
+        """Note that a sequence has come in and holds its block table, the first blocks found."""
+        row = sequence.request.index
+        if row % self.row_stride:
+            return
+        table = sequence.block_table
+        stay = Stay(row, sequence.sample_index, num_found, array("i", table))
+        stay.begins = array("i", [self.step]) * len(table)
+        self._current[sequence] = stay
+        self._count(len(table))
+
+    def grow(self, sequence: Sequence) -> None:
+        """Note the blocks that have come to the end of the table."""
+        stay = self._current.get(sequence)
+        if stay is not None:
+            new = sequence.block_table[len(stay.block_ids) :]
+            stay.block_ids.extend(new)
+            stay.begins.extend([self.step] * len(new))
+            self._count(len(new))
+
+    def replace(self, sequence: Sequence, position: int) -> None:
+        """Note that the block at `position` has given place to another."""
+        stay = self._current.get(sequence)
+        if stay is not None:
+            old, began = stay.block_ids[position], stay.begins[position]
+            found = position < stay.num_found
+            stay.replaced.append(Replaced(position, old, began, self.step, found))
+            stay.num_found = min(stay.num_found, position)
+            stay.block_ids[position] = sequence.block_table[position]
+            stay.begins[position] = self.step
+            self._count(1)
+
+    def end(self, sequence: Sequence) -> None:
+        """Note that a sequence has given its blocks back."""
+        stay = self._current.pop(sequence, None)
+        if stay is not None:
+            stay.end = self.step
+            self._over.append(stay)
+
+    def preempt(
+        self,
+        sequence: Sequence,
+        mode: PreemptionMode,
+        needy: Sequence,
+        num_needed: int,
+        num_free: int,
+    ) -> None:
+        """Note that a sequence, before it gives its blocks back, gives way to `needy`."""
+        self._num_preemptions += 1
+        preemption = Preemption(
+            self.step,
+            sequence.request.index,
+            sequence.sample_index,
+            mode,
+            sequence.num_stored_tokens,
+            len(sequence.block_table),
+            needy.request.index,
+            num_needed,
+            num_free,
+        )
+        self.preemptions.add(self._num_preemptions, preemption)
+
+    def _count(self, num_new: int) -> None:
+        self._num_holdings += num_new
+        if self._num_holdings > self._max_holdings:
+            self.row_stride *= 2
+            self._over = [each for each in self._over if each.row % self.row_stride == 0]
+            self._current = {
+                sequence: each
+                for sequence, each in self._current.items()
+                if each.row % self.row_stride == 0
+            }
+            self._num_holdings = sum(map(len, self))

@@ -1,0 +1,74 @@
+"""When a sequence ends, and what its text is then."""
+
+from collections.abc import Sequence as Seq
+
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.request import FinishReason, SampleOutput
+
+
+class StopRule:
+    """Decides after each known token whether a sequence is finished.
+
+    In this order: an end-of-sequence token (unless `ignore_eos`) or one of `stop_token_ids`, a
+    stop string, then `max_tokens`. Nothing but `max_tokens` ends a sequence before `min_tokens`,
+    and a stop string counts only if it ends behind the first `min_tokens` tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, eos_token_ids: Seq[int]) -> None:
+        self._tokenizer = tokenizer
+        self._eos_token_ids = frozenset(eos_token_ids)
+
+    def output(self, sequence: Sequence) -> SampleOutput | None:
+        """Return the finished sample, or `None` while the sequence has to go on.
+
+        The token that stopped it is kept in `token_ids` but not in the text; a stop string and
+        what follows it are cut from the text. `stop_reason` is the stop token or string, `None`
+        for an end-of-sequence token.
+        """
+        params = sequence.request.params
+        ids = sequence.known_output_token_ids
+        may_stop = len(ids) >= params.min_tokens
+        if may_stop and ids[-1] in params.stop_token_ids:
+            return self._finish(sequence, ids[:-1], FinishReason.STOP, ids[-1])
+        if may_stop and not params.ignore_eos and ids[-1] in self._eos_token_ids:
+            return self._finish(sequence, ids[:-1], FinishReason.STOP, None)
+        if may_stop and params.stop and self._may_hold_stop(ids, params.stop):
+            text = self._tokenizer.decode(ids)
+            # What ends within the first `min_tokens` tokens does not count, then or later.
+            early = len(self._tokenizer.decode(ids[: params.min_tokens]))
+            places = [(text.find(s, max(0, early - len(s) + 1)), s) for s in params.stop]
+            found = [(place, stop) for place, stop in places if place >= 0]
+            if found:
+                cut, stop = min(found)
+                return self._finish(sequence, ids, FinishReason.STOP, stop, text[:cut])
+        if len(ids) >= params.max_tokens:
+            return self._finish(sequence, ids, FinishReason.LENGTH, None)
+        return None
+
+    def _may_hold_stop(self, ids: list[int], stops: tuple[str, ...]) -> bool:
+        """Look for a stop string in the text of the last tokens only.
+
+        Every token but a special one adds at least a byte, so a stop string that the last token
+        completes lies within as many tokens as it has bytes; a few more guard the left edge, where
+        decoding may drop a space or half a character.
+        """
+        longest = max(len(stop.encode()) for stop in stops)
+        tail = self._tokenizer.decode(ids[-(longest + 8) :])
+        return any(stop in tail for stop in stops)
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        text_ids: list[int],
+        reason: FinishReason,
+        stop_reason: str | int | None,
+        text: str | None = None,
+    ) -> SampleOutput:
+        return SampleOutput(
+            index=sequence.sample_index,
+            text=self._tokenizer.decode(text_ids) if text is None else text,
+            token_ids=tuple(sequence.known_output_token_ids),
+            finish_reason=reason,
+            stop_reason=stop_reason,
+        )

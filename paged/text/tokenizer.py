@@ -1,0 +1,281 @@
+"""Tokenizer: text to token ids and back, and chat messages to text.
+
+Only tokenizer.json is trusted for how text is cut. `AutoTokenizer` is not used: it picks a class
+by a name that the model folder gives.
+"""
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateSyntaxError
+
+from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
+from pagedrun.paged.text.sandbox import Sandbox
+from pagedrun.paged.values.errors import ModelError, RowError, UsageError
+
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+TEMPLATE_FILE = "chat_template.jinja"
+MAX_TEMPLATE_CHARS = 1_000_000
+MAX_RENDERED_CHARS = 64 * 2**20  # far past any context, so a template gone wild
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+class Tokenizer:
+    """The tokenizer and chat template of a model folder; built by `from_folder`."""
+
+    def __init__(self, fast: Any, chat_template: str | None) -> None:
+        self._fast = fast  # transformers' PreTrainedTokenizerFast
+        self._backend = fast.backend_tokenizer
+        # Some tokenizer.json files carry these from training; they would cut or pad in silence.
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.chat_template = chat_template
+        self._sandbox = Sandbox.for_chats()
+        self._compiled: Template | None = None
+        self.bos_token_id: int | None = fast.bos_token_id
+        self.eos_token_id: int | None = fast.eos_token_id
+        # Ids may have gaps, so the count of tokens would be too small.
+        self.vocab_size: int = 1 + max(self._backend.get_vocab(with_added_tokens=True).values())
+        start = self._backend.encode("", add_special_tokens=True).ids[:1]
+        self._adds_bos = start == [self.bos_token_id]
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, chat_template: str | None = None) -> "Tokenizer":
+        """Read tokenizer.json, and special tokens and chat template beside it.
+
+        `chat_template` (Jinja text) replaces the folder's own, which is chat_template.jinja or
+        else the one in tokenizer_config.json; a folder may have none. Raises `ModelError` if
+        tokenizer.json is missing or cannot be read, or a special token is not in it, `UsageError`
+        if `chat_template` is no Jinja.
+        """
+        path = require_folder(folder)
+        config_path = path / CONFIG_FILE
+        config = (
+            JsonObject.read(config_path)
+            if config_path.exists()
+            else JsonObject(str(config_path), {})
+        )
+        backend = _read_backend(path / TOKENIZER_FILE)
+        from transformers import PreTrainedTokenizerFast  # imported here: it takes long
+
+        fast = PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            clean_up_tokenization_spaces=False,
+            **_special_tokens(config, backend),
+        )
+        if chat_template is None:
+            chat_template = _read_template(path / TEMPLATE_FILE, config)
+        else:
+            _check_template(chat_template)
+        return cls(fast, chat_template)
+
+    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+        """Return the token ids of each text.
+
+        Raw prompts want `add_special_tokens`: tokenizer.json says which, often one that begins the
+        sequence, which is not doubled if the text begins with it already. Rendered chats do not:
+        the template has written them. Special tokens in the text are recognised either way.
+        Raises `RowError` (`invalid_unicode`) if a text holds half a surrogate pair; call
+        `require_unicode` on each text first to learn which.
+        """
+        for text in texts:
+            require_unicode(text)
+        try:
+            encodings = self._backend.encode_batch(texts, add_special_tokens=add_special_tokens)
+        except BaseException as error:  # a panic in Rust is not an Exception
+            _reraise(error)
+        batch: list[list[int]] = [encoding.ids for encoding in encodings]
+        if add_special_tokens and self._adds_bos:
+            twice = [self.bos_token_id] * 2  # ours, and one that the text begins with
+            batch = [ids[1:] if ids[:2] == twice else ids for ids in batch]
+        return batch
+
+    def render_chat(self, messages: list[dict[str, Any]]) -> str:
+        """Return the text of a chat, ending where the assistant's answer begins.
+
+        Encode it with `add_special_tokens=False`. The template runs in a `Sandbox`, and takes
+        no arguments from a row. Special tokens that users write into their messages are
+        encoded as such, as Hugging Face does by default. A list of text parts counts as its texts,
+        joined by newlines.
+
+        Raises `RowError`: `unsupported_content` for what is no text, `template_error` if there is
+        no template or it fails, `invalid_unicode` for half a surrogate pair.
+        """
+        if self.chat_template is None:
+            raise RowError(
+                "template_error",
+                "the model has no chat template; pass one with --chat-template, or give `prompt` "
+                "instead of `messages`",
+                param="messages",
+            )
+        chat = _checked_messages(messages)
+        try:
+            text = self._render(chat)
+        except Exception as error:  # a template can raise anything, RecursionError included
+            raise RowError(
+                "template_error",
+                f"the chat template failed: {type(error).__name__}: {error}",
+                param="messages",
+            ) from error
+        if len(text) > MAX_RENDERED_CHARS:
+            raise RowError(
+                "template_error",
+                f"the chat template made {len(text)} characters of these messages, more than the "
+                f"limit of {MAX_RENDERED_CHARS}",
+                param="messages",
+            )
+        require_unicode(text, "messages")
+        return str(text)
+
+    def _render(self, chat: list[dict[str, Any]]) -> str:
+        """Return what the template, compiled when the first chat comes, makes of `chat`."""
+        if self._compiled is None:
+            assert self.chat_template is not None
+            self._compiled = self._sandbox.from_string(self.chat_template)
+        variables = {
+            "messages": chat,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": True,
+            **self._fast.special_tokens_map,
+        }
+        return self._sandbox.render(self._compiled, variables)
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids; ids past the vocabulary, which models pad, are left out."""
+        text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+
+def _check_template(chat_template: str) -> None:
+    """Raise `UsageError` for a template that no chat could be rendered with.
+
+    One that compiles may still refuse a chat, for want of a system message for example: each row
+    will tell.
+    """
+    if len(chat_template) > MAX_TEMPLATE_CHARS:
+        raise UsageError(f"--chat-template is longer than {MAX_TEMPLATE_CHARS:,} characters")
+    try:
+        Sandbox.for_chats().from_string(chat_template)
+    except TemplateSyntaxError as error:
+        raise UsageError(f"--chat-template, line {error.lineno}: {error.message}") from error
+    except Exception:
+        return
+
+
+def require_unicode(text: str, param: str = "prompt") -> None:
+    """Raise `RowError` (`invalid_unicode`) if `text` cannot be written as UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RowError(
+            "invalid_unicode",
+            f"{param} holds half a surrogate pair at character {error.start}, which is not text; "
+            "escape the character as a whole pair",
+            param=param,
+        ) from error
+
+
+def _read_backend(path: Path) -> Any:
+    import tokenizers
+
+    if not path.is_file():
+        raise ModelError(
+            f"{path.parent} needs {TOKENIZER_FILE} (the fast tokenizer); download it, or make it "
+            "from the old files with transformers: AutoTokenizer.from_pretrained(...)"
+            ".save_pretrained(...)"
+        )
+    refuse_lfs_pointer(path)
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except BaseException as error:
+        if not _is_from_rust(error):
+            raise
+        raise ModelError(
+            f"{path} is not a tokenizer ({str(error)[:120]}); download it again"
+        ) from error
+
+
+def _special_tokens(config: JsonObject, backend: Any) -> dict[str, str]:
+    """Return the named special tokens of tokenizer_config.json that tokenizer.json knows."""
+    tokens: dict[str, str] = {}
+    for name in _SPECIAL_TOKENS:
+        value = config.get(name)
+        if isinstance(value, dict):  # the long form: the text and how it is matched
+            value = value.get("content")
+        if value is None:
+            continue
+        if not isinstance(value, str) or not value.isprintable():
+            raise config.error(name, "the text of a token")
+        if backend.token_to_id(value) is not None:
+            tokens[name] = value
+        elif name in ("bos_token", "eos_token"):
+            raise config.error(name, f"a token of {TOKENIZER_FILE}, which has no such token")
+    return tokens
+
+
+def _read_template(path: Path, config: JsonObject) -> str | None:
+    """Return chat_template.jinja, else tokenizer_config.json's template, the one named default."""
+    if path.is_file():
+        refuse_lfs_pointer(path)
+        try:
+            template: Any = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(f"{path} cannot be read as UTF-8 text; download it again") from error
+    else:
+        template = config.get("chat_template")
+        if isinstance(template, list):
+            named = [item for item in template if isinstance(item, dict)]
+            default = [item.get("template") for item in named if item.get("name") == "default"]
+            template = default[0] if default else None
+    if template is not None and not isinstance(template, str):
+        raise config.error("chat_template", "a template, or a list of named templates")
+    if template is not None and len(template) > MAX_TEMPLATE_CHARS:
+        raise ModelError(f"{path.parent}: the chat template is longer than {MAX_TEMPLATE_CHARS}")
+    return template
+
+
+def _checked_messages(messages: object) -> list[dict[str, Any]]:
+    if not isinstance(messages, list) or not messages:
+        raise RowError(
+            "unsupported_content", "messages must be a list of at least one", param="messages"
+        )
+    chat = []
+    for number, message in enumerate(messages):
+        where = f"messages[{number}]"
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise RowError(
+                "unsupported_content", f"{where} must be an object with a role", param=where
+            )
+        content = message.get("content")
+        if isinstance(content, list):
+            content = "\n".join(_text_of(part, where) for part in content)
+        elif content is not None and not isinstance(content, str):
+            raise RowError("unsupported_content", f"{where}.content must be text", param=where)
+        chat.append({**message, "content": content})
+    return chat
+
+
+def _text_of(part: object, where: str) -> str:
+    text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+    if not isinstance(text, str):
+        raise RowError(
+            "unsupported_content",
+            f"{where}.content holds a part that is not text; pagedrun runs text models only",
+            param=where,
+        )
+    return text
+
+
+def _is_from_rust(error: BaseException) -> bool:
+    """Whether Rust code failed, in order (an Exception) or not (a panic, which is none)."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _reraise(error: BaseException) -> NoReturn:
+    if not _is_from_rust(error):
+        raise error
+    raise RowError(
+        "tokenizer_error", f"the tokenizer failed: {str(error)[:200]}", param="prompt"
+    ) from error

@@ -1,0 +1,1 @@
+"""Values: frozen, picklable, without torch. Requests, parameters, configurations, errors."""

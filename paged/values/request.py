@@ -1,0 +1,86 @@
+"""Request and Completion: what is asked of the engine, and what it answers."""
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.sampling import SamplingParams
+
+
+class FinishReason(StrEnum):
+    """Why a sample ended, in the words of the OpenAI API."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt with its parameters.
+
+    `index` is the row's place in the input. It keys the random stream, so that a row draws the
+    same numbers wherever and whenever it runs.
+    """
+
+    index: int
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+
+    def fitted(self, max_model_len: int, vocab_size: int) -> "Request":
+        """Return the request with `max_tokens` cut to the room that the prompt leaves.
+
+        Raises `RowError` if the prompt is empty, leaves no room for a single token, or if an id
+        is outside the vocabulary: nothing unchecked may reach a kernel.
+        """
+        length = len(self.prompt_token_ids)
+        if length == 0:
+            raise RowError("empty_prompt", "the prompt has no tokens", param="prompt")
+        if length >= max_model_len:
+            raise RowError(
+                "prompt_too_long",
+                f"the prompt has {length} tokens and its answer needs at least one, but "
+                f"--max-model-len is {max_model_len}",
+                param="prompt",
+            )
+        for param, ids in (
+            ("prompt_token_ids", self.prompt_token_ids),
+            ("stop_token_ids", self.params.stop_token_ids),
+        ):
+            if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
+                raise RowError(
+                    "token_id_out_of_range",
+                    f"{param} holds an id outside the model's vocabulary, 0 to {vocab_size - 1}",
+                    param=param,
+                )
+        room = max_model_len - length
+        if self.params.max_tokens <= room:
+            return self
+        min_tokens = min(self.params.min_tokens, room)
+        return replace(self, params=replace(self.params, max_tokens=room, min_tokens=min_tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class SampleOutput:
+    """One of a request's `params.n` answers."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """All answers to one request, or the reason why there are none.
+
+    `num_cached_tokens` counts prompt tokens whose keys and values were taken from the cache. A
+    duplicate was answered with what another request got.
+    """
+
+    request: Request
+    outputs: tuple[SampleOutput, ...] = ()
+    num_cached_tokens: int = 0
+    error: RowError | None = field(default=None)
+    is_duplicate: bool = False

@@ -1,0 +1,407 @@
+"""What `bench kernels` measures with: data, checks, clocks, roofs, and the sweep itself."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pagedrun.kernels import cpu, reference
+from pagedrun.paged.bench.device_facts import DeviceFacts, largest_cpu_cache
+from pagedrun.paged.bench.kernels import op_point
+from pagedrun.paged.bench.kernels.decode_point import DecodePoint, decode_forms
+from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
+from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint, difference
+from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
+from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
+from pagedrun.paged.bench.kernels.kernels import KernelsBench
+from pagedrun.paged.bench.kernels.op_point import OpPoint, op_points
+from pagedrun.paged.bench.kernels.prefill_point import PrefillPoint
+from pagedrun.paged.bench.kernels.prefix_point import PrefixPoint
+from pagedrun.paged.bench.kernels.roof import Roof, Work
+from pagedrun.paged.bench.kernels.stopwatch import HostStopwatch
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.models.shapes import Shape
+from pagedrun.paged.values.errors import UsageError
+
+TINY = KernelShape.of("tiny", Shape.named("tiny").config, 16)
+CPU = Device.choose("cpu")
+ROOF = Roof(100.0, 1000.0, 80.0, 900.0, launch_s=0.0, dtype="float32")
+SWEEP = KernelSweep((40,), (1, 3), (128,), (4,), (24,), (0, 40))
+
+
+def silent(message: str) -> None:
+    pass
+
+
+@pytest.fixture
+def contexts() -> KernelContexts:
+    return KernelContexts(TINY, torch.device("cpu"), torch.float32)
+
+
+@pytest.fixture
+def stopwatch() -> HostStopwatch:
+    return HostStopwatch(1 << 12)
+
+
+class TestContext:
+    def test_rows_share_a_beginning_and_nothing_else(self, contexts: KernelContexts) -> None:
+        made = contexts.make(3, 40, shared_tokens=128, num_queries=3)
+        shared, own = made.block_tables[:, :8], made.block_tables[:, 8:]
+        assert (shared == shared[0]).all()
+        assert own.shape == (3, 3)
+        assert sorted([*shared[0].tolist(), *own.flatten().tolist()]) == list(range(17))
+        assert made.block_tables.dtype == torch.int32
+
+    def test_no_block_is_like_another(self, contexts: KernelContexts) -> None:
+        made = contexts.make(2, 200, num_queries=1)
+        blocks = torch.cat([made.key_cache, made.value_cache]).flatten(1)
+        assert len({tuple(block) for block in blocks.tolist()}) == len(blocks) == 52
+
+    def test_noise_goes_on_where_it_ends(
+        self, contexts: KernelContexts, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(contexts, "_noise", torch.arange(7.0))
+        filled = contexts._filled((2, 3, 3), start=4)
+        assert filled.flatten().tolist() == [4, 5, 6, *range(7), *range(7), 0]
+
+    def test_dense_is_the_same_in_order(self, contexts: KernelContexts) -> None:
+        made = contexts.make(2, 40, num_queries=1)
+        keys, values = made.dense(40)
+        assert keys.shape == values.shape == (2, TINY.num_kv_heads, 40, TINY.head_dim)
+        block = int(made.block_tables[1, 2])
+        assert torch.equal(keys[1, :, 37], made.key_cache[block, :, 5])
+        assert torch.equal(values[1, :, 37], made.value_cache[block, :, 5])
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        DecodePoint(40, 3),
+        PrefixPoint(256, 5),
+        PrefillPoint(24, 0),
+        PrefillPoint(24, 40),
+        *(OpPoint(each.op, 8) for each in op_points() if each.op != "PackedLinear"),
+        OpPoint("PackedLinear", 8),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kernels", [cpu, reference], ids=["cpu", "reference"])
+def test_all_that_is_timed_computes_the_same(
+    contexts: KernelContexts, stopwatch: HostStopwatch, point: Any, kernels: ModuleType
+) -> None:
+    result = point.build(contexts, kernels).measure(stopwatch, 2, ROOF)
+    assert {name: result[name] for name in point.place} == dict(point.place)
+    assert result["ratios"]
+    for each in result["contenders"].values():
+        assert each["seconds"]["count"] == 2
+        assert each["difference"] is None or each["difference"] < 1e-4
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="compiled there, see the test on a GPU")
+@pytest.mark.parametrize(
+    "point",
+    [
+        DecodePoint(70, 2),
+        PrefixPoint(128, 3),
+        PrefillPoint(20, 12),
+        *(OpPoint(each.op, 2) for each in op_points() if each.op != "PackedLinear"),
+        OpPoint("PackedLinear", 2),
+    ],
+    ids=str,
+)
+def test_the_kernels_for_gpus_are_measured_as_well(stopwatch: HostStopwatch, point: Any) -> None:
+    """Under Triton's interpreter: what they compute, and nothing about their speed."""
+    gpu = import_module("pagedrun.kernels.gpu")
+    shape = replace(TINY, head_dim=32)
+    contexts = KernelContexts(shape, torch.device("cpu"), torch.float32)
+    result = point.build(contexts, gpu).measure(stopwatch, 1, ROOF)
+    assert all("seconds" in each for each in result["contenders"].values()), result
+    if isinstance(point, DecodePoint):
+        assert list(result["contenders"]) == ["contiguous", "paged v1", "paged v2"]
+
+
+@pytest.mark.gpu
+def test_everything_is_measured_on_a_gpu() -> None:
+    device = Device.choose("cuda")
+    bench = KernelsBench(device, replace(TINY, head_dim=64), torch.bfloat16, SWEEP, 2, 60.0)
+    result = bench.run(silent)
+    assert result["skipped"] == []
+    for part in SWEEP.parts:
+        for point in result[part]:
+            for name, each in point["contenders"].items():
+                assert "seconds" in each, (part, name, each)
+                assert each["seconds"]["low"] > 0
+
+
+class TestWork:
+    """Bytes and operations as counted by hand: 4 query heads, 2 kv heads of 16, float32."""
+
+    def test_of_decode(self, contexts: KernelContexts) -> None:
+        (work, _) = [call.work for call in DecodePoint(40, 3).build(contexts, cpu).calls]
+        assert work == Work(4 * (3 * 40 * 2 * 2 * 16 + 2 * 3 * 4 * 16), 4 * 3 * 40 * 4 * 16)
+
+    def test_of_prefix(self, contexts: KernelContexts) -> None:
+        reread, once = PrefixPoint(128, 5).build(contexts, cpu).calls
+        assert reread.work.flops == once.work.flops == 4 * 5 * (128 + 64) * 4 * 16
+        assert reread.work.num_bytes - once.work.num_bytes == 4 * 4 * 128 * 2 * 2 * 16
+
+    def test_of_prefill(self, contexts: KernelContexts) -> None:
+        (work, _) = [call.work for call in PrefillPoint(3, 10).build(contexts, cpu).calls]
+        assert work.flops == 4 * (11 + 12 + 13) * 4 * 16
+
+
+class TestPoint:
+    def point(self, *calls: Callable[[], Tensor], **settings: Any) -> KernelPoint:
+        named = [KernelCall(str(i), call, Work(8, 0)) for i, call in enumerate(calls)]
+        return KernelPoint({"size": 1}, named, **settings)
+
+    def test_what_is_wrong_gets_no_figure(self, stopwatch: HostStopwatch) -> None:
+        right = torch.ones(2, 4)
+        wrong = right.clone()
+        wrong[1, 3] = 1.1
+        spoiled = right.clone()
+        spoiled[0, 0] = torch.nan
+        point = self.point(
+            lambda: right,
+            lambda: right + 1e-6,
+            lambda: wrong,
+            lambda: spoiled,
+            lambda: right[:1],
+            ratios={"good": ("1", "0"), "bad": ("2", "0")},
+        )
+        result = point.measure(stopwatch, 3, ROOF)
+        good, close, *bad = result["contenders"].values()
+        assert good["seconds"]["count"] == close["seconds"]["count"] == 3
+        assert [each["failed"] for each in bad] == [
+            "wrong: a row differs by 0.05",
+            "wrong: a row differs by inf",
+            "wrong: a row differs by inf",
+        ]
+        assert list(result["ratios"]) == ["good"]
+
+    def test_a_failure_is_told_and_the_others_go_on(self, stopwatch: HostStopwatch) -> None:
+        def broken() -> Tensor:
+            raise ValueError("no such tile\nand much more")
+
+        one = torch.ones(1, 1)
+        result = self.point(lambda: one, broken, lambda: one).measure(stopwatch, 1, ROOF)
+        first, failed, last = result["contenders"].values()
+        assert failed == {"failed": "ValueError: no such tile"}
+        assert "seconds" in first
+        assert "seconds" in last
+
+    def test_what_nothing_can_be_held_against_gets_no_figure(
+        self, stopwatch: HostStopwatch
+    ) -> None:
+        def broken() -> Tensor:
+            raise ValueError
+
+        for point in (
+            self.point(broken, lambda: torch.ones(1)),
+            self.point(lambda: torch.ones(1), truth=broken),
+        ):
+            last = list(point.measure(stopwatch, 1, ROOF)["contenders"].values())[-1]
+            assert last == {"failed": "there is nothing to check it against"}
+
+    def test_the_truth_decides_where_there_is_one(self, stopwatch: HostStopwatch) -> None:
+        ids = torch.tensor([3, 4])
+        other = KernelCall("other draw", lambda: ids + 1, Work(1, 0), is_comparable=False)
+        calls = [other, KernelCall("ours", lambda: ids, Work(1, 0))]
+        calls.append(KernelCall("off by one", lambda: ids + torch.tensor([0, 1]), Work(1, 0)))
+        result = KernelPoint({}, calls, lambda: ids).measure(stopwatch, 1, ROOF)["contenders"]
+        assert result["other draw"]["difference"] is None
+        assert result["ours"]["difference"] == 0.0
+        assert result["off by one"] == {"failed": "wrong: a row differs by 0.5"}
+
+    def test_rates_follow_from_the_middle(self) -> None:
+        class Fixed:
+            flushed_bytes = 0
+
+            def prepare(self, call: Callable[[], object]) -> Callable[[], object]:
+                return call
+
+            def seconds(self, prepared: Seq[Any], turns: int) -> list[list[float]]:
+                return [[4.0, 1.0, 2.0], [2.0, 2.0, 8.0]]
+
+        same = partial(torch.ones, 1)
+        calls = [KernelCall("a", same, Work(100, 1)), KernelCall("b", same, Work(1, 3000))]
+        result = KernelPoint({}, calls, ratios={"b/a": ("b", "a")}).measure(Fixed(), 3, ROOF)
+        a, b = result["contenders"].values()
+        assert (a["seconds"]["median"], a["gb_per_s"], a["of_roof"]) == (2.0, 50 / 1e9, 0.5)
+        assert (b["tflop_per_s"], b["of_roof"]) == (1500 / 1e12, 1.5)
+        assert result["ratios"]["b/a"]["median"] == 2.0  # of 0.5, 2 and 4: turn by turn
+
+
+def test_difference_is_by_row() -> None:
+    truth = torch.tensor([[3.0, 4.0], [0.0, 100.0]])
+    assert difference(truth + torch.tensor([[0.0, 1.0], [0.0, 1.0]]), truth) == pytest.approx(0.2)
+
+
+class TestStopwatch:
+    def test_calls_take_turns(self, stopwatch: HostStopwatch) -> None:
+        order: list[str] = []
+        calls = [partial(order.append, name) for name in "abc"]
+        stopwatch.seconds([stopwatch.prepare(call) for call in calls], 3)
+        assert "".join(order) == "abccbaabc"
+
+    def test_takes_the_time_of_the_call_alone(
+        self, stopwatch: HostStopwatch, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [0.0]
+
+        def pass_time(seconds: float) -> None:
+            now[0] += seconds
+
+        monkeypatch.setattr("pagedrun.paged.bench.kernels.stopwatch.perf_counter", lambda: now[0])
+        emptying_takes_time = SimpleNamespace(add_=lambda _: pass_time(100.0))
+        monkeypatch.setattr(stopwatch, "_scratch", emptying_takes_time)
+        calls = [partial(pass_time, 2.0), partial(pass_time, 0.5)]
+        assert stopwatch.seconds(calls, 2) == [[2.0, 2.0], [0.5, 0.5]]
+
+    def test_empties_twice_the_cache(self) -> None:
+        assert HostStopwatch(1 << 20).flushed_bytes == 2 << 20
+
+
+def test_the_roof_is_what_was_measured() -> None:
+    class Fixed(HostStopwatch):
+        def seconds(self, prepared: Seq[Any], turns: int) -> list[list[float]]:
+            super().seconds(prepared, 1)
+            return [[4.0, 2.0], [0.5, 1.0], [0.25, 0.125]]
+
+    roof = Roof.measure(torch.device("cpu"), torch.float32, Fixed(64), 400, 10)
+    assert roof == Roof(400.0, 4000.0, 800 / 3, 2000 / 0.75, 0.125, "float32")
+
+
+class TestDeviceFacts:
+    def test_of_a_cpu(self) -> None:
+        facts = DeviceFacts(CPU)
+        assert facts.free_bytes() > 0
+        assert facts.to_dict() == {"type": "cpu", "cache_bytes": facts.cache_bytes}
+
+    def test_the_largest_cache_counts(self, tmp_path: Path) -> None:
+        for index, size in enumerate(("64K", "1024K", "262144K", "nonsense")):
+            (tmp_path / f"index{index}").mkdir()
+            (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
+        assert largest_cpu_cache(tmp_path) == 256 << 20
+        assert largest_cpu_cache(tmp_path / "none") > 0
+
+
+def test_both_forms_of_decode_where_a_backend_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    assert decode_forms(cpu) == {"paged": cpu.decode_attention}
+    module = sys.modules[cpu.decode_attention.__module__]
+    for op in ("decode_single_pass", "decode_split"):
+        monkeypatch.setattr(module, op, cpu.decode_attention, raising=False)
+    contexts = KernelContexts(TINY, torch.device("cpu"), torch.float32)
+    result = DecodePoint(40, 2).build(contexts, cpu).measure(HostStopwatch(64), 1, ROOF)
+    assert list(result["contenders"]) == ["contiguous", "paged v1", "paged v2"]
+    assert list(result["ratios"]) == [
+        "paged v1 over contiguous",
+        "paged v2 over contiguous",
+        "v1 over v2",
+    ]
+
+
+class TestSweep:
+    def bench(self, device: Device = CPU, **changes: Any) -> KernelsBench:
+        settings: dict[str, Any] = {"sweep": SWEEP, "repeat": 1, "budget_s": 60.0, **changes}
+        return KernelsBench(device, TINY, torch.float32, **settings)
+
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pagedrun.paged.bench.kernels.roof.COPY_BYTES", {"cpu": 1 << 12})
+        monkeypatch.setattr("pagedrun.paged.bench.kernels.roof.MATRIX_SIZE", {"cpu": 16})
+
+    def test_every_part_in_order(self) -> None:
+        result = self.bench().run(silent)
+        places = {
+            part: [tuple(point[size] for size in sizes) for point in result[part]]
+            for part, sizes in {
+                "decode": ("context", "batch"),
+                "prefix": ("prefix", "group"),
+                "prefill": ("chunk", "before"),
+            }.items()
+        }
+        assert places == {
+            "decode": [(40, 1), (40, 3)],
+            "prefix": [(128, 4)],
+            "prefill": [(24, 0), (24, 40)],
+        }
+        assert len(result["ops"]) == len(op_points())
+        assert result["skipped"] == []
+        assert result["shape"]["num_kv_heads"] == 2
+        assert result["roof"]["bytes_per_s"] > 0
+
+    def test_what_does_not_fit_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(DeviceFacts, "free_bytes", lambda self: 5000)
+        sweep = KernelSweep((8, 40), (1,), (128,), (4,), (24,), (0,), parts=("decode",))
+        result = self.bench(sweep=sweep).run(silent)
+        assert [point["context"] for point in result["decode"]] == []
+        first, second = result["skipped"]
+        assert (first["part"], first["context"], first["reason"]) == ("decode", 8, "memory")
+        assert second["needed_bytes"] > second["free_bytes"] == 5000
+
+    def test_what_takes_too_long_is_named(self) -> None:
+        sweep = KernelSweep((8, 4000), (1,), (128,), (4,), (24,), (0,), parts=("decode",))
+        result = self.bench(sweep=sweep, budget_s=1e-9).run(silent)
+        assert result["decode"] == []
+        assert [(each["context"], each["reason"]) for each in result["skipped"]] == [
+            (8, "time"),
+            (4000, "time"),
+        ]
+
+    def test_a_device_that_fails_does_not_end_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def build(*args: Any) -> KernelPoint:
+            raise RuntimeError("out of memory")
+
+        monkeypatch.setitem(op_point.BUILDERS, "add_rms_norm", build)
+        sweep = KernelSweep((8,), (1,), (128,), (4,), (24,), (0,), parts=("ops",))
+        result = self.bench(sweep=sweep).run(silent)
+        assert len(result["ops"]) == len(op_points()) - 1
+        (skipped,) = result["skipped"]
+        assert (skipped["op"], skipped["failure"]) == (
+            "add_rms_norm",
+            "RuntimeError: out of memory",
+        )
+
+    def test_the_full_one_is_that_of_the_seed(self) -> None:
+        full = KernelSweep.full()
+        assert (full.contexts[0], full.contexts[-1], len(full.contexts)) == (512, 32_768, 7)
+        assert (full.prefixes[0], full.prefixes[-1]) == (128, 16_384)
+        assert (full.groups[0], full.groups[-1]) == (8, 1024)
+        assert tuple(full.batches) == (1, 8, 32, 128)
+
+    @pytest.mark.parametrize(
+        ("changes", "sentence"),
+        [
+            ({"contexts": ()}, "--context needs at least one value"),
+            ({"batches": (0,)}, "--batch 0: it must be at least 1"),
+            ({"prefixes": (100,)}, "--prefix 100: .* give a multiple of 128"),
+            ({"parts": ("decode", "all")}, "--only all: choose from decode, prefix, prefill, ops"),
+        ],
+    )
+    def test_refusals(self, changes: dict[str, Any], sentence: str) -> None:
+        with pytest.raises(UsageError, match=sentence):
+            self.bench(sweep=replace(SWEEP, **changes))
+
+    def test_a_prefix_is_whole_blocks_too(self) -> None:
+        with pytest.raises(UsageError, match="multiple of 384"):
+            SWEEP.check(48)
+
+
+def test_other_heads_are_said_to_be_others() -> None:
+    config = Shape.named("qwen3-0.6b").config
+    shape = KernelShape.of("qwen3-0.6b", config, 16, num_heads=64, head_dim=64)
+    assert (shape.num_heads, shape.num_kv_heads, shape.head_dim) == (64, 8, 64)
+    assert shape.name == "qwen3-0.6b, other heads"
+    with pytest.raises(UsageError, match="--heads 12 cannot be shared out among 8 kv heads"):
+        KernelShape.of("qwen3-0.6b", config, 16, num_heads=12)

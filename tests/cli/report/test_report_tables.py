@@ -1,0 +1,231 @@
+"""The memory report on a terminal, in a pipe, wide and narrow."""
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pagedrun.cli.report.report import draw_report, summary
+from pagedrun.cli.report.report_figures import sparkline
+from pagedrun.paged.job.job import JobResult
+from pagedrun.paged.job.output.report_file import empty_engine_report
+
+REPORT: dict[str, Any] = {
+    "rows": {"total": 1200, "ok": 1198, "failed": 2, "skipped": 0},
+    "accuracy": {"expected": 400, "correct": 398},
+    "tokens": {
+        "prompt": 1_234_567,
+        "cached": 1_000_000,
+        "computed": 234_567,
+        "generated": 65_432,
+        "generated_copied": 78,
+        "preempted_recomputed": 321,
+    },
+    "time": {
+        "load_s": 1.25,
+        "compile_s": 0.5,
+        "plan_s": 0.5,
+        "run_s": 200.0,
+        "prompt_tokens_per_s": 6172.8,
+        "generated_tokens_per_s": 327.2,
+    },
+    "kv": {
+        "block_size": 16,
+        "num_blocks": 2000,
+        "bytes_per_token": 65536,
+        "pool_bytes": 2000 * 16 * 65536,
+        "peak_blocks": 1500,
+        "utilization_at_peak": 0.985,
+        "tail_waste": 0.015,
+        "contiguous_utilization": 0.244,
+        "contiguous_max_requests": 15,
+        "paged_max_requests": 61,
+        "mean_use_when_short": 0.972,
+        "short_of_blocks": 0.41,
+        "tail_waste_expected": 0.013,
+    },
+    "prefix": {
+        "hit_tokens": 1_000_000,
+        "hit_rate": 0.81,
+        "achievable_hit_rate": 0.83,
+        "block_hit_rate": 0.82,
+        "possible_hit_rate": 0.83,
+        "evictions": 0,
+        "seconds_saved": 75.5,
+        "hits": 62_500,
+        "misses": 14_660,
+        "shared_blocks_peak": 13,
+        "bytes_saved": 65_536_000_000,
+        "attention_bytes_read": 2**30,
+        "attention_bytes_without_sharing": 2**32,
+        "partial_hit_tokens": 9,
+        "duplicate_rows": 4,
+    },
+    "copy_on_write": {"forks": 24, "block_copies": 17},
+    "preemptions": {"swap": 5, "recompute": 6},
+    "memory": {
+        "weights": 1_200_000,
+        "kv_pool": 2_097_152_000,
+        "activations_peak": 50_000_000,
+        "other": 10_000_000,
+        "free": 15_000_000_000,
+        "device_total": 16 * 2**30,
+    },
+    "finish_reasons": {"stop": 900, "length": 298, "error": 2},
+    "errors": {"nan_logits": 2},
+    "timeline": [{"blocks_used": used} for used in (0, 800, 1500, 200)],
+    "config": {},
+    "hardware": {},
+    "advice": [
+        {
+            "code": "pool_too_small",
+            "sentence": "the pool was [red]too small: raise it",
+            "weight": 0.2,
+        }
+    ],
+}
+FACTS = [
+    "rows 1,200",
+    "failed 2 0.2%; each says why under error",
+    "nan_logits 2",
+    "stop 900 75.1% at their end or a stop string",
+    "length 298 24.9% cut at max_tokens",
+    "accuracy 99.5% 398 of 400 as expected",
+    "prompt tokens 1,234,567",
+    "taken from the cache 1,000,000",
+    "computed 234,567",
+    "computed again 321 after preemptions",
+    "generated tokens 65,432",
+    "of these copied 78 from rows that ask the same",
+    "load 1.25 s",
+    "compile 0.50 s long in the first run on a machine",
+    "run 3m20s",
+    "prompt tokens/s 6,173 those of the cache included",
+    "generated tokens/s 327",
+    "weights 1.1 MiB",
+    "KV pool 2.0 GiB",
+    "activations 47.7 MiB at peak",
+    "everything else 9.5 MiB",
+    "memory of the machine 16.0 GiB",
+    "blocks 2,000 of 16 tokens, 1.0 MiB each",
+    "in use at peak 1,500 75.0% of the pool",
+    "utilisation at peak 98.5% of slots in use; the rest is tail waste",
+    "tail waste 1.5% at half a block for each row: 1.3%",
+    "Advice the pool was [red]too small",
+    "in use, step by step ▁▅█▂",
+    "while short of blocks 97.2% mean use while a row had to wait",
+    "requests at once 61",
+    "if contiguous 15 in the same bytes, 24.4% utilised",
+    "hit rate 81.0% of prompt tokens; 83.0% was achievable",
+    "rows that ask the same 4 as another; computed once",
+    "shared blocks at peak 13",
+    "KV not computed again 61.0 GiB",
+    "KV read by attention 1.0 GiB instead of 4.0 GiB",
+    "copy on write 17 blocks copied, 24 forks",
+    "preemptions 11 5 by swap, 6 by recompute",
+]
+
+
+def drawn(report: dict[str, Any], width: int, **settings: Any) -> str:
+    stream = io.StringIO()
+    draw_report(report, Console(file=stream, width=width, **settings))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_every_fact_is_there_at_any_width_without_colour(width: int) -> None:
+    text = drawn(REPORT, width)
+    assert "\x1b" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    flat = " ".join(text.split())
+    assert [fact for fact in FACTS if fact not in flat] == []
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_a_terminal_gets_the_same_words_between_rules(width: int) -> None:
+    coloured = drawn(REPORT, width, force_terminal=True)
+    assert "\x1b[" in coloured
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert all(len(line) <= width for line in bare.splitlines())
+    assert re.sub(r"^── (.*?) ─+$", r"\1", bare, flags=re.MULTILINE) == drawn(REPORT, width)
+
+
+def test_values_end_in_one_column_and_lines_without_blanks() -> None:
+    lines = drawn(REPORT, 80).splitlines()
+    ends = {re.match(r"  .{25} {,11}\S+( [KMGB]\w*)?(?=  |$)", line) for line in lines}
+    ends.discard(None)
+    assert {match.end() for match in ends if match} == {39}
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_narrow_screen_keeps_the_sparkline_on_one_line() -> None:
+    records = [{"blocks_used": step} for step in range(500)]
+    for width in (50, 60, 80):
+        text = drawn({**REPORT, "timeline": records}, width)
+        assert len([line for line in text.splitlines() if "▁" in line or "█" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [([0, 0], "▁▁"), ([1, 8], "▂█"), ([0, 7, 0, 0, 0, 0, 0, 0], "█▁▁▁"), ([5], "█")],
+)
+def test_a_bar_shows_the_largest_value_of_its_stretch(values: list[float], bars: str) -> None:
+    assert sparkline(values, 4) == bars
+
+
+def test_no_colour_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", drawn(REPORT, 100, force_terminal=True))
+
+
+def test_what_did_not_happen_is_not_told() -> None:
+    quiet = {
+        **REPORT,
+        "rows": {"total": 4, "ok": 4, "failed": 0, "skipped": 0},
+        "tokens": {**REPORT["tokens"], "preempted_recomputed": 0, "generated_copied": 0},
+        "prefix": {**REPORT["prefix"], "duplicate_rows": 0, "attention_bytes_read": 2**32},
+        "kv": {**REPORT["kv"], "mean_use_when_short": 0.0},
+        "preemptions": {"swap": 0, "recompute": 0},
+    }
+    text = drawn(quiet, 80)
+    for words in (
+        "failed",
+        "nan_logits",
+        "after preemptions",
+        "these copied",
+        "short of",
+        "ask the same",
+    ):
+        assert words not in text
+    assert "KV read by attention" not in text
+    assert re.search(r"preemptions +0$", text, re.MULTILINE)
+
+
+def test_a_run_without_rows_for_the_engine_tells_how_they_ended_and_nothing_else() -> None:
+    report = {
+        **empty_engine_report(),
+        "rows": {"total": 3, "ok": 0, "failed": 3, "skipped": 0},
+        "finish_reasons": {"error": 3},
+        "errors": {"missing_prompt": 2, "invalid_json_line": 1},
+    }
+    assert drawn(report, 80).split("\n") == [
+        "Answers",
+        "  rows                                3",
+        "  failed                              3  100.0%; each says why under error",
+        "    missing_prompt                    2",
+        "    invalid_json_line                 1",
+        "",
+    ]
+
+
+def test_the_summary_says_where_to_look() -> None:
+    result = JobResult(REPORT, 2, Path("o.report.json"), None)
+    assert summary(result, "o.jsonl") == [
+        "1,200 rows: 1,198 ok, 2 failed → o.jsonl",
+        "memory report → o.report.json",
+    ]
+    one = {"rows": {"total": 1, "ok": 1, "failed": 0, "skipped": 0}}
+    assert summary(JobResult(one, 0, None, None), "-") == ["1 row: 1 ok → standard output"]

@@ -1,0 +1,99 @@
+"""Captured decode steps: their shapes, and which steps they take."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
+from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch, ScheduledChunk
+from pagedrun.paged.scheduling.sequence import UNKNOWN_TOKEN, Sequence
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling import SamplingParams
+
+
+@given(
+    num_rows=st.integers(1, 2000),
+    num_tokens=st.integers(1, 200_000),
+    num_partitions=st.integers(0, 2000),
+    block_size=st.sampled_from([1, 13, 16, 64, 256]),
+)
+def test_a_shape_holds_what_it_is_asked_for(
+    num_rows: int, num_tokens: int, num_partitions: int, block_size: int
+) -> None:
+    shape = GraphShape.holding(num_rows, num_tokens, num_partitions, block_size)
+    assert num_rows <= shape.num_rows <= max(2 * num_rows, num_rows + 63)
+    assert shape.width * block_size >= num_tokens
+    assert shape.num_shared_partitions >= num_rows * num_partitions
+    assert (shape.num_shared_partitions > 0) == (num_partitions > 0)
+
+
+def test_a_run_has_few_shapes() -> None:
+    """Every batch that 1,024 rows of up to 2,048 tokens pass through on their way to none."""
+    shapes = {
+        GraphShape.holding(rows, tokens, 32, 64)
+        for rows in range(1, 1025)
+        for tokens in (100, 700, 2048)
+    }
+    assert len(shapes) == len({shape.num_rows for shape in shapes}) == 25
+
+
+@pytest.fixture
+def graphs() -> DecodeGraphs:
+    engine = BenchModel.from_shape("tiny").engine(dtype="float32", device="cpu")
+    device = replace(Device.choose("cpu"), lag=1, graphs=True)
+    cache = KVCache(engine.kv_layout, 16, 8, 0, device)
+    cache.blocks.zero_()  # a prompt that nobody computed: whatever the memory held may be NaN
+    return DecodeGraphs(engine.model, cache, device, prefix_once=True, capture=False)
+
+
+def chunk(start: int, end: int, store_from: int | None = None, **params: Any) -> ScheduledChunk:
+    """Return a chunk of a sequence of 5 prompt tokens and as many generated ones as it needs."""
+    sequence = Sequence(Request(0, (1, 2, 3, 4, 5), SamplingParams(max_tokens=20, **params)), [])
+    sequence.output_token_ids = [7] * (end - 6) + [UNKNOWN_TOKEN] if end > 5 else []
+    sequence.block_table = [3]
+    samples = end == sequence.num_tokens
+    return ScheduledChunk(
+        sequence, start, end, start if store_from is None else store_from, samples
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        (chunk(5, 6), True),
+        (chunk(8, 9), True),
+        (chunk(4, 5), False),  # the last token of a prompt
+        (chunk(4, 6), False),  # and with the token behind it
+        (chunk(7, 9), False),  # generated tokens, computed again after a preemption
+        (chunk(8, 9, store_from=9), False),  # a token that is in the cache already
+        (chunk(8, 9, min_tokens=4), True),
+        (chunk(8, 9, min_tokens=5), False),  # the next one may not be a stop token
+    ],
+)
+def test_which_steps_are_taken(given: ScheduledChunk, taken: bool, graphs: DecodeGraphs) -> None:
+    assert graphs.takes(ScheduledBatch([given])) == taken
+    assert graphs.takes(ScheduledBatch([chunk(5, 6), given])) == taken
+
+
+def test_the_same_rows_go_on_and_others_are_loaded(graphs: DecodeGraphs) -> None:
+    """What the device has advanced by itself must be what a load would put there."""
+    known = (torch.tensor([9, 8]), [1])
+    first = chunk(5, 6)
+    ids, read = graphs.run(ScheduledBatch([first]), known)
+    assert (ids.shape, read.context_lens.tolist()) == ((1,), [6])
+    graph = next(iter(graphs._graphs.values()))
+    advanced = graph.buffers.integers[:3].clone()
+    assert advanced[:, 0].tolist() == [int(ids[0]), 6, 7]
+    first.sequence.output_token_ids.append(UNKNOWN_TOKEN)
+    following = replace(first, start=6, end=7, store_from=6)
+    graphs.forget()
+    graph.buffers.load([following], (ids, [0]))
+    assert torch.equal(graph.buffers.integers[:3], advanced)

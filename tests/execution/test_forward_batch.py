@@ -1,0 +1,233 @@
+"""ForwardBatch: layouts by hand, and any batch against a plain loop over its tokens."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.paged.execution.forward_batch import NO_SLOT, ForwardBatch
+from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch, ScheduledChunk
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling import SamplingParams
+
+
+def chunk(
+    prompt: list[int],
+    output: list[int],
+    table: list[int],
+    start: int,
+    end: int,
+    store_from: int | None = None,
+) -> ScheduledChunk:
+    sequence = Sequence(Request(0, tuple(prompt), SamplingParams()), [])
+    sequence.output_token_ids = output
+    sequence.block_table = table
+    return ScheduledChunk(
+        sequence,
+        start,
+        end,
+        start if store_from is None else store_from,
+        samples=end == sequence.num_tokens,
+    )
+
+
+def build(chunks: list[ScheduledChunk], block_size: int = 4) -> ForwardBatch:
+    return ForwardBatch.build(ScheduledBatch(chunks), block_size)
+
+
+def test_a_whole_prompt() -> None:
+    batch = build([chunk([10, 11, 12, 13, 14], [], [7, 3], 0, 5)])
+    assert batch.input_ids.tolist() == [10, 11, 12, 13, 14]
+    assert batch.positions.tolist() == [0, 1, 2, 3, 4]
+    assert batch.slots.tolist() == [28, 29, 30, 31, 12]
+    assert batch.block_tables.tolist() == [[7, 3]]
+    assert batch.num_prefill_tokens == 5
+    assert batch.logits_rows.tolist() == [4]
+    assert batch.prefill is not None
+    assert batch.prefill.chunk_starts.tolist() == [0, 5]
+    assert batch.prefill.table_rows.tolist() == [0]
+    assert batch.prefill.first_positions.tolist() == [0]
+    assert batch.decode is None
+
+
+def test_decode_alone() -> None:
+    batch = build([chunk([1, 2], [50], [5], 2, 3), chunk([1], [60, 61, 62, 63], [6, 8], 4, 5)])
+    assert batch.input_ids.tolist() == [50, 63]
+    assert batch.positions.tolist() == [2, 4]
+    assert batch.slots.tolist() == [22, 32]
+    assert batch.num_prefill_tokens == 0
+    assert batch.prefill is None
+    assert batch.decode is not None
+    assert batch.decode.table_rows.tolist() == [0, 1]
+    assert batch.decode.context_lens.tolist() == [3, 5]
+    assert batch.logits_rows.tolist() == [0, 1]
+
+
+def test_decode_prefill_and_replay_in_one_step() -> None:
+    """All prompt tokens come first, also those of a chunk that crosses the prompt's end."""
+    decode = chunk([1, 2, 3], [40], [9], 3, 4)
+    replay = chunk([20, 21, 22], [30, 31], [2, 5], 1, 5)
+    unfinished = chunk([60, 61, 62, 63, 64, 65], [], [4, 6], 2, 5)
+    batch = build([decode, replay, unfinished])
+    assert batch.input_ids.tolist() == [21, 22, 62, 63, 64, 40, 30, 31]
+    assert batch.positions.tolist() == [1, 2, 2, 3, 4, 3, 3, 4]
+    assert batch.slots.tolist() == [9, 10, 18, 19, 24, 39, 11, 20]
+    assert batch.block_tables.tolist() == [[9, 0], [2, 5], [4, 6]]
+    assert batch.num_prefill_tokens == 5
+    assert batch.prefill is not None
+    assert batch.prefill.chunk_starts.tolist() == [0, 2, 5]
+    assert batch.prefill.table_rows.tolist() == [1, 2]
+    assert batch.prefill.first_positions.tolist() == [1, 2]
+    assert batch.decode is not None
+    assert batch.decode.table_rows.tolist() == [0, 1, 1]
+    assert batch.decode.context_lens.tolist() == [4, 4, 5]
+    # In the order of the chunks, not of the tokens; the unfinished prompt samples nothing.
+    assert batch.logits_rows.tolist() == [5, 7]
+
+
+def test_what_is_stored_already_gets_no_slot() -> None:
+    found_whole = chunk([1, 2, 3, 4], [], [8], 3, 4, store_from=4)
+    half = chunk([5, 6, 7, 8, 9, 10], [], [8, 1], 2, 6, store_from=4)
+    batch = build([found_whole, half])
+    assert batch.slots.tolist() == [NO_SLOT, NO_SLOT, NO_SLOT, 4, 5]
+    assert batch.logits_rows.tolist() == [0, 4]
+
+
+def test_a_replay_that_starts_behind_the_prompt() -> None:
+    batch = build([chunk([1, 2, 3], [40, 41, 42, 43], [9, 2], 4, 6)])
+    assert batch.num_prefill_tokens == 0
+    assert batch.input_ids.tolist() == [41, 42]
+    assert batch.decode is not None
+    assert batch.decode.context_lens.tolist() == [5, 6]
+    assert batch.logits_rows.tolist() == []
+    assert batch.logits_rows.dtype == torch.int64
+
+
+def test_dtypes_and_shapes() -> None:
+    batch = build([chunk([1, 2], [3], [2], 1, 3), chunk([1], [], [3, 4, 5], 0, 1)])
+    assert batch.prefill is not None
+    assert batch.decode is not None
+    wide = (batch.input_ids, batch.positions, batch.slots, batch.logits_rows)
+    assert {tensor.dtype for tensor in wide} == {torch.int64}
+    narrow = (
+        batch.block_tables,
+        batch.prefill.chunk_starts,
+        batch.prefill.table_rows,
+        batch.prefill.first_positions,
+        batch.decode.table_rows,
+        batch.decode.context_lens,
+    )
+    assert {tensor.dtype for tensor in narrow} == {torch.int32}
+    assert batch.block_tables.shape == (2, 3)
+    assert all(tensor.is_contiguous() for tensor in (*wide, *narrow))
+
+
+def test_a_slot_beyond_int32() -> None:
+    """A block id fits into int32; a slot in a large pool does not."""
+    block = 2**31 - 1
+    batch = build([chunk([1, 2], [], [block], 0, 2)], block_size=16)
+    assert batch.slots.tolist() == [block * 16, block * 16 + 1]
+
+
+@st.composite
+def chunks(draw: st.DrawFn) -> ScheduledChunk:
+    prompt = draw(st.lists(st.integers(0, 99), min_size=1, max_size=9))
+    output = draw(st.lists(st.integers(100, 199), max_size=6))
+    total = len(prompt) + len(output)
+    start = draw(st.integers(0, total - 1))
+    end = draw(st.integers(start + 1, total))
+    table = draw(st.lists(st.integers(0, 40), min_size=total, max_size=total, unique=True))
+    return chunk(prompt, output, table, start, end, draw(st.integers(start, end)))
+
+
+@given(given_chunks=st.lists(chunks(), min_size=1, max_size=6), size=st.sampled_from([1, 2, 3, 4]))
+@settings(max_examples=150, deadline=None)
+def test_any_batch_holds_each_token_once(given_chunks: list[ScheduledChunk], size: int) -> None:
+    batch = build(given_chunks, size)
+    expected: dict[bool, list[tuple[int, int, int, int]]] = {True: [], False: []}
+    for row, each in enumerate(given_chunks):
+        tokens = [*each.sequence.request.prompt_token_ids, *each.sequence.output_token_ids]
+        for position in range(each.start, each.end):
+            slot = each.sequence.block_table[position // size] * size + position % size
+            stored = position < each.store_from
+            is_prompt = position < each.sequence.num_prompt_tokens
+            expected[is_prompt].append(
+                (row, tokens[position], position, NO_SLOT if stored else slot)
+            )
+    ordered = [*expected[True], *expected[False]]
+    assert batch.input_ids.tolist() == [token for _, token, _, _ in ordered]
+    assert batch.positions.tolist() == [position for _, _, position, _ in ordered]
+    assert batch.slots.tolist() == [slot for *_, slot in ordered]
+    assert batch.num_prefill_tokens == len(expected[True])
+    places = {(row, position): place for place, (row, _, position, _) in enumerate(ordered)}
+    assert batch.logits_rows.tolist() == [
+        places[row, each.end - 1] for row, each in enumerate(given_chunks) if each.samples
+    ]
+
+    queries = []
+    if batch.prefill is not None:
+        starts = batch.prefill.chunk_starts.tolist()
+        pieces = zip(batch.prefill.table_rows, batch.prefill.first_positions, strict=True)
+        for index, (row_id, first) in enumerate(pieces):
+            length = starts[index + 1] - starts[index]
+            assert length > 0
+            queries += [(int(row_id), int(first) + offset) for offset in range(length)]
+        assert starts[-1] == batch.num_prefill_tokens
+    if batch.decode is not None:
+        rows, lens = batch.decode.table_rows.tolist(), batch.decode.context_lens.tolist()
+        queries += [(row, length - 1) for row, length in zip(rows, lens, strict=True)]
+    assert queries == [(row, position) for row, _, position, _ in ordered]
+    for row, each in enumerate(given_chunks):
+        table = each.sequence.block_table
+        assert batch.block_tables[row, : len(table)].tolist() == table
+
+
+@given(data=st.data(), prompt=st.lists(st.integers(), min_size=1, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_token_ids_of_any_range(data: st.DataObject, prompt: list[int]) -> None:
+    output = data.draw(st.lists(st.integers(), max_size=5))
+    everything = prompt + output
+    start = data.draw(st.integers(0, len(everything)))
+    end = data.draw(st.integers(start, len(everything)))
+    sequence = chunk(prompt, output, [], 0, 0).sequence
+    assert sequence.token_ids(start, end) == everything[start:end]
+
+
+def test_a_batch_without_chunks_is_refused() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        build([])
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "num_output", "start", "end", "read", "windowed"),
+    [
+        (8, 0, 0, 8, 8, 8),  # a prompt at once reads its context once
+        (8, 0, 4, 8, 8, 4 + 3 - 1),  # and so does a later chunk of it
+        (8, 0, 7, 8, 8, 3),
+        (8, 1, 8, 9, 9, 3),  # a generated token reads all before it and itself
+        (8, 3, 8, 11, 9 + 10 + 11, 3 * 3),  # replayed ones each their own
+        (8, 3, 2, 11, 8 + 9 + 10 + 11, 8 + 3 * 3),  # a chunk over the prompt's end
+        (1, 1, 1, 2, 2, 2),
+    ],
+)
+def test_tokens_read(
+    num_prompt: int, num_output: int, start: int, end: int, read: int, windowed: int
+) -> None:
+    batch = build([chunk([1] * num_prompt, [2] * num_output, [0, 1, 2], start, end)])
+    assert batch.tokens_read(None) == (read, read)
+    assert batch.tokens_read(3) == (windowed, windowed)
+
+
+def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
+    prompt = [1] * 2 * PARTITION_TOKENS
+    chunks = [chunk(prompt, [2], [0, 1, own], len(prompt), len(prompt) + 1) for own in (5, 6, 7)]
+    for each in chunks:
+        each.sequence.num_read_once_tokens = PARTITION_TOKENS + 3
+    apart = 3 * (len(prompt) + 1)
+    together = build(chunks, block_size=PARTITION_TOKENS)
+    assert together.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
+    assert together.tokens_read(50) == (150, 150)
+    alone = ForwardBatch.build(ScheduledBatch(chunks), PARTITION_TOKENS, prefix_once=False)
+    assert alone.tokens_read(None) == (apart, apart)

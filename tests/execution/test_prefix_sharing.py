@@ -1,0 +1,82 @@
+"""The groups of rows that read together, against a walk over every row and partition."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.paged.execution.prefix_sharing import group_prefixes
+
+P = PARTITION_TOKENS
+
+
+@st.composite
+def tables_and_rows(
+    draw: st.DrawFn,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], int]:
+    """Draw block tables of a small tree of prefixes, and rows that read them."""
+    block_size = draw(st.sampled_from([32, 64, P, 2 * P]))
+    width = 6 * P // block_size
+    num_tables = draw(st.integers(1, 6))
+    tables: list[list[int]] = []
+    fresh = iter(range(1, 10_000))
+    for _ in range(num_tables):
+        parent = draw(st.sampled_from(tables)) if tables else []
+        common = draw(st.integers(0, len(parent)))
+        tables.append([*parent[:common], *(next(fresh) for _ in range(width - common))])
+    rows = draw(st.lists(st.integers(0, num_tables - 1), min_size=1, max_size=9))
+    shared = draw(st.lists(st.integers(0, 6), min_size=len(rows), max_size=len(rows)))
+    int32 = np.int32
+    return np.array(tables, int32), np.array(rows, int32), np.array(shared, int32), block_size
+
+
+def coverage(groups: PrefixGroups) -> dict[tuple[int, int], int]:
+    """Return, for each row and partition, the number of its group."""
+    found = {}
+    starts = groups.row_starts.tolist()
+    for group in range(len(groups.table_rows)):
+        for row in groups.rows[starts[group] : starts[group + 1]].tolist():
+            for part in range(
+                int(groups.first_partitions[group]), int(groups.last_partitions[group])
+            ):
+                assert (row, part) not in found, "a row reads a partition twice"
+                found[row, part] = group
+    return found
+
+
+@given(tables_and_rows())
+def test_every_shared_partition_is_read_once_per_block_and_for_each_row(
+    case: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], int],
+) -> None:
+    tables, table_rows, shared, block_size = case
+    groups = group_prefixes(tables, table_rows, shared, block_size, share=True)
+    if not shared.any():
+        assert groups is None
+        return
+    assert groups is not None
+    found = coverage(groups)
+    assert set(found) == {(row, p) for row, count in enumerate(shared) for p in range(count)}
+    assert groups.first_partitions.tolist() == sorted(groups.first_partitions.tolist())
+    readers: dict[tuple[int, int], set[int]] = {}
+    for (row, part), group in found.items():
+        own = tables[table_rows[row], : -(-(part + 1) * P // block_size)]
+        read = tables[int(groups.table_rows[group]), : len(own)]
+        assert own.tolist() == read.tolist(), "a group reads other blocks than its row has"
+        readers.setdefault((part, int(own[-1])), set()).add(group)
+    assert all(len(each) == 1 for each in readers.values()), "one partition is read twice"
+
+
+@given(tables_and_rows())
+def test_without_sharing_every_row_reads_alone(
+    case: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], int],
+) -> None:
+    tables, table_rows, shared, block_size = case
+    groups = group_prefixes(tables, table_rows, shared, block_size, share=False)
+    if groups is None:
+        assert not shared.any()
+        return
+    assert len(groups.rows) == len(groups.table_rows) == np.count_nonzero(shared)
+    found = coverage(groups)
+    assert set(found) == {(row, p) for row, count in enumerate(shared) for p in range(count)}

@@ -1,0 +1,145 @@
+"""CSV files, as spreadsheets and programs write them, and as nobody should."""
+
+import csv
+import gzip
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagedrun.paged.job.inputs.counted_stream import CountedStream
+from pagedrun.paged.job.inputs.csv_source import CsvSource
+from pagedrun.paged.job.inputs.reader import open_rows
+from pagedrun.paged.job.inputs.row import LINE, Row
+from pagedrun.paged.values.errors import UsageError
+
+
+def read(data: bytes, max_record_bytes: int = 1000) -> list[Row]:
+    return list(CsvSource(CountedStream(io.BytesIO(data)), "in.csv", max_record_bytes))
+
+
+def codes(rows: list[Row]) -> list[str | None]:
+    return [row.error.code if row.error else None for row in rows]
+
+
+def columns(data: bytes) -> list[dict[str, Any]]:
+    return [dict(row.columns) for row in read(data)]
+
+
+def test_quotes_newlines_blank_lines_and_a_byte_order_mark() -> None:
+    data = b'\xef\xbb\xbfid,prompt\r\n\r\na,"one, ""two""\r\n\r\nthree"\r\nb,5" pipe\r\n\r\nc,last'
+    rows = read(data)
+    assert [row.columns for row in rows] == [
+        {"id": "a", "prompt": 'one, "two"\r\n\r\nthree'},
+        {"id": "b", "prompt": '5" pipe'},
+        {"id": "c", "prompt": "last"},
+    ]
+    assert [(row.index, row.line, row.unit, row.id) for row in rows] == [
+        (0, 3, LINE, "a"),
+        (1, 6, LINE, "b"),
+        (2, 8, LINE, "c"),
+    ]
+    assert [row.byte_offset for row in rows] == [
+        data.index(b"a,"),
+        data.index(b"b,"),
+        data.index(b"c,"),
+    ]
+    assert rows[1].digest == hashlib.sha256(b'b,5" pipe').digest()
+
+
+@given(
+    st.lists(
+        st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=2, max_size=2),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_what_the_standard_library_writes_is_read_back(cells: list[list[str]]) -> None:
+    text = io.StringIO(newline="")
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerows([["a", "b"], *cells])
+    rows = read(text.getvalue().encode(), 10_000)
+    assert [[row.columns["a"], row.columns["b"]] for row in rows] == cells
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "empty input"),
+        (b"\n\n", "empty input"),
+        (b"a,b\n", "empty input"),
+        (b"\xef\xbb\xbf", "empty input"),
+        (b"a,b,a\n1,2,3\n", "line 1: the header names the column 'a' twice"),
+        (b"\na,,b\n1,2,3\n", "line 2: column 2 has no name"),
+        (b"a, \n1,2\n", "line 1: column 2 has no name"),
+        (b"a\xff,b\n1,2\n", "name of column 1 is not valid UTF-8"),
+        (b'"a"x,b\n1,2\n', "the header is no CSV"),
+        (b",".join(b"c%d" % i for i in range(10_001)) + b"\n1\n", "more than 10000 columns"),
+        (b'a,b\n1,2\n3,"4\n5,6\n', "on line 3 and never closed"),
+        (b"a,b\n1,2\n3," + b"x" * 300_000 + b"\n", "record on line 3 is longer than"),
+        (b'a\n1\n"' + b"x\n" * 300_000, "record on line 3 is longer than"),
+        ("a,b\n1,2\n".encode("utf-16"), "iconv"),
+        (b"PK\x03\x04", "zip archive"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        read(data, 200_000)
+    assert "in.csv" in str(caught.value)
+
+
+def test_a_bad_record_fails_alone() -> None:
+    rows = read(b'a,b\n1,2\n1\n1,2,3\n"x"y,2\n\xff,2\nold\rmac,2\n3,4\n')
+    assert codes(rows) == [None, *["invalid_csv_record"] * 3, "invalid_utf8", codes(rows)[5], None]
+    assert codes(rows)[5] == "invalid_csv_record"
+    assert [row.error.line for row in rows if row.error] == [3, 4, 5, 6, 7]
+    assert "1 cells, but the header names 2 columns" in str(rows[1].error)
+
+
+def test_cells_of_sampling_columns_are_values_and_empty_ones_absent() -> None:
+    head = b"id,prompt,temperature,max_tokens,stop,ignore_eos,note,prompt_token_ids\n"
+    first, second = columns(head + b'7,,0.5,16,"[x]",true,,"[1, 2]"\n' + b",hi,,,,,5,\n")
+    assert first == {
+        "id": "7",
+        "prompt": "",
+        "temperature": 0.5,
+        "max_tokens": 16,
+        "stop": "[x]",
+        "ignore_eos": True,
+        "note": "",
+        "prompt_token_ids": [1, 2],
+    }
+    assert [name for name, value in second.items() if value is None] == [
+        "id",
+        "temperature",
+        "max_tokens",
+        "stop",
+        "ignore_eos",
+        "prompt_token_ids",
+    ]
+    assert second["note"] == "5"
+
+
+@pytest.mark.parametrize("cell", ["hot", "NaN", '1, "x": 2', "'1'", "1e999"])
+def test_a_sampling_cell_that_is_no_value_fails_its_row(cell: str) -> None:
+    quoted = '"' + cell.replace('"', '""') + '"'
+    (row,) = read(f"prompt,temperature\nhi,{quoted}\n".encode())
+    assert row.error is not None
+    assert (row.error.code, row.error.param, row.error.line) == ("invalid_param", "temperature", 2)
+
+
+def test_a_cell_far_beyond_the_default_limit_of_the_module_is_read() -> None:
+    (row,) = read(b"prompt\n" + b"x" * 150_000 + b"\n", 200_000)
+    assert len(row.columns["prompt"]) == 150_000
+
+
+def test_the_digest_is_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv.gz"
+    path.write_bytes(gzip.compress(b"prompt\na\nb\n"))
+    with open_rows(str(path)) as source:
+        assert [row.columns["prompt"] for row in source] == ["a", "b"]
+        digest = source.digest(whole=True)
+    assert digest.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,147 @@
+"""From rows to engine requests: encoding in batches, limits, and errors that keep to their row."""
+
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.job.inputs.row import Row
+from pagedrun.paged.job.prompts.prompts import PromptBuilder, PromptConfig
+from pagedrun.paged.job.prompts.requests import ENCODE_BATCH_ROWS, JobRow, Limits, RequestBuilder
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.sampling import SamplingParams
+
+BOS = 99
+LIMITS = Limits(max_model_len=8, vocab_size=100)
+
+
+class LetterTokenizer:
+    """One token a letter, a begin token with special tokens; cannot encode "?"."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+        self.calls.append(len(texts))
+        if any("?" in text for text in texts):
+            raise RowError("tokenizer_error", "cannot encode")
+        start = [BOS] if add_special_tokens else []
+        return [[*start, *(ord(letter) - ord("a") for letter in text)] for text in texts]
+
+    def render_chat(self, messages: list[dict[str, Any]]) -> str:
+        return "".join(message["content"] for message in messages)
+
+
+def build(
+    *columns: dict[str, Any], tokenizer: LetterTokenizer | None = None, max_tokens: int = 2
+) -> list[JobRow]:
+    tokenizer = tokenizer or LetterTokenizer()
+    prompts = PromptBuilder(PromptConfig(), SamplingParams(max_tokens=max_tokens), tokenizer)
+    rows = [
+        Row(index, index + 1, 0, b"", f"row-{index}", each) for index, each in enumerate(columns)
+    ]
+    return list(RequestBuilder(prompts, tokenizer, LIMITS).build(rows))
+
+
+def outcome(columns: dict[str, Any], max_tokens: int = 2) -> tuple[int, ...] | str:
+    (row,) = build(columns, max_tokens=max_tokens)
+    if row.error is not None:
+        assert row.request is None
+        assert row.error.line == 1
+        return row.error.code
+    assert row.request is not None
+    return row.request.prompt_token_ids
+
+
+def test_special_tokens_are_added_to_prompts_and_not_to_chats() -> None:
+    assert outcome({"prompt": "ab"}) == (BOS, 0, 1)
+    assert outcome({"messages": [{"role": "user", "content": "ab"}]}) == (0, 1)
+    assert outcome({"prompt_token_ids": [5, 6]}) == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("ids", "wanted"),
+    [
+        ([], "empty_prompt"),
+        ([0], (0,)),
+        ([99], (99,)),
+        ([100], "token_id_out_of_range"),
+        ([-1], "token_id_out_of_range"),
+        ([2**31], "token_id_out_of_range"),
+        ([10**30], "token_id_out_of_range"),
+        ([1] * 7, (1,) * 7),
+        ([1] * 8, "prompt_too_long"),
+        ([1] * 9, "prompt_too_long"),
+    ],
+)
+def test_ids_are_checked_before_any_engine_sees_them(ids: list[int], wanted: object) -> None:
+    assert outcome({"prompt_token_ids": ids}) == wanted
+
+
+def test_an_empty_text_is_legal_where_a_begin_token_is_added() -> None:
+    assert outcome({"prompt": ""}) == (BOS,)
+    assert outcome({"messages": [{"role": "user", "content": ""}]}) == "empty_prompt"
+
+
+def test_a_prompt_too_long_says_both_numbers() -> None:
+    (row,) = build({"prompt_token_ids": [1] * 20})
+    assert row.error is not None
+    assert "20 tokens" in row.error.message
+    assert "8" in row.error.message
+
+
+def test_a_text_beyond_all_reason_is_refused_without_encoding_it() -> None:
+    tokenizer = LetterTokenizer()
+    (row,) = build({"prompt": "a" * 3000}, tokenizer=tokenizer)
+    assert row.error is not None
+    assert (row.error.code, tokenizer.calls) == ("prompt_too_long", [])
+
+
+@pytest.mark.parametrize(
+    ("length", "wanted", "clamped"), [(3, 5, False), (4, 4, True), (7, 1, True)]
+)
+def test_max_tokens_is_cut_to_the_room_left(length: int, wanted: int, clamped: bool) -> None:
+    (row,) = build({"prompt_token_ids": [1] * length, "min_tokens": 5}, max_tokens=5)
+    assert row.request is not None
+    assert (row.request.params.max_tokens, row.clamped) == (wanted, clamped)
+    assert row.request.params.min_tokens == wanted
+
+
+def test_stop_token_ids_outside_the_vocabulary_fail_the_row() -> None:
+    assert outcome({"prompt": "a", "stop_token_ids": [100]}) == "token_id_out_of_range"
+
+
+def test_one_text_that_cannot_be_encoded_spoils_no_other() -> None:
+    rows = build({"prompt": "a"}, {"prompt": "?"}, {"prompt": "b"})
+    assert [row.error.code if row.error else None for row in rows] == [
+        None,
+        "tokenizer_error",
+        None,
+    ]
+    assert rows[2].request is not None
+    assert rows[2].request.prompt_token_ids == (BOS, 1)
+
+
+def test_rows_stay_in_order_over_batches_and_kinds() -> None:
+    columns: list[dict[str, Any]] = []
+    for number in range(2 * ENCODE_BATCH_ROWS + 3):
+        kinds: list[dict[str, Any]] = [
+            {"prompt": "a"},
+            {"prompt_token_ids": [number % 90]},
+            {"messages": [{"role": "user", "content": "b"}]},
+            {"nothing": 1},
+        ]
+        columns.append(kinds[number % 4])
+    tokenizer = LetterTokenizer()
+    rows = build(*columns, tokenizer=tokenizer)
+    assert [row.index for row in rows] == list(range(len(columns)))
+    for number, row in enumerate(rows):
+        ids = row.request.prompt_token_ids if row.request else None
+        assert ids == [(BOS, 0), (number % 90,), (1,), None][number % 4]
+    assert max(tokenizer.calls) > 50  # batches, not one call a row
+
+
+def test_a_row_keeps_what_it_brought() -> None:
+    (row,) = build({"prompt": "a", "expected": " yes ", "k": 1, "max_tokens": 1})
+    assert (row.input, row.expected) == ({"expected": " yes ", "k": 1}, " yes ")
+    (row,) = build({"prompt": "a", "expected": 3})
+    assert row.expected is None

@@ -1,0 +1,204 @@
+"""From a row's columns to its prompt and parameters."""
+
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.job.prompts.prompts import Prompt, PromptBuilder, PromptConfig
+from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.sampling import SamplingParams
+
+
+class ShowingTokenizer:
+    """Renders a chat so that every message can be seen in it."""
+
+    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+        raise AssertionError("building a prompt encodes nothing")
+
+    def render_chat(self, messages: list[dict[str, Any]]) -> str:
+        return "".join(f"<{message['role']}>{message['content']}" for message in messages)
+
+
+def builder(**config: Any) -> PromptBuilder:
+    return PromptBuilder(PromptConfig(**config), SamplingParams(), ShowingTokenizer())
+
+
+def build(columns: dict[str, Any], **config: Any) -> Prompt:
+    return builder(**config).build(columns)
+
+
+def failure(columns: dict[str, Any], **config: Any) -> tuple[str, str | None]:
+    with pytest.raises(RowError) as caught:
+        build(columns, **config)
+    assert len(caught.value.message) <= RowError.MAX_MESSAGE
+    return caught.value.code, caught.value.param
+
+
+def test_the_three_kinds_of_prompt() -> None:
+    assert build({"prompt": "hi"}) == Prompt(SamplingParams(), text="hi")
+    assert build({"prompt_token_ids": [1, 2]}) == Prompt(SamplingParams(), token_ids=(1, 2))
+    chat = build({"messages": [{"role": "user", "content": "hi"}]})
+    assert chat == Prompt(SamplingParams(), text="<user>hi", add_special_tokens=False)
+
+
+def test_null_counts_as_absent() -> None:
+    assert build({"prompt": "hi", "messages": None, "max_tokens": None}).text == "hi"
+
+
+@pytest.mark.parametrize(
+    ("columns", "code", "param"),
+    [
+        ({}, "missing_prompt", "prompt"),
+        ({"prompt": None}, "missing_prompt", "prompt"),
+        ({"prompt": "a", "prompt_token_ids": [1]}, "ambiguous_prompt", "prompt_token_ids"),
+        ({"prompt": 1}, "unsupported_content", "prompt"),
+        ({"prompt": ["a"]}, "unsupported_content", "prompt"),
+        ({"prompt_token_ids": [1.5]}, "token_id_out_of_range", "prompt_token_ids"),
+        ({"prompt_token_ids": [True]}, "token_id_out_of_range", "prompt_token_ids"),
+        ({"prompt_token_ids": "1 2"}, "token_id_out_of_range", "prompt_token_ids"),
+        ({"messages": []}, "empty_prompt", "messages"),
+        ({"messages": "hi"}, "unsupported_content", "messages"),
+        ({"messages": ["hi"]}, "unsupported_content", "messages"),
+        ({"messages": [{"content": "hi"}]}, "unsupported_content", "messages"),
+        ({"messages": [{"role": 1, "content": "hi"}]}, "unsupported_content", "messages"),
+        ({"messages": [{"role": "user"}]}, "unsupported_content", "messages"),
+        ({"messages": [{"role": "user", "content": None}]}, "unsupported_content", "messages"),
+        ({"messages": [{"role": "user", "content": 3}]}, "unsupported_content", "messages"),
+        ({"messages": [{"role": "user", "content": []}]}, "unsupported_content", "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "text": "x"}]}]},
+            "unsupported_content",
+            "messages",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
+            "unsupported_content",
+            "messages",
+        ),
+        ({"prompt": "a", "chat_template": "{{ x }}"}, "forbidden_field", "chat_template"),
+        ({"prompt": "a", "chat_template": None}, "forbidden_field", "chat_template"),
+        (
+            {"prompt": "a", "chat_template_kwargs": {"tokenize": True}},
+            "forbidden_field",
+            "chat_template_kwargs",
+        ),
+        (
+            {"prompt": "a", "sampling_params": {"trust_remote_code": True}},
+            "forbidden_field",
+            "trust_remote_code",
+        ),
+        ({"prompt": "a", "logprobs": 5}, "invalid_param", "logprobs"),
+        ({"prompt": "a", "sampling_params": {"max_tokens_": 1}}, "invalid_param", "max_tokens_"),
+        ({"prompt": "a", "sampling_params": [1]}, "invalid_param", "sampling_params"),
+    ],
+)
+def test_what_cannot_be_asked(columns: dict[str, Any], code: str, param: str | None) -> None:
+    assert failure(columns) == (code, param)
+
+
+def test_text_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert build({"messages": [{"role": "user", "content": parts}]}).text == "<user>a\nb"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_tokens", True),
+        ("max_tokens", "16"),
+        ("max_tokens", 16.0),
+        ("max_tokens", -1),
+        ("max_tokens", 0),
+        ("max_tokens", 10**18),
+        ("max_new_tokens", 0),
+        ("temperature", -1),
+        ("temperature", 10**400),
+        ("temperature", 1e9),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_k", -2),
+        ("min_p", 2),
+        ("n", 10**9),
+        ("seed", -1),
+        ("stop", ""),
+        ("stop", [""]),
+        ("stop", ["x"] * 100_000),
+        ("stop", "x" * 10_000),
+        ("stop", 3),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", ["2"]),
+        ("ignore_eos", 1),
+        ("min_tokens", 1000),
+    ],
+)
+def test_bad_sampling_values_fail_the_row_wherever_they_stand(name: str, value: object) -> None:
+    assert failure({"prompt": "a", name: value})[0] == "invalid_param"
+    assert failure({"prompt": "a", "sampling_params": {name: value}})[0] == "invalid_param"
+
+
+def test_sampling_params_win_over_the_top_level_and_both_over_the_flags() -> None:
+    defaults = SamplingParams(max_tokens=9, top_k=3, seed=5)
+    prompts = PromptBuilder(PromptConfig(), defaults, ShowingTokenizer())
+    row = {
+        "prompt": "a",
+        "max_tokens": 2,
+        "top_k": 7,
+        "stop": "x",
+        "sampling_params": {"max_tokens": 4, "top_k": None, "temperature": 1},
+    }
+    assert prompts.build(row).params == SamplingParams(
+        max_tokens=4, top_k=7, seed=5, stop=("x",), temperature=1.0
+    )
+
+
+def test_min_and_max_tokens_are_judged_together() -> None:
+    row = {"prompt": "a", "min_tokens": 300, "sampling_params": {"max_tokens": 400}}
+    assert build(row).params.min_tokens == 300
+
+
+def test_the_prompt_field_replaces_all_other_places() -> None:
+    columns = {"question": "why?", "prompt": "x", "messages": 3}
+    assert build(columns, field="question").text == "why?"
+    assert failure({"prompt": "x"}, field="question") == ("missing_prompt", "question")
+    assert failure({"question": [1]}, field="question") == ("unsupported_content", "question")
+    assert builder(field="question").carried_columns(columns) == {"prompt": "x", "messages": 3}
+
+
+def test_the_system_prompt_goes_in_front_unless_the_row_has_one() -> None:
+    user = {"role": "user", "content": "hi"}
+    assert build({"messages": [user]}, system="S").text == "<system>S<user>hi"
+    own = [{"role": "system", "content": "mine"}, user]
+    assert build({"messages": own}, system="S").text == "<system>mine<user>hi"
+    developer = [{"role": "developer", "content": "mine"}, user]
+    assert build({"messages": developer}, system="S").text == "<developer>mine<user>hi"
+
+
+def test_with_a_system_prompt_a_plain_prompt_becomes_a_chat() -> None:
+    wanted = Prompt(SamplingParams(), text="<system>S<user>hi", add_special_tokens=False)
+    assert build({"prompt": "hi"}, system="S") == wanted
+    assert build({"q": "hi"}, system="S", field="q") == wanted
+    assert build({"q": "hi"}, system="S", template=PromptTemplate("{{ q }}")) == wanted
+    assert failure({"prompt_token_ids": [1]}, system="S")[0] == "unsupported_content"
+
+
+def test_a_template_sees_every_column_and_keeps_them() -> None:
+    columns = {"id": 1, "prompt": "p", "n": 2, "q": "x"}
+    prompts = builder(template=PromptTemplate("{{ prompt }}{{ n }}{{ q }}"))
+    assert prompts.build(columns).text == "p2x"
+    assert prompts.carried_columns(columns) == {"prompt": "p", "q": "x"}
+
+
+def test_columns_that_are_not_used_come_back() -> None:
+    columns = {
+        "id": "a",
+        "custom_id": "kept: it does not name the row",
+        "prompt": "x",
+        "max_new_tokens": 3,
+        "sampling_params": {},
+        "expected": "y",
+        "nested": {"max_tokens": 1},
+    }
+    carried = builder().carried_columns(columns)
+    assert list(carried) == ["custom_id", "expected", "nested"]
+    assert builder().carried_columns({"custom_id": "c", "prompt": "x"}) == {}

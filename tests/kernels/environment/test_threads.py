@@ -1,0 +1,200 @@
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pagedrun.kernels.environment import cgroup as cgroups
+from pagedrun.kernels.environment import threads
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cgroup tree on a machine of 64 CPUs, and no wish of the user's."""
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    monkeypatch.setattr(cgroups, "MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "NUMBA_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("NUMBA_THREADING_LAYER", raising=False)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)  # as in a program that just began
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("250000 100000", 3), ("50000 100000", 1), ("max 100000", 64)]
+)
+def test_quota_of_cgroup_v2_is_rounded_up(cgroup: Path, limit: str, expected: int) -> None:
+    write(cgroup / "membership", "0::/\n")
+    write(cgroup / "cpu.max", limit + "\n")
+    assert threads.cpu_quota() == expected
+
+
+def test_the_tightest_enclosing_group_decides(cgroup: Path) -> None:
+    write(cgroup / "membership", "0::/slice/pod/app\n")
+    write(cgroup / "slice/cpu.max", "800000 100000\n")
+    write(cgroup / "slice/pod/cpu.max", "400000 100000\n")
+    write(cgroup / "slice/pod/app/cpu.max", "max 100000\n")
+    assert threads.cpu_quota() == 4
+
+
+@pytest.mark.parametrize(("quota", "expected"), [("150000", 2), ("-1", 64)])
+def test_quota_of_cgroup_v1(cgroup: Path, quota: str, expected: int) -> None:
+    write(cgroup / "membership", "5:memory:/x\n4:cpu,cpuacct:/box\n")
+    write(cgroup / "cpu,cpuacct/box/cpu.cfs_quota_us", quota + "\n")
+    write(cgroup / "cpu,cpuacct/box/cpu.cfs_period_us", "100000\n")
+    assert threads.cpu_quota() == expected
+
+
+def test_a_group_of_cgroup_v1_around_this_one(cgroup: Path) -> None:
+    write(cgroup / "membership", "1:cpu:/pod/box\n")
+    for folder, quota in (("cpu/pod/box", "900000"), ("cpu/pod", "300000"), ("cpu", "-1")):
+        write(cgroup / folder / "cpu.cfs_quota_us", quota)
+        write(cgroup / folder / "cpu.cfs_period_us", "100000")
+    assert threads.cpu_quota() == 3
+
+
+@pytest.mark.parametrize("limit", ["", "200000", "200000 0", "two 100000"])
+def test_a_malformed_quota_is_no_limit(cgroup: Path, limit: str) -> None:
+    write(cgroup / "membership", "0::/box\n")
+    write(cgroup / "box/cpu.max", limit)
+    write(cgroup / "cpu.max", "500000 100000")
+    assert threads.cpu_quota() == 5
+
+
+def test_without_cgroups_the_affinity_decides(
+    cgroup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 7, 9}, raising=False)
+    assert threads.cpu_quota() == 3
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("5", 5), ("6,2", 6), ("0", 64), ("many", 64)])
+def test_the_user_decides_first(
+    cgroup: Path, monkeypatch: pytest.MonkeyPatch, asked: str, expected: int
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert threads.cpu_quota() == expected
+
+
+def test_prepare_keeps_what_the_user_has_set(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(cgroup / "membership", "0::/\n")
+    write(cgroup / "cpu.max", "200000 100000")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    threads.prepare_environment()
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
+    assert os.environ["OMP_NUM_THREADS"] == "2"
+    assert os.environ["NUMBA_NUM_THREADS"] == "2"
+    assert os.environ["NUMBA_THREADING_LAYER"] in ("omp", "workqueue")
+
+
+def test_prepare_warns_once_where_torch_was_first(
+    cgroup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    with pytest.warns(RuntimeWarning, match="OMP_WAIT_POLICY=passive"):
+        threads.prepare_environment()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        threads.prepare_environment()  # the variable is set now: all is said
+        monkeypatch.delitem(sys.modules, "torch")
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+        threads.prepare_environment()
+
+
+PREPARED = """
+import os, sys
+from importlib.abc import MetaPathFinder
+class Watch(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "numba") and name not in seen:
+            seen[name] = os.environ.get("OMP_WAIT_POLICY")
+seen = {}
+sys.meta_path.insert(0, Watch())
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from pagedrun import LLM",
+        "import pagedrun; pagedrun.SamplingParams(); pagedrun.LLM",
+        "sys.argv = ['pagedrun', 'generate', 'missing.jsonl', '-o', 'out.jsonl', '--quiet']\n"
+        "from pagedrun.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "import torch, numba",
+    ],
+    ids=["from-import", "attribute", "command"],
+)
+def test_torch_finds_the_environment_prepared(program: str, tmp_path: Path) -> None:
+    """Whichever way a program comes in, the variable is set before torch and numba read it."""
+    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    code = f"{PREPARED}\n{program}\nprint(seen['torch'], seen['numba'])"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.stdout == "passive passive\n", done.stderr
+
+
+def test_falls_back_to_numba_s_own_pool_without_openmp(
+    cgroup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(threads, "CDLL", missing)
+    threads.prepare_environment()
+    assert os.environ["NUMBA_THREADING_LAYER"] == "workqueue"
+
+
+@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+def test_kernels_run_on_either_layer_with_the_threads_asked_for(layer: str) -> None:
+    code = (
+        "from pagedrun.kernels.environment import threads; threads.prepare_environment()\n"
+        "import torch, numba; from pagedrun.kernels import cpu; threads.configure()\n"
+        "x = torch.randn(400, 256)\n"
+        "cpu.rms_norm(x, torch.ones(256), 1e-6)\n"
+        "print(numba.threading_layer(), numba.get_num_threads(), torch.get_num_threads())"
+    )
+    if layer == "omp":
+        pytest.importorskip("numba.np.ufunc.omppool")
+    env = os.environ | {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    env |= {"NUMBA_THREADING_LAYER": layer}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [layer, "2", "2"]
+
+
+@pytest.mark.parametrize(("setting", "levels"), [({}, 1), ({"OMP_MAX_ACTIVE_LEVELS": "3"}, None)])
+def test_numba_s_threads_do_not_let_torch_s_start_threads_of_their_own(
+    setting: dict[str, str], levels: int | None
+) -> None:
+    pytest.importorskip("numba.np.ufunc.omppool")
+    code = (
+        "from pagedrun.kernels.environment import threads; threads.prepare_environment()\n"
+        "import torch, numba, ctypes; from pagedrun.kernels import cpu; threads.configure()\n"
+        "cpu.rms_norm(torch.randn(400, 256), torch.ones(256), 1e-6)\n"
+        "print(ctypes.CDLL(None).omp_get_max_active_levels())"
+    )
+    env = {name: value for name, value in os.environ.items() if "ACTIVE_LEVELS" not in name}
+    env |= {"NUMBA_THREADING_LAYER": "omp", **setting}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert levels is None or int(done.stdout) == levels
+    assert levels is not None or int(done.stdout) > 1  # as the user has it

@@ -1,0 +1,146 @@
+"""Named shapes, random weights for them, and engines that need no model folder."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.llm import LLM
+from pagedrun.paged.models.parameters import parameter_shapes
+from pagedrun.paged.models.random_weights import RandomWeights
+from pagedrun.paged.models.shapes import SHAPE_NAMES, Shape
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling import SamplingParams
+
+# What the models' own pages say, to the parameter.
+NUM_PARAMETERS = {
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-8b": 8_190_735_360,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.1-8b": 8_030_261_248,
+    "qwen2.5-0.5b": 494_032_768,
+    "mistral-7b": 7_248_023_552,
+}
+
+
+def num_parameters(shape: Shape) -> int:
+    return sum(math.prod(size) for size in parameter_shapes(shape.config).values())
+
+
+@pytest.mark.parametrize("name", sorted(set(SHAPE_NAMES) - {"tiny"}))
+def test_a_shape_has_the_parameters_of_its_model(name: str) -> None:
+    assert num_parameters(Shape.named(name)) == NUM_PARAMETERS[name]
+
+
+class TestCutting:
+    def test_keeps_the_proportions(self) -> None:
+        whole, cut = Shape.named("qwen3-0.6b"), Shape.named("qwen3-0.6b", 7)
+        assert cut.config.num_layers == 7
+        assert num_parameters(cut) / num_parameters(whole) == pytest.approx(1 / 4, rel=0.01)
+        assert (
+            replace(
+                cut.config,
+                num_layers=28,
+                windows=(None,) * 28,
+                vocab_size=151_936,
+                bos_token_id=151_643,
+                eos_token_ids=(151_645,),
+            )
+            == whole.config
+        )
+
+    def test_to_the_whole_changes_nothing(self) -> None:
+        assert Shape.named("tiny", 2) == Shape.named("tiny")
+
+    @pytest.mark.parametrize("num_layers", [0, -1, 3])
+    def test_to_what_is_not_there(self, num_layers: int) -> None:
+        with pytest.raises(UsageError, match=r"--layers is .*; tiny has 2 layers"):
+            Shape.named("tiny", num_layers)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"--shape gpt-9 is not known.*qwen3-0\.6b.*--model"):
+        Shape.named("gpt-9")
+
+
+class TestRandomWeights:
+    config = Shape.named("tiny").config
+
+    def test_every_tensor_of_the_model_in_its_shape_and_dtype(self) -> None:
+        weights = RandomWeights(self.config, torch.bfloat16)
+        for name, shape in parameter_shapes(self.config).items():
+            tensor = weights.read(name)
+            assert (tensor.shape, tensor.dtype) == (shape, torch.bfloat16)
+
+    def test_the_same_name_is_the_same_tensor_whatever_was_read_before(self) -> None:
+        first, second = (RandomWeights(self.config, torch.float32) for _ in range(2))
+        name, other = "model.embed_tokens.weight", "model.layers.1.mlp.up_proj.weight"
+        second.read(other)
+        assert torch.equal(first.read(name), second.read(name))
+        assert not torch.equal(first.read(other)[0], first.read(name)[0])
+
+    def test_another_seed_is_another_tensor(self) -> None:
+        name = "model.layers.0.mlp.down_proj.weight"
+        first, second = (RandomWeights(self.config, torch.float32, seed) for seed in (0, 1))
+        assert not torch.equal(first.read(name), second.read(name))
+
+    def test_products_keep_the_scale(self) -> None:
+        weight = RandomWeights(self.config, torch.float32).read(
+            "model.layers.0.mlp.down_proj.weight"
+        )
+        assert weight.std().item() == pytest.approx(weight.shape[1] ** -0.5, rel=0.05)
+
+    def test_norms_are_ones_and_biases_zeros(self) -> None:
+        config = replace(self.config, qkv_bias=True)
+        weights = RandomWeights(config, torch.float32)
+        assert weights.read("model.norm.weight").eq(1).all()
+        assert weights.read("model.layers.0.self_attn.q_proj.bias").eq(0).all()
+
+    def test_an_unknown_name(self) -> None:
+        with pytest.raises(KeyError):
+            RandomWeights(self.config, torch.float32).read("model.layers.9.mlp.up_proj.weight")
+
+
+class TestEngineWithoutAFolder:
+    params = SamplingParams(max_tokens=4, ignore_eos=True)
+
+    def requests(self) -> list[Request]:
+        return [Request(i, tuple(range(i, i + 40)), self.params) for i in range(3)]
+
+    def test_runs_and_other_settings_share_its_weights(self) -> None:
+        engine = BenchModel.from_shape("tiny").engine(dtype="float32", max_num_seqs=2)
+        other = engine.reconfigured(prefix_caching=False, max_num_seqs=1)
+        assert other.model is engine.model
+        assert (engine.config.prefix_caching, engine.config.max_num_seqs) == (True, 2)
+        assert (other.config.prefix_caching, other.config.max_num_seqs) == (False, 1)
+        answers = [
+            {done.request.index: done.outputs[0].token_ids for done in each.start(self.requests())}
+            for each in (engine, other)
+        ]
+        assert answers[0] == answers[1]
+        assert all(len(ids) == 4 for ids in answers[0].values())
+
+    def test_other_settings_are_checked(self) -> None:
+        engine = BenchModel.from_shape("tiny").engine(dtype="float32")
+        with pytest.raises(UsageError, match="--block-size"):
+            engine.reconfigured(block_size=0)
+
+    def test_the_text_names_the_tokens(self) -> None:
+        model = BenchModel.from_shape("tiny")
+        assert model.tokenizer().decode([3, 511, 0]) == "3 511 0"
+        assert model.tokenizer().vocab_size == 512
+
+    def test_a_folder_has_its_own_weights(self, make_model: Callable[..., Path]) -> None:
+        folder = make_model("qwen3", "bench")
+        model = BenchModel.from_folder(folder)
+        request = Request(0, (5, 6, 7), self.params)
+        (done,) = model.engine(dtype="float32").start([request])
+        (expected,) = LLM(folder, dtype="float32").generate([[5, 6, 7]], self.params)
+        assert model.name == folder.name
+        assert done.outputs == expected.outputs

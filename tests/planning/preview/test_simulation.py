@@ -1,0 +1,182 @@
+"""The simulation on its own; tests/job/test_plan_file.py holds it against runs of a model."""
+
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.preview.block_sizes import (
+    BlockSizeFigures,
+    BlockSizes,
+    best_block_size,
+)
+from pagedrun.paged.planning.preview.prefix_reads import (
+    common_with_previous,
+    read_by_chunks,
+    read_by_tokens,
+)
+from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
+from pagedrun.paged.scheduling.scheduler import Scheduler
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling import SamplingParams
+
+
+def make_plan(seed: int, *, prefix_caching: bool = True, most_samples: int = 3) -> Plan:
+    draw = np.random.default_rng(seed)
+    templates = [tuple(draw.integers(9, size=draw.integers(5, 120)).tolist()) for _ in range(6)]
+    requests = []
+    for index in range(150):
+        prompt = templates[draw.integers(6)] + tuple(draw.integers(9, size=draw.integers(1, 40)))
+        params = SamplingParams(
+            max_tokens=int(draw.integers(1, 90)),
+            n=int(draw.choice([1, 1, 1, most_samples])),
+            temperature=1.0,
+        )
+        requests.append(Request(index, tuple(map(int, prompt)), params))
+    return Plan(requests, 16, prefix_caching=prefix_caching)
+
+
+def simulate(plan: Plan, num_blocks: int, max_rows: int | None = None, **flags: Any) -> Simulation:
+    config = EngineConfig(
+        model=Path("."), **{"max_num_seqs": 12, "max_num_batched_tokens": 100, **flags}
+    )
+    simulator = Simulator(
+        [plan],
+        config,
+        num_blocks=num_blocks,
+        bytes_per_token=64,
+        max_model_len=250,
+        windows=[None, None, 40],
+        max_rows=max_rows,
+    )
+    return simulator.run()
+
+
+def without_timeline(simulation: Simulation) -> dict[str, Any]:
+    fields = asdict(simulation)
+    return {
+        name: value.tolist() if name == "at_peak" else value
+        for name, value in fields.items()
+        if name != "timeline"
+    }
+
+
+def count_calls(patch: pytest.MonkeyPatch, kind: type, name: str) -> list[None]:
+    """Return a list that grows by one with each call of a method."""
+    calls: list[None] = []
+    method = getattr(kind, name)
+
+    def counted(self: object, *args: object) -> object:
+        calls.append(None)
+        return method(self, *args)
+
+    patch.setattr(kind, name, counted)
+    return calls
+
+
+@pytest.mark.parametrize("num_blocks", [40, 60, 300])
+@pytest.mark.parametrize("flags", [{}, {"prefix_caching": False}, {"swap_space_bytes": 0}], ids=str)
+def test_many_steps_at_once_are_the_same_as_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, num_blocks: int, flags: dict[str, Any]
+) -> None:
+    for seed in range(4):
+        plan = make_plan(seed, prefix_caching=flags.get("prefix_caching", True))
+        # A small timeline is what lets steps be skipped at all.
+        monkeypatch.setattr("pagedrun.paged.planning.preview.simulation.TIMELINE_RECORDS", 20)
+        with monkeypatch.context() as patch:
+            quickly_scheduled = count_calls(patch, Scheduler, "schedule")
+            quick = simulate(plan, num_blocks, **flags)
+        with monkeypatch.context() as patch:
+            patch.setattr(Simulator, "_num_uneventful_steps", lambda self: 0)
+            scheduled = count_calls(patch, Scheduler, "schedule")
+            slow = simulate(plan, num_blocks, **flags)
+        assert without_timeline(quick) == without_timeline(slow)
+        assert quick.timeline == slow.timeline
+        assert len(scheduled) == slow.num_steps
+        assert num_blocks < 300 or len(quickly_scheduled) < 0.9 * quick.num_steps
+
+
+def test_books_balance_while_steps_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pagedrun.paged.planning.preview.simulation.TIMELINE_RECORDS", 20)
+    original = Simulator._record_step
+
+    def checked(simulator: Simulator) -> None:
+        simulator._scheduler.check()
+        original(simulator)
+
+    monkeypatch.setattr(Simulator, "_record_step", checked)
+    assert simulate(make_plan(7), 300).num_rows == 150
+
+
+def test_every_answer_is_as_long_as_it_may_be() -> None:
+    plan = make_plan(1)
+    simulation = simulate(plan, 300)
+    assert simulation.generated_tokens == int((plan.num_samples * plan.max_tokens).sum())
+    assert simulation.counts.prompt_tokens == int(plan.tree.num_tokens.sum())
+    assert simulation.max_running == 12
+    assert simulation.kv["peak_blocks"] <= 300
+
+
+def test_only_the_first_rows_if_asked() -> None:
+    simulation = simulate(make_plan(2), 300, max_rows=30)
+    assert simulation.num_rows == 30
+    assert simulation.timeline[-1].total == 30
+
+
+def test_what_rows_between_have_in_common() -> None:
+    draw = np.random.default_rng(3)
+    for _ in range(50):
+        common = draw.integers(20, size=40).astype(np.int32)
+        places = np.sort(draw.choice(40, size=draw.integers(1, 12), replace=False))
+        expected = [int(common[a + 1 : b + 1].min()) for a, b in pairwise(places)]
+        assert common_with_previous(common, places).tolist() == expected
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 7, 100])
+def test_reads_are_the_positions_that_a_query_sees(window: int | None) -> None:
+    spans = [(start, end) for start in range(12) for end in range(start + 1, 13)]
+    starts, ends = np.array(spans).T
+
+    def seen(query: int) -> set[int]:
+        return set(range(max(query - (window or 10**9) + 1, 0), query + 1))
+
+    one_by_one = sum(len(seen(query)) for start, end in spans for query in range(start, end))
+    assert read_by_tokens(starts, ends, window) == one_by_one
+    at_once = sum(len(set().union(*map(seen, range(start, end)))) for start, end in spans)
+    assert read_by_chunks(starts, ends, window) == at_once
+    nothing = np.zeros(0, dtype=np.int64)
+    assert read_by_tokens(nothing, nothing, window) == read_by_chunks(nothing, nothing, window) == 0
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_block_sizes_tell_the_simulated_peak_for_the_size_in_force(prefix_caching: bool) -> None:
+    for seed in range(4):
+        # Without a cache, a sample for which the batch is full computes its prompt again.
+        most_samples = 3 if prefix_caching else 1
+        plan = make_plan(seed, prefix_caching=prefix_caching, most_samples=most_samples)
+        simulation = simulate(plan, 400, prefix_caching=prefix_caching)
+        sizes = BlockSizes(16, prefix_caching=prefix_caching)
+        sizes.add(plan.tree, 0)
+        figures = {each.block_size: each for each in sizes.figures(simulation.at_peak, 64)}
+        # Rows that begin in one step may each have computed what only the first one publishes.
+        assert figures[16].peak_blocks == pytest.approx(simulation.kv["peak_blocks"], rel=0.05)
+        assert figures[16].hit_tokens == (plan.block_hit_tokens if prefix_caching else 0)
+        assert figures[8].hit_tokens >= figures[32].hit_tokens
+        assert figures[8].peak_bytes <= figures[256].peak_bytes
+
+
+def figures_of(block_size: int, computed: int, peak_bytes: int) -> BlockSizeFigures:
+    return BlockSizeFigures(block_size, 0, computed, 1, peak_bytes, 0.0)
+
+
+def test_best_block_size_is_the_largest_that_costs_next_to_nothing() -> None:
+    sizes = [figures_of(8, 100, 1000), figures_of(16, 104, 1040), figures_of(32, 120, 1045)]
+    assert best_block_size(sizes, generated_tokens=0).block_size == 16
+    # Where answers are most of the work, a few prompt tokens more do not count.
+    assert best_block_size(sizes, generated_tokens=1000).block_size == 32
+    assert best_block_size(sizes[:1], generated_tokens=0).block_size == 8

@@ -1,0 +1,123 @@
+"""Small invented runs: a pool played through step by step, and the snapshot it would leave."""
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pagedrun.paged.report.record.snapshot import PoolSamples, Snapshot
+from pagedrun.paged.report.record.snapshot_tables import Holdings, Lengths, Preemptions, PrefixNodes
+
+BLOCK_SIZE = 4
+
+
+@dataclass
+class Stay:
+    """A holding that may still go on."""
+
+    row: int
+    sample: int
+    position: int
+    block: int
+    begin: int
+    found: bool
+    end: int = -1
+
+
+@dataclass
+class SmallRun:
+    """What happened in each step, kept in the plainest way: the truth that queries must find."""
+
+    num_blocks: int
+    num_steps: int
+    holders: list[list[set[tuple[int, int]]]] = field(default_factory=list)  # step, block
+    fills: list[list[int]] = field(default_factory=list)
+    stays: list[Stay] = field(default_factory=list)
+
+    def snapshot(self, *, every: int = 1, row_stride: int = 1) -> Snapshot:
+        """The snapshot of each `every`-th step and of the rows that `row_stride` divides."""
+        steps = range(0, self.num_steps, every)
+        kept = [stay for stay in self.stays if stay.row % row_stride == 0]
+        random.Random(0).shuffle(kept)  # within a step they come in any order
+        kept.sort(key=lambda stay: stay.begin)
+        return Snapshot(
+            block_size=BLOCK_SIZE,
+            num_blocks=self.num_blocks,
+            bytes_per_token=64,
+            num_steps=self.num_steps,
+            row_stride=row_stride,
+            samples=PoolSamples(
+                steps=np.array(steps, np.int64),
+                times=np.array(steps, np.float64) / 8,
+                ref_counts=np.array(
+                    [[len(each) for each in self.holders[step]] for step in steps], np.uint16
+                ).reshape(len(steps), self.num_blocks),
+                fills=np.array([self.fills[step] for step in steps], np.uint16).reshape(
+                    len(steps), self.num_blocks
+                ),
+            ),
+            holdings=Holdings.of(
+                **{
+                    name: [getattr(stay, name) for stay in kept]
+                    for name in ("row", "sample", "position", "block", "begin", "end", "found")
+                }
+            ),
+            preemptions=Preemptions.of(),
+            prefixes=PrefixNodes.of(),
+            lengths=Lengths.of(),
+        )
+
+
+def play(seed: int, num_blocks: int = 6, num_steps: int = 20) -> SmallRun:
+    """Let sequences come, share cached blocks, fork, grow and go, as chance will have it."""
+    chance = random.Random(seed)
+    run = SmallRun(num_blocks, num_steps)
+    held: dict[tuple[int, int], list[Stay]] = {}
+    fills = [0] * num_blocks
+    cached: set[int] = set()
+    next_row = 0
+    for step in range(num_steps):
+        for name in [name for name in held if chance.random() < 0.3]:
+            for stay in held.pop(name):
+                stay.end = step
+                if not any(s.block == stay.block for stays in held.values() for s in stays):
+                    if chance.random() < 0.5:
+                        cached.add(stay.block)
+                    else:
+                        fills[stay.block] = 0
+        taken = {stay.block for stays in held.values() for stay in stays}
+        free = [block for block in range(num_blocks) if block not in taken]
+        chance.shuffle(free)
+        if free and chance.random() < 0.7:
+            stays: list[Stay] = []
+            for block in free[: chance.randint(1, 3)]:
+                found = block in cached and chance.random() < 0.6
+                cached.discard(block)
+                fills[block] = fills[block] if found else chance.randint(1, BLOCK_SIZE)
+                stays.append(Stay(next_row, 0, len(stays), block, step, found))
+            held[next_row, 0] = stays
+            run.stays += stays
+            if chance.random() < 0.3:  # a second sample of the row shares all of it
+                twins = [Stay(next_row, 1, s.position, s.block, step, True) for s in stays]
+                held[next_row, 1] = twins
+                run.stays += twins
+            next_row += 1
+        elif held and chance.random() < 0.7:  # another row finds what one holds
+            stays = [
+                Stay(next_row, 0, s.position, s.block, step, True)
+                for s in chance.choice(list(held.values()))
+            ]
+            held[next_row, 0] = stays
+            run.stays += stays
+            next_row += 1
+        run.fills.append(list(fills))
+        run.holders.append(
+            [
+                {name for name, stays in held.items() if any(s.block == block for s in stays)}
+                for block in range(num_blocks)
+            ]
+        )
+    for stays in held.values():
+        for stay in stays:
+            stay.end = num_steps
+    return run

@@ -1,0 +1,293 @@
+"""A scheduler with its fake model, driven step by step, and requests to drive it with."""
+
+import random
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.scheduling.foresight import Foresight
+from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch, TransferKind
+from pagedrun.paged.scheduling.scheduler import Scheduler
+from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling import SamplingParams
+from tests.scheduling.fake_model import FakeModel, RecordingPool, answer, is_done
+
+SWAP, RECOMPUTE = PreemptionMode.SWAP, PreemptionMode.RECOMPUTE
+
+
+class OneBlockEach(Foresight):
+    """The rule of most engines: a free block for each that runs, and preemption after that."""
+
+    def allows(
+        self, pool: BlockPool, running: Seq[Sequence], candidate: Sequence, num_taken: int
+    ) -> bool:
+        return num_taken + len(running) <= pool.num_free
+
+
+class Optimist(Foresight):
+    """Thinks that everybody is about to end: whoever fits now is let in."""
+
+    def expected_output(self, sequence: Sequence) -> int:
+        return len(sequence.output_token_ids) + 1
+
+
+class WorstCase(Foresight):
+    """Reserves for everybody what the longest answer takes."""
+
+    def expected_output(self, sequence: Sequence) -> int:
+        return sequence.request.params.max_tokens
+
+
+@dataclass
+class Drive:
+    """A scheduler, its fake model, and what has come of the requests so far."""
+
+    requests: list[Request]
+    block_size: int
+    num_blocks: int
+    max_num_seqs: int = 8
+    budget: int = 64
+    mode: PreemptionMode = SWAP
+    swap_blocks: int = 8
+    prefix_caching: bool = True
+    fails_at: dict[int, int] = field(default_factory=dict)  # request index → tokens before NaN
+    foresight: Foresight = field(default_factory=Foresight)
+
+    def __post_init__(self) -> None:
+        self.plan = Plan(
+            self.requests,
+            self.block_size,
+            prefix_caching=self.prefix_caching,
+            max_blocks=self.num_blocks,
+        )
+        self.pool = RecordingPool(self.num_blocks, self.block_size)
+        self.scheduler = Scheduler(
+            self.pool,
+            SwapSpace(self.swap_blocks),
+            SchedulerLimits(self.max_num_seqs, self.budget),
+            self.mode,
+            planned=self.plan,
+            prefix_caching=self.prefix_caching,
+            foresight=self.foresight,
+        )
+        self.model = FakeModel(self.pool)
+        self.outputs: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.failed: set[int] = set()
+        self.refused = {request.index for request in self.plan.too_large}
+        self.batches: list[ScheduledBatch] = []
+        self.num_late_forks = 0  # siblings that found no room beside their parent
+
+    @property
+    def accepted(self) -> list[Request]:
+        return [request for request in self.requests if request.index not in self.refused]
+
+    def step(self) -> ScheduledBatch:
+        scheduler = self.scheduler
+        oldest = scheduler.running[0] if scheduler.running else None
+        batch = scheduler.schedule()
+        scheduler.check()
+        self.batches.append(batch)
+        assert batch.chunks, "no sequence can go on"
+        assert batch.num_tokens <= self.budget
+        assert len(scheduler.running) <= self.max_num_seqs
+        assert oldest is None or scheduler.running[0] is oldest, "the oldest was preempted"
+        for chunk in batch.chunks:
+            sequence = chunk.sequence
+            assert chunk.start < chunk.end <= sequence.num_tokens
+            assert sequence.num_computed_tokens == chunk.end
+            assert chunk.samples == (chunk.end == sequence.num_tokens)
+        waiting = len(scheduler.waiting)
+        grown = scheduler.update(batch, self.model.run(batch))
+        self.num_late_forks += len(scheduler.waiting) - waiting
+        scheduler.check()
+        for sequence in grown:
+            self._collect(sequence)
+        scheduler.check()
+        return batch
+
+    def _collect(self, sequence: Sequence) -> None:
+        request, output = sequence.request, sequence.output_token_ids
+        if request.index in self.failed:
+            return
+        if self.fails_at.get(request.index) == len(output):
+            self._fail(request)
+        elif is_done(request, output):
+            self.scheduler.finish(sequence)
+            key = request.index, sequence.sample_index
+            assert key not in self.outputs, "a sample finished twice"
+            self.outputs[key] = tuple(output)
+
+    def _fail(self, request: Request) -> None:
+        """End a request whose logits are NaN, in whatever state its samples are."""
+        self.failed.add(request.index)
+        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
+            if sequence.request is request:
+                for block_id in sequence.block_table[: sequence.num_published_blocks]:
+                    self.pool.retract(block_id)
+                self.scheduler.finish(sequence)
+
+    def finish(self) -> "Drive":
+        """Run to the end and check everything that holds of any run."""
+        # The oldest sequence is never preempted and computes a token in every step.
+        bound = sum(
+            (len(r.prompt_token_ids) + r.params.max_tokens) * r.params.n for r in self.accepted
+        )
+        while self.scheduler.has_work:
+            self.step()
+            assert len(self.batches) <= bound, "the run does not end"
+        self._check_outputs()
+        self._check_counts()
+        self._check_all_given_back()
+        return self
+
+    def _check_outputs(self) -> None:
+        for request in self.accepted:
+            for sample in range(request.params.n):
+                got = self.outputs.get((request.index, sample))
+                if request.index in self.failed:
+                    continue
+                assert got == answer(request, sample)
+
+    def _check_counts(self) -> None:
+        counts, pool, model = self.scheduler.counts, self.pool, self.model
+        assert counts.prompt_tokens == sum(len(r.prompt_token_ids) for r in self.accepted)
+        assert counts.cached_tokens <= self.plan.achievable_hit_tokens
+        assert counts.computed_tokens == model.computed_tokens
+        assert counts.forks <= sum(r.params.n - 1 for r in self.accepted)
+        num_partial = model.moves[TransferKind.COPY] - pool.counts.copies
+        assert num_partial <= counts.partial_hit_tokens <= num_partial * self.block_size
+        assert model.moves[TransferKind.SWAP_IN] <= model.moves[TransferKind.SWAP_OUT]
+        assert pool.counts.peak_held <= pool.num_blocks
+        if self.mode is RECOMPUTE or not self.swap_blocks:
+            assert model.moves[TransferKind.SWAP_OUT] == 0
+            assert counts.preemptions[SWAP] == 0
+        if self.failed:
+            return
+        assert counts.forks == sum(r.params.n - 1 for r in self.accepted)
+        generated = sum(len(output) - 1 for output in self.outputs.values())
+        once = counts.prompt_tokens - counts.cached_tokens + generated
+        if not self.num_late_forks:
+            assert counts.computed_tokens - counts.recomputed_tokens <= once
+        if not any(counts.preemptions.values()):
+            assert counts.recomputed_tokens == 0
+            if not self.num_late_forks:
+                assert counts.computed_tokens == once
+
+    def _check_all_given_back(self) -> None:
+        pool, swap_space = self.pool, self.scheduler.swap_space
+        pool.check([])
+        assert pool.num_free == pool.num_blocks
+        assert (pool.num_held, pool.num_shared, pool.num_tokens_held) == (0, 0, 0)
+        assert swap_space.num_free == swap_space.num_blocks
+        assert sorted(swap_space.take(swap_space.num_blocks) or []) == list(
+            range(swap_space.num_blocks)
+        )
+
+
+@st.composite
+def request_lists(draw: st.DrawFn, max_size: int = 10) -> list[Request]:
+    """Prompts that share the beginnings of a few trunks, some of them whole."""
+    seed = draw(st.integers(0, 9))
+    trunks = [random.Random(f"{seed} {trunk}").choices(range(3), k=60) for trunk in range(2)]
+    # The second trunk begins as the first one does: a fork in the tree.
+    trunks[1][: draw(st.integers(0, 40))] = trunks[0][: draw(st.integers(0, 40))]
+    requests = []
+    for index in range(draw(st.integers(1, max_size))):
+        kept = draw(st.integers(0, 60))
+        tail = draw(st.integers(0, 20))
+        tail_seed = draw(st.integers(0, 2))
+        prompt = trunks[draw(st.integers(0, 1))][:kept]
+        prompt = prompt + random.Random(tail_seed).choices(range(3), k=tail)
+        params = SamplingParams(
+            n=draw(st.sampled_from([1, 1, 1, 2, 3, 4])),
+            temperature=1.0,  # greedy requests might be duplicates
+            max_tokens=draw(st.integers(1, 20)),
+            ignore_eos=draw(st.booleans()),
+        )
+        requests.append(Request(index, tuple(prompt[:80] or [1]), params))
+    return requests
+
+
+def random_drive(seed: int) -> Drive:
+    """A case with more and longer requests than Hypothesis likes to draw."""
+    pick = random.Random(seed)
+    trunks = [pick.choices(range(3), k=60) for _ in range(3)]
+    shared = pick.randint(0, 40)
+    trunks[1][:shared] = trunks[0][:shared]
+    requests = []
+    for index in range(pick.randint(5, 25)):
+        prompt = pick.choice(trunks)[: pick.randint(0, 60)]
+        prompt = prompt + pick.choices(range(3), k=pick.randint(1, 20))
+        params = SamplingParams(
+            n=pick.choice([1, 1, 2, 4]),
+            temperature=1.0,
+            max_tokens=pick.randint(1, 20),
+            ignore_eos=pick.random() < 0.7,
+        )
+        requests.append(Request(index, tuple(prompt), params))
+    size = pick.choice([1, 2, 4, 16])
+    longest = max(len(r.prompt_token_ids) + r.params.max_tokens - 1 for r in requests)
+    return Drive(
+        requests,
+        size,
+        num_blocks=-(-longest // size) + pick.randint(0, 12),
+        max_num_seqs=pick.randint(1, 8),
+        budget=pick.choice([pick.randint(1, 8), pick.randint(8, 64), 200]),
+        mode=pick.choice([SWAP, SWAP, RECOMPUTE]),
+        swap_blocks=pick.choice([0, 1, 3, 8, 40, 200]),
+        prefix_caching=pick.random() < 0.8,
+        fails_at={pick.randint(0, 24): pick.randint(1, 6)} if pick.random() < 0.3 else {},
+        foresight=pick.choice([Foresight, OneBlockEach, Optimist])(),
+    )
+
+
+@st.composite
+def drives(draw: st.DrawFn) -> Drive:
+    requests = draw(request_lists())
+    size = draw(st.sampled_from([1, 2, 4, 16]))
+    longest = max(len(r.prompt_token_ids) + r.params.max_tokens - 1 for r in requests)
+    fails_at = draw(
+        st.one_of(
+            st.just({}),
+            st.dictionaries(st.integers(0, 9), st.integers(1, 6), min_size=1, max_size=2),
+        )
+    )
+    return Drive(
+        requests,
+        size,
+        # From one block less than the longest request needs, which refuses it, to some more.
+        num_blocks=max(1, -(-longest // size) + draw(st.integers(-1, 16))),
+        max_num_seqs=draw(st.integers(1, 8)),
+        budget=draw(st.integers(1, 64)),
+        mode=draw(st.sampled_from([SWAP, SWAP, RECOMPUTE])),
+        swap_blocks=draw(st.sampled_from([0, 1, 3, 8, 40, 200])),
+        prefix_caching=draw(st.sampled_from([True, True, True, False])),
+        fails_at=fails_at,
+        foresight=draw(st.sampled_from([Foresight, OneBlockEach, Optimist]))(),
+    )
+
+
+def roomy(requests: list[Request], block_size: int, budget: int, max_num_seqs: int) -> Drive:
+    """A drive whose pool holds everything at once."""
+    num_blocks = sum(
+        -(-(len(r.prompt_token_ids) + r.params.max_tokens) // block_size + 2) * r.params.n
+        for r in requests
+    )
+    return Drive(requests, block_size, num_blocks + 64, max_num_seqs, budget)
+
+
+def request(index: int, prompt: Iterable[int], max_tokens: int = 4, n: int = 1) -> Request:
+    params = SamplingParams(n=n, temperature=1.0, max_tokens=max_tokens, ignore_eos=True)
+    return Request(index, tuple(prompt), params)
+
+
+def lengths(batch: ScheduledBatch) -> list[int]:
+    return [chunk.num_tokens for chunk in batch.chunks]

@@ -1,0 +1,131 @@
+"""A model that keeps in each slot what a real one would depend on.
+
+A slot holds (position, a digest of every token up to it). Before a token counts as computed, the
+fake reads the whole context back through the block table: a block shared wrongly, copied late,
+swapped to the wrong place or given away too early does not read back as the sequence's own tokens.
+"""
+
+from collections.abc import Iterable
+
+from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch, TransferKind
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.values.request import Request
+
+EOS = 0
+VOCAB = 7
+START = 0  # the digest of no tokens
+
+Slot = tuple[int, int]  # position, digest of the tokens up to and including it
+
+
+def digest(before: int, token: int) -> int:
+    return hash((before, token))
+
+
+def digests(token_ids: Iterable[int]) -> list[int]:
+    """The digest at each position."""
+    found = [START]
+    for token in token_ids:
+        found.append(digest(found[-1], token))
+    return found[1:]
+
+
+def next_token(context: int, sample: int) -> int:
+    """What the fake model says after a context; the samples of a request differ."""
+    return hash((context, sample)) % VOCAB
+
+
+def answer(request: Request, sample: int) -> tuple[int, ...]:
+    """What a sample must come to, without any engine."""
+    context = digests(request.prompt_token_ids)[-1]
+    output: list[int] = []
+    while not is_done(request, output):
+        output.append(next_token(context, sample))
+        context = digest(context, output[-1])
+    return tuple(output)
+
+
+def is_done(request: Request, output: list[int]) -> bool:
+    params = request.params
+    stopped = bool(output) and output[-1] == EOS and not params.ignore_eos
+    return stopped or len(output) == params.max_tokens
+
+
+class RecordingPool(BlockPool):
+    """Remembers which blocks came off the free list since it was last asked."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self.taken: set[int] = set()
+
+    def _take_free(self) -> int:
+        block_id = super()._take_free()
+        self.taken.add(block_id)
+        return block_id
+
+
+class FakeModel:
+    """KV memory as dictionaries, and a forward pass that checks what it reads."""
+
+    def __init__(self, pool: RecordingPool) -> None:
+        self.pool = pool
+        self.blocks: dict[int, list[Slot | None]] = {}
+        self.host: dict[int, list[Slot | None]] = {}
+        self.computed_tokens = 0
+        self.written_tokens = 0
+        self.moves: dict[TransferKind, int] = dict.fromkeys(TransferKind, 0)
+
+    def run(self, batch: ScheduledBatch) -> list[list[int]]:
+        self._transfer(batch)
+        self._write(batch)
+        for chunk in batch.chunks:
+            sequence = chunk.sequence
+            tokens = sequence.token_ids(0, chunk.end)
+            for position, expected in enumerate(digests(tokens)):
+                found = self._slot(sequence, position)
+                assert found == (position, expected), (
+                    f"position {position} of chunk {chunk.start}..{chunk.end} reads {found}"
+                )
+        self.computed_tokens += batch.num_tokens
+        return [
+            [next_token(digests(sequence.token_ids(0, end))[-1], s) for s in samples]
+            for sequence, end, samples in (
+                (chunk.sequence, chunk.end, chunk.sequence.pending_samples)
+                for chunk in batch.chunks
+                if chunk.samples
+            )
+        ]
+
+    def _transfer(self, batch: ScheduledBatch) -> None:
+        size = self.pool.block_size
+        unwritten: list[Slot | None] = [None] * size
+        filled = set()
+        for each in batch.transfers:
+            self.moves[each.kind] += 1
+            source = self.host if each.kind is TransferKind.SWAP_IN else self.blocks
+            target = self.host if each.kind is TransferKind.SWAP_OUT else self.blocks
+            target[each.target] = list(source[each.source])
+            if target is self.blocks:
+                filled.add(each.target)
+        # What a block held in its last life must not pass for its new content.
+        for block_id in self.pool.taken - filled:
+            self.blocks[block_id] = list(unwritten)
+        self.pool.taken.clear()
+
+    def _write(self, batch: ScheduledBatch) -> None:
+        size = self.pool.block_size
+        written = set()
+        for chunk in batch.chunks:
+            table = chunk.sequence.block_table
+            content = digests(chunk.sequence.token_ids(0, chunk.end))
+            for position in range(max(chunk.start, chunk.store_from), chunk.end):
+                place = table[position // size], position % size
+                assert place not in written, "two chunks write one slot"
+                written.add(place)
+                self.blocks[place[0]][place[1]] = (position, content[position])
+        self.written_tokens += len(written)
+
+    def _slot(self, sequence: Sequence, position: int) -> Slot | None:
+        block_id = sequence.block_table[position // self.pool.block_size]
+        return self.blocks[block_id][position % self.pool.block_size]

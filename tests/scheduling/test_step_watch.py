@@ -1,0 +1,53 @@
+"""An engine that goes from step to step without a token is stopped, and says what it holds."""
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from pagedrun import LLM, SamplingParams
+from pagedrun.paged.scheduling.step_watch import MIN_STEPS, StepWatch
+from pagedrun.paged.values.errors import EngineStalled
+
+
+class MakeModel(Protocol):
+    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+
+
+def test_steps_without_a_token_are_counted() -> None:
+    watch = StepWatch(max_model_len=100_000, max_num_batched_tokens=100)
+    assert watch.max_steps == MIN_STEPS + 4 * 1000
+    assert not any(watch.is_stalled(0) for _ in range(watch.max_steps))
+    assert watch.is_stalled(0)
+    assert not watch.is_stalled(1)
+    assert not watch.is_stalled(0)
+
+
+def test_the_longest_prompt_in_the_smallest_steps_is_no_stall(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pagedrun.paged.scheduling.step_watch.MIN_STEPS", 0)
+    model = make_model("qwen3", "stall", max_position_embeddings=128)
+    llm = LLM(model, dtype="float32", max_num_batched_tokens=1)
+    (completion,) = llm.generate([[5] * 120], SamplingParams(max_tokens=2, ignore_eos=True))
+    assert len(completion.outputs[0].token_ids) == 2
+
+
+def test_the_state_is_told_without_the_prompts(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pagedrun.paged.scheduling.step_watch.MIN_STEPS", -10)
+    llm = LLM(make_model("qwen3", "stall"), dtype="float32", max_num_batched_tokens=256)
+    prompts = [[index, *range(200)] for index in range(3)]
+    with pytest.raises(
+        EngineStalled, match=r"no row got a token in \d+ steps: \d running"
+    ) as caught:
+        llm.generate([[7] * 400, *prompts], SamplingParams(max_tokens=4))
+    state = json.loads(json.dumps(caught.value.state))
+    running = state["sequences"]["running"]
+    assert state["running"] == len(running) > 0
+    blocks = {block for each in running for block in each["block_table"]}
+    assert len(blocks) == state["pool"]["held"]
+    assert {"row", "prompt_tokens", "block_table"} <= set(running[0])
+    assert not any("token_ids" in name for each in running for name in each)

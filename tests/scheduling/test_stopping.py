@@ -1,0 +1,239 @@
+"""When a sample ends and what its text is, with a tokenizer whose tokens cut text anywhere."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.stopping import StopRule
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.request import FinishReason, Request, SampleOutput
+from pagedrun.paged.values.sampling import SamplingParams
+
+EOS, OTHER_EOS, SPECIAL = 0, 1, 2
+PIECES = [b"", b"", b"", b"a", b"b", b"ab", b"ba", b"bb", b" ", b"\n\n", b"END", b"EN", b"D."]
+PIECES += [bytes([byte]) for byte in "é😀".encode()]  # one character over two and four tokens
+ID_OF = {piece: token_id for token_id, piece in enumerate(PIECES) if piece}
+
+
+class Pieces:
+    """Decodes as a byte-level tokenizer does: bytes joined, special tokens left out."""
+
+    def decode(self, token_ids: list[int]) -> str:
+        return b"".join(PIECES[token_id] for token_id in token_ids).decode(errors="replace")
+
+
+def ids(*pieces: str | bytes | int) -> list[int]:
+    return [
+        each if isinstance(each, int) else ID_OF[each.encode() if isinstance(each, str) else each]
+        for each in pieces
+    ]
+
+
+RULE = StopRule(cast(Tokenizer, Pieces()), [EOS, OTHER_EOS])
+
+
+def feed(output_ids: Iterable[int], **params: Any) -> tuple[SampleOutput | None, int]:
+    """Generate token by token; return the output and how many tokens it took."""
+    sequence = Sequence(Request(0, (5, 6), SamplingParams(**params)), [], sample_index=2)
+    for count, token in enumerate(output_ids, start=1):
+        sequence.output_token_ids.append(token)
+        output = RULE.output(sequence)
+        if output is not None:
+            assert output.index == 2
+            assert output.token_ids == tuple(sequence.output_token_ids)
+            return output, count
+    return None, len(sequence.output_token_ids)
+
+
+def ended(output_ids: Iterable[int], **params: Any) -> SampleOutput:
+    output, _ = feed(output_ids, **params)
+    assert output is not None
+    return output
+
+
+@pytest.mark.parametrize("eos", [EOS, OTHER_EOS])
+def test_an_end_of_sequence_token(eos: int) -> None:
+    output = ended(ids("a", "b", eos, "a"))
+    assert (output.text, output.finish_reason, output.stop_reason) == (
+        "ab",
+        FinishReason.STOP,
+        None,
+    )
+    assert output.token_ids == tuple(ids("a", "b", eos))  # it was generated, and is reported
+
+
+def test_an_answer_that_ends_at_once_is_empty() -> None:
+    assert ended([EOS]).text == ""
+
+
+def test_max_tokens() -> None:
+    output = ended(ids("a", "b", "ab", "a"), max_tokens=3)
+    assert (output.text, output.finish_reason, output.stop_reason) == (
+        "abab",
+        FinishReason.LENGTH,
+        None,
+    )
+
+
+def test_end_of_sequence_as_the_last_token_is_a_stop() -> None:
+    assert ended(ids("a", EOS), max_tokens=2).finish_reason is FinishReason.STOP
+
+
+def test_ignore_eos_goes_on() -> None:
+    output = ended(ids("a", EOS, "b"), ignore_eos=True, max_tokens=3)
+    assert (output.text, output.finish_reason) == ("ab", FinishReason.LENGTH)
+
+
+def test_a_stop_token_is_named_and_not_in_the_text() -> None:
+    output = ended(ids("a", "bb", "a"), stop_token_ids=(ID_OF[b"bb"],))
+    assert (output.text, output.stop_reason) == ("a", ID_OF[b"bb"])
+    assert output.finish_reason is FinishReason.STOP
+
+
+def test_a_stop_token_stops_where_end_of_sequence_is_ignored() -> None:
+    output = ended(ids("a", EOS), stop_token_ids=(EOS,), ignore_eos=True)
+    assert output.stop_reason == EOS
+
+
+@pytest.mark.parametrize(
+    ("pieces", "stop", "text"),
+    [
+        (["a", "END"], "END", "a"),
+        (["a", "EN", "D."], "END", "a"),  # ends within a token (vllm#45636)
+        (["a", "EN", "D."], "END.", "a"),  # over two tokens (vllm#3672)
+        (["ab", "ba"], "bb", "a"),  # begins and ends within tokens
+        (["a", "b", "b", "a"], "abba", ""),
+        (["a", "\n\n"], "\n", "a"),
+        (["a", SPECIAL, "b"], "ab", ""),  # special tokens are not part of the text
+        (["a", b"\xc3", b"\xa9"], "é", "a"),  # a character over two tokens
+        ([b"\xf0", b"\x9f", b"\x98", b"\x80", "a"], "😀a", ""),
+    ],
+)
+def test_a_stop_string_across_token_borders(
+    pieces: list[str | bytes | int], stop: str, text: str
+) -> None:
+    output, count = feed(ids(*pieces, "a", "a"), stop=(stop,))
+    assert output is not None
+    assert count == len(pieces), "stopped by another token than the one that completes the string"
+    assert (output.text, output.stop_reason) == (text, stop)
+    assert output.finish_reason is FinishReason.STOP
+
+
+def test_the_first_of_several_stop_strings_cuts() -> None:
+    """One token completes both."""
+    output = ended(ids("a", "b", "END"), stop=("D", "bEN"))
+    assert (output.text, output.stop_reason) == ("a", "bEN")
+
+
+def test_a_stop_string_at_max_tokens_is_a_stop() -> None:
+    assert ended(ids("a", "END"), stop=("END",), max_tokens=2).finish_reason is FinishReason.STOP
+
+
+def test_a_long_way_to_a_long_stop_string() -> None:
+    stop = "ab" * 100
+    output, count = feed(ids(*["b"] * 300, *["a", "b"] * 100, "a"), stop=(stop,), max_tokens=900)
+    assert output is not None
+    assert count == 500
+    assert output.text == "b" * 300
+
+
+class TestMinTokens:
+    def test_nothing_stops_before_it(self) -> None:
+        early = ids("END", EOS, "bb")
+        stops: dict[str, Any] = {"stop": ("END",), "stop_token_ids": (ID_OF[b"bb"],)}
+        output, count = feed([*early, *ids("a", EOS)], min_tokens=4, **stops)
+        assert output is not None
+        assert count == 5
+        assert output.finish_reason is FinishReason.STOP
+
+    def test_a_stop_string_before_it_does_not_count_later(self) -> None:
+        """Else an answer of at least six tokens would be cut to one."""
+        output = ended(ids("a", "END", *["b"] * 8), stop=("END",), min_tokens=6, max_tokens=10)
+        assert output.finish_reason is FinishReason.LENGTH
+        assert output.text == "aEND" + "b" * 8
+
+    def test_the_text_is_cut_at_the_stop_string_that_counts(self) -> None:
+        pieces = ids("a", "END", "b", "b", "END", "a")
+        output, count = feed(pieces, stop=("END",), min_tokens=3)
+        assert output is not None
+        assert count == 5
+        assert output.text == "aENDbb"
+
+    def test_a_stop_string_that_straddles_it_counts(self) -> None:
+        output, count = feed(ids("a", "a", "EN", "D."), stop=("END",), min_tokens=3)
+        assert output is not None
+        assert (count, output.text) == (4, "aa")
+
+    def test_it_does_not_outlast_max_tokens(self) -> None:
+        output = ended(ids("a", EOS, "b"), min_tokens=3, max_tokens=3)
+        assert output.finish_reason in (FinishReason.LENGTH, FinishReason.STOP)
+        assert len(output.token_ids) == 3
+
+
+def test_an_unfinished_character_at_the_end_is_kept() -> None:
+    """lattice#751 dropped it in silence; the bytes that did come show as U+FFFD."""
+    assert ended(ids("a", b"\xf0", b"\x9f", EOS)).text == "a\ufffd"
+
+
+def test_the_text_holds_nothing_of_the_prompt() -> None:
+    """vllm#48853: an answer that completes the prompt's last character leaked the prompt."""
+    sequence = Sequence(Request(0, tuple(ids("a", b"\xc3")), SamplingParams(max_tokens=2)), [])
+    sequence.output_token_ids = ids(b"\xa9", "b")
+    output = RULE.output(sequence)
+    assert output is not None
+    assert output.text == "\ufffdb"
+
+
+@given(
+    output_ids=st.lists(st.integers(2, 12), max_size=40),
+    stop=st.lists(
+        st.text("abEND \n.", min_size=1, max_size=6), min_size=1, max_size=3, unique=True
+    ),
+    min_tokens=st.sampled_from([0, 0, 1, 5]),
+)
+@settings(max_examples=300, deadline=None)
+def test_any_stop_string_ends_at_its_first_token(
+    output_ids: list[int], stop: list[str], min_tokens: int
+) -> None:
+    """Against a search through the whole text after each token."""
+    pieces = Pieces()
+    early = len(pieces.decode(output_ids[:min_tokens]))
+    expected = None
+    for count in range(1, len(output_ids) + 1):
+        text = pieces.decode(output_ids[:count])
+        found = [
+            (place, each)
+            for each in stop
+            for place in range(len(text))
+            if text.startswith(each, place) and place + len(each) > early
+        ]
+        if found:
+            place, each = min(found)
+            expected = (count, text[:place], each)
+            break
+    output, count = feed(output_ids, stop=tuple(stop), min_tokens=min_tokens, max_tokens=1000)
+    got = None if output is None else (count, output.text, output.stop_reason)
+    assert got == expected
+
+
+def test_with_a_tokenizer_from_a_folder(make_tokenizer: Callable[..., Path]) -> None:
+    """Bytes as tokens, and special tokens that decoding leaves out."""
+    tokenizer = Tokenizer.from_folder(make_tokenizer())
+    [output_ids] = tokenizer.encode_batch(["Grüße<|im_start|> an 😀 alle"], False)
+    rule = StopRule(tokenizer, [])
+    whole = "Grüße an 😀 alle"
+    for stop in ("üß", "e an", "😀", "alle"):
+        text = whole[: whole.index(stop)]
+        params = SamplingParams(stop=(stop,))
+        sequence = Sequence(Request(0, (1,), params), [])
+        output = None
+        for token in output_ids:
+            sequence.output_token_ids.append(token)
+            output = output or rule.output(sequence)
+        assert output is not None
+        assert (output.text, output.stop_reason) == (text, stop)

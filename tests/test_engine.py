@@ -1,0 +1,62 @@
+"""Engine: what it refuses before anything is computed."""
+
+import weakref
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling import SamplingParams
+
+
+@pytest.mark.parametrize("asked", [65, 64, 40])
+def test_a_length_for_which_the_pool_is_too_small_names_the_largest_that_fits(asked: int) -> None:
+    engine = BenchModel.from_shape("tiny").engine(
+        dtype="float32", num_blocks=4, block_size=16, max_model_len=asked
+    )
+    # A row may be as long as that: its last token is never stored.
+    request = Request(0, tuple(range(asked - 8)), SamplingParams(max_tokens=8, ignore_eos=True))
+    (done,) = engine.start([request])
+    assert done.error is None
+    too_long = engine.reconfigured(max_model_len=66)
+    sentence = (
+        r"^--max-model-len 66 does not fit: the KV pool has room for 4 blocks of 16 tokens; "
+        r"the largest that fits is --max-model-len 65$"
+    )
+    with pytest.raises(UsageError, match=sentence):
+        too_long.start([request])
+
+
+def test_a_pool_is_no_larger_than_the_run_can_use() -> None:
+    """With windows to come nobody knows what they need: all the memory would be taken."""
+    engine = BenchModel.from_shape("tiny").engine(
+        dtype="float32", block_size=16, max_model_len=40, max_num_seqs=5
+    )
+    request = Request(0, (1, 2, 3), SamplingParams(max_tokens=2, ignore_eos=True))
+    run = engine.start([request], more=[])
+    assert run.pool.num_blocks == (5 + 1) * 3
+    assert len(list(run)) == 1
+
+
+def test_a_window_is_let_go_before_the_next_is_asked_for() -> None:
+    """Or two of them would be held at once, and each may be a million rows."""
+    engine = BenchModel.from_shape("tiny").engine(dtype="float32")
+    params = SamplingParams(max_tokens=1, ignore_eos=True)
+    planned: list[weakref.ref[Plan]] = []
+    held: list[int] = []
+
+    class Watched(Plan):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            held.append(sum(each() is not None for each in planned))
+            super().__init__(*arguments, **settings)
+            planned.append(weakref.ref(self))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pagedrun.paged.engine.Plan", Watched)
+        windows = ([Request(index, (index, 2, 3), params)] for index in range(1, 4))
+        run = engine.start([Request(0, (0, 2, 3), params)], more=windows)
+        assert sum(1 for _ in run) == 4
+    assert held == [0, 0, 0, 0]

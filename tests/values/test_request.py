@@ -1,0 +1,78 @@
+"""Request: nothing unchecked reaches a kernel."""
+
+import pytest
+
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.request import Completion, FinishReason, Request
+from pagedrun.paged.values.sampling import SamplingParams
+
+
+def request(
+    prompt: tuple[int, ...], max_tokens: int = 4, min_tokens: int = 0, stop: tuple[int, ...] = ()
+) -> Request:
+    params = SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens, stop_token_ids=stop)
+    return Request(3, prompt, params)
+
+
+def refusal(asked: Request, max_model_len: int = 10, vocab_size: int = 100) -> RowError:
+    with pytest.raises(RowError) as caught:
+        asked.fitted(max_model_len, vocab_size)
+    return caught.value
+
+
+def test_a_request_that_fits_is_returned_as_it_is() -> None:
+    asked = request((1, 2, 3), max_tokens=7)
+    assert asked.fitted(10, 100) is asked
+
+
+@pytest.mark.parametrize(("length", "room"), [(3, 7), (9, 1)])
+def test_max_tokens_is_cut_to_the_room(length: int, room: int) -> None:
+    fitted = request((1,) * length, max_tokens=50).fitted(10, 100)
+    assert fitted.params.max_tokens == room
+    assert fitted.prompt_token_ids == (1,) * length
+    assert fitted.index == 3
+
+
+def test_min_tokens_is_cut_with_it() -> None:
+    fitted = request((1,) * 6, max_tokens=50, min_tokens=30).fitted(10, 100)
+    assert (fitted.params.min_tokens, fitted.params.max_tokens) == (4, 4)
+    assert request((1,) * 6, 50, 2).fitted(10, 100).params.min_tokens == 2
+
+
+def test_an_empty_prompt() -> None:
+    error = refusal(request(()))
+    assert (error.code, error.param) == ("empty_prompt", "prompt")
+
+
+@pytest.mark.parametrize("length", [10, 11, 500])
+def test_a_prompt_that_leaves_no_room_for_an_answer(length: int) -> None:
+    error = refusal(request((1,) * length))
+    assert error.code == "prompt_too_long"
+    assert f"the prompt has {length} tokens" in error.message
+    assert "--max-model-len is 10" in error.message
+
+
+@pytest.mark.parametrize("prompt", [(100,), (-1,), (5, 100), (5, -1, 7), (2**40,)])
+def test_a_prompt_id_outside_the_vocabulary(prompt: tuple[int, ...]) -> None:
+    error = refusal(request(prompt))
+    assert (error.code, error.param) == ("token_id_out_of_range", "prompt_token_ids")
+    assert "0 to 99" in error.message
+
+
+def test_a_stop_id_outside_the_vocabulary() -> None:
+    """vllm#54196: it wrote into the logits of the neighbours."""
+    error = refusal(request((1,), stop=(99, 100)))
+    assert (error.code, error.param) == ("token_id_out_of_range", "stop_token_ids")
+
+
+def test_the_first_and_the_last_id_are_in_the_vocabulary() -> None:
+    assert request((0, 99), stop=(0, 99)).fitted(10, 100).prompt_token_ids == (0, 99)
+
+
+def test_a_completion_is_an_answer_or_an_error() -> None:
+    completion = Completion(request((1,)))
+    assert (completion.outputs, completion.error, completion.num_cached_tokens) == ((), None, 0)
+
+
+def test_finish_reasons_are_those_of_the_openai_api() -> None:
+    assert [str(reason) for reason in FinishReason] == ["stop", "length", "error"]

@@ -1,0 +1,154 @@
+"""SamplingParams: what is accepted, what is refused, and in which words."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.sampling import (
+    FIELD_NAMES,
+    MAX_N,
+    MAX_STOP_LENGTH,
+    MAX_STOP_STRINGS,
+    SamplingParams,
+    sampling_keys,
+)
+
+INT32 = 2**31 - 1
+INTEGERS_WITHOUT_FLOAT = [10**400, -(10**400)]
+ACCEPTED: dict[str, list[Any]] = {
+    "n": [1, MAX_N],
+    "temperature": [0.0, 1e-9, 1.0, 100.0],
+    "top_p": [1e-9, 0.5, 1.0],
+    "top_k": [-1, 0, 1, INT32],
+    "min_p": [0.0, 0.5, 1.0],
+    "seed": [0, 2**63 - 1],
+    "max_tokens": [1, INT32],
+    "min_tokens": [0, 256],
+    "stop": [(), ("a",), ("x" * MAX_STOP_LENGTH,), ("é", "\U0001f600"), ("s",) * MAX_STOP_STRINGS],
+    "stop_token_ids": [(), (0,), (1, 2, 3)],
+    "ignore_eos": [True, False],
+}
+REFUSED: dict[str, list[Any]] = {
+    "n": [0, -1, MAX_N + 1, 1.0, True, "1", None],
+    "temperature": [
+        *(-0.1, 100.1, -1, 101, math.nan, math.inf, -math.inf),
+        *(True, "1", None, [1.0]),
+        *INTEGERS_WITHOUT_FLOAT,
+    ],
+    "top_p": [0.0, -0.5, 1.0001, math.nan, math.inf, False, "1", 0, 2, *INTEGERS_WITHOUT_FLOAT],
+    "top_k": [-2, INT32 + 1, 5.0, True, "5"],
+    "min_p": [-0.1, 1.1, math.nan, True],
+    "seed": [-1, 2**63, 1.5, True, "0"],
+    "max_tokens": [0, -1, INT32 + 1, 16.0, True, "16"],
+    "min_tokens": [-1, INT32 + 1, 0.0, False],
+    "stop": [
+        "",
+        ("",),
+        ("x" * (MAX_STOP_LENGTH + 1),),
+        ("s",) * (MAX_STOP_STRINGS + 1),
+        (1,),
+        (None,),
+        (("a",),),
+        {"a": 1},
+        7,
+        b"a",
+        ("\ud800",),  # half a surrogate pair: cannot be written as UTF-8
+    ],
+    "stop_token_ids": [(-1,), (True,), (1.0,), ("1",), 5, "12", {1: 2}],
+    "ignore_eos": [0, 1, "true", None],
+}
+
+
+def cases(table: Mapping[str, list[Any]]) -> list[Any]:
+    return [pytest.param(name, v, id=f"{name}-{v!r:.40}") for name in table for v in table[name]]
+
+
+def test_every_field_has_cases() -> None:
+    assert set(ACCEPTED) == set(REFUSED) == FIELD_NAMES
+
+
+@pytest.mark.parametrize(("name", "value"), cases(ACCEPTED))
+def test_accepted(name: str, value: Any) -> None:
+    assert getattr(SamplingParams(**{name: value}), name) == value
+    assert getattr(SamplingParams().override({name: value}), name) == value
+
+
+@pytest.mark.parametrize(("name", "value"), cases(REFUSED))
+def test_refused(name: str, value: Any) -> None:
+    with pytest.raises(RowError) as caught:
+        SamplingParams(**{name: value})
+    assert caught.value.code == "invalid_param"
+    assert caught.value.param == name
+    assert caught.value.message.startswith(f"{name} must be ")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "meant"),
+    [
+        ("temperature", 0, 0.0),  # nano-vllm#249 refused it
+        ("temperature", 1, 1.0),
+        ("top_p", 1, 1.0),
+        ("min_p", 0, 0.0),
+        ("stop", "END", ("END",)),
+        ("stop", ["a", "b"], ("a", "b")),
+        ("stop", [], ()),
+        ("stop_token_ids", [1, 2], (1, 2)),
+    ],
+)
+def test_what_users_write_becomes_the_fields_own_type(name: str, given: Any, meant: Any) -> None:
+    """In Python as in JSON: `SamplingParams(temperature=0)` is what everybody types."""
+    for params in (SamplingParams(**{name: given}), SamplingParams().override({name: given})):
+        value = getattr(params, name)
+        assert value == meant
+        assert type(value) is type(meant)
+        hash(params)
+
+
+def test_a_bound_is_told() -> None:
+    with pytest.raises(RowError, match=r"^top_p must be a number above 0 and at most 1$"):
+        SamplingParams(top_p=0.0)
+    with pytest.raises(RowError, match=r"^n must be an integer from 1 to 1024$"):
+        SamplingParams(n=0)
+
+
+def test_more_tokens_at_least_than_at_most() -> None:
+    assert SamplingParams(min_tokens=5, max_tokens=5).min_tokens == 5
+    with pytest.raises(RowError, match="min_tokens 6 exceeds max_tokens 5") as caught:
+        SamplingParams(min_tokens=6, max_tokens=5)
+    assert caught.value.param == "min_tokens"
+
+
+@pytest.mark.parametrize("alias", ["max_tokens", "max_new_tokens", "max_completion_tokens"])
+def test_max_tokens_by_its_other_names(alias: str) -> None:
+    assert SamplingParams().override({alias: 9}).max_tokens == 9
+    with pytest.raises(RowError) as caught:
+        SamplingParams().override({alias: 0})
+    assert caught.value.param == "max_tokens"
+    assert alias in sampling_keys()
+
+
+def test_override_keeps_what_is_not_given() -> None:
+    params = SamplingParams(temperature=0.7, stop=("x",), seed=3)
+    assert params.override({"seed": None, "prompt": "hello", "id": 5}) is params
+    changed = params.override({"temperature": 0, "unknown": [object()]})
+    assert changed == SamplingParams(temperature=0.0, stop=("x",), seed=3)
+    assert params.temperature == 0.7
+
+
+def test_override_checks_the_fields_together() -> None:
+    with pytest.raises(RowError, match="exceeds"):
+        SamplingParams(min_tokens=20).override({"max_tokens": 10})
+    both = SamplingParams(min_tokens=20).override({"max_tokens": 10, "min_tokens": 2})
+    assert (both.min_tokens, both.max_tokens) == (2, 10)
+
+
+def test_greedy_is_temperature_zero() -> None:
+    assert SamplingParams().is_greedy
+    assert not SamplingParams(temperature=0.5).is_greedy
+
+
+def test_the_keys_of_a_row_are_the_fields_and_their_aliases() -> None:
+    assert sampling_keys() == FIELD_NAMES | {"max_new_tokens", "max_completion_tokens"}
