@@ -26,6 +26,8 @@ PROMPTS = ROOT / "recipes" / "demo" / "prompts.jsonl"
 _SAMPLED = ("--temperature", "0.8", "--top-p", "0.95", "--n", "2", "--seed", "7")
 _SMALL_POOL = ("--num-blocks", "96", "--max-num-seqs", "64", "--max-num-batched-tokens", "300")
 _STORE = ("--prefix-store", "store")
+# Runs that preempt at least this often: without it they would not show what they are for.
+_PREEMPTING = {"swap": 1, "recompute": 1, "sampled-small-pool": 10}
 # A run is its name and what is passed to `generate`; runs go in this order, in one folder.
 RUNS: dict[str, tuple[str, ...]] = {
     "greedy": (),
@@ -78,6 +80,9 @@ def digests_of(name: str, flags: tuple[str, ...], folder: Path) -> dict[str, str
         flags = ("--resume",)
     _generate(flags, output, folder)
     report = json.loads(Path(f"{output}.report.json").read_text())
+    preemptions = sum(report["preemptions"].values())
+    if preemptions < _PREEMPTING.get(name, 0):
+        sys.exit(f"{name}: {preemptions} preemptions, fewer than it should show")
     with np.load(f"{output}.snapshot.npz") as arrays:
         snapshot = hashlib.sha256()
         for key in sorted(set(arrays.files) - _VOLATILE_ARRAYS):

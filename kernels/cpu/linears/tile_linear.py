@@ -206,6 +206,8 @@ def _multiply_few_panels(
                     load_b1(weights, w + 256, 64)
                     if shares == 1:
                         _prefetch_step(weights, asked)
+                    else:
+                        _prefetch_tile_to_l2(weights, asked)
                     dot_00()
                     dot_01()
                     w += _WEIGHTS_STEP
