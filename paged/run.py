@@ -41,6 +41,7 @@ from pagedrun.paged.scheduling.stopping import StopRule
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineStalled, RowError
+from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
 
@@ -150,8 +151,8 @@ class Run:
             self._record_step()
         yield from self._refused()
 
-    def _begin(self, window: Window) -> Iterator[Sequence]:
-        """Take up a window, and return its sequences for the scheduler, made one by one.
+    def _begin(self, window: Window) -> Iterator[PlannedRequest]:
+        """Take up a window, and return its requests for the scheduler, made one by one.
 
         The next window is planned when this one is out. What runs goes on meanwhile: the scheduler
         asks as soon as it has room, not when it is empty.
@@ -170,10 +171,10 @@ class Run:
             self._unanswerable.extend(fan_out(Completion(request, error=error), asked))
         return self._counted(iter(plan) if self._stored is None else self._stored.watched(plan))
 
-    def _counted(self, planned: Iterator[Sequence]) -> Iterator[Sequence]:
-        for sequence in planned:
+    def _counted(self, planned: Iterator[PlannedRequest]) -> Iterator[PlannedRequest]:
+        for each in planned:
             self._num_planned -= 1
-            yield sequence
+            yield each
 
     def _refused(self) -> Iterator[Completion]:
         while self._unanswerable:
@@ -275,7 +276,7 @@ class Run:
         return completion
 
     def _too_large(self, request: Request) -> RowError:
-        needed = self.pool.num_blocks_for(Sequence.start(request, []).max_num_tokens)
+        needed = self.pool.num_blocks_for(request.max_num_tokens)
         return RowError(
             "kv_cache_too_small",
             f"the row needs {needed} blocks for its prompt and max_tokens, but the pool has "

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.kernels.read_once import ON_GPU, ReadOnce
-from pagedrun.paged.cache.block_pool import BlockKey
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.prefix_tree import PrefixTree
-from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
 
 
@@ -31,7 +31,7 @@ class PlanEnd:
 
 
 class Plan:
-    """A window of requests in run order; iterate it for their sequences, made one by one.
+    """A window of requests in run order; iterate it for `PlannedRequest`s, made one by one.
 
     `achievable_hit_tokens` counts prompt tokens that need not be computed if each prefix is kept
     to the token while it is needed; `block_hit_tokens` those that whole blocks spare, which every
@@ -130,7 +130,7 @@ class Plan:
         shared = min(self.num_shared_blocks, int(hits.sum())) if self._prefix_caching else 0
         return shared + int(private.sum()) + len(private)
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[PlannedRequest]:
         tree, size = self.tree, self.tree.block_size
         keys: list[BlockKey] = []
         for place, row in enumerate(tree.order.tolist()):
@@ -149,9 +149,10 @@ class Plan:
                 # Only blocks that somebody else has need a name.
                 num_keys = max(num_shared // size, num_hits, num_keep)
                 keys = BlockKey.chain(prompt[: num_keys * size], size, keys[:num_hits])
-            yield Sequence.start(
+            yield PlannedRequest(
                 request,
-                keys,
+                place,
+                tuple(keys),
                 num_shared_tokens=num_shared,
                 num_read_once_tokens=num_read_once,
                 num_keep_blocks=num_keep if self._prefix_caching else 0,

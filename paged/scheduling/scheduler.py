@@ -13,7 +13,7 @@ with what waiting sequences come back for (`BlockPool.want`).
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
-from pagedrun.paged.cache.block_pool import BlockKey, BlockPool
+from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
 from pagedrun.paged.scheduling.foresight import Foresight
@@ -28,6 +28,8 @@ from pagedrun.paged.scheduling.scheduled_batch import (
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.stays import Stays
+from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 
 
@@ -41,7 +43,7 @@ class Scheduler:
         limits: SchedulerLimits,
         preemption_mode: PreemptionMode = PreemptionMode.SWAP,
         *,
-        planned: Iterable[Sequence] = (),
+        planned: Iterable[PlannedRequest] = (),
         prefix_caching: bool = True,
         foresight: Foresight | None = None,
         stored: PrefixSource | None = None,
@@ -61,7 +63,7 @@ class Scheduler:
         self.ending: list[Sequence] = []  # scheduled for the last time, not yet finished
         self.foresight = foresight or Foresight()
         self.stays = Stays()
-        self._planned: Iterator[Sequence] = iter(planned)
+        self._planned: Iterator[PlannedRequest] = iter(planned)
         self._prefix_caching = prefix_caching
         self._stored = stored
         self._written: dict[int, int] = {}  # block → first offset that this step writes
@@ -168,10 +170,11 @@ class Scheduler:
     def _next(self) -> Sequence | None:
         """Return the first sequence that waits, a new one if none does, `None` at the end."""
         if not self.waiting:
-            sequence = next(self._planned, None)
-            if sequence is None:
+            planned = next(self._planned, None)
+            if planned is None:
                 self.pool.want_path(())
                 return None
+            sequence = Sequence.start(planned)
             if self.pool.num_blocks_for(sequence.max_num_tokens) > self.pool.num_blocks:
                 raise ValueError("the sequence is longer than the pool")
             self.waiting.append(sequence)

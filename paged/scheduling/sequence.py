@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from pagedrun.paged.cache.block_pool import BlockKey
+from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
 
 UNKNOWN_TOKEN = -2  # sampled on the device, and not looked at yet
@@ -45,25 +46,16 @@ class Sequence:
     num_preemptions: int = 0
 
     @classmethod
-    def start(
-        cls,
-        request: Request,
-        block_keys: list[BlockKey],
-        *,
-        num_shared_tokens: int = 0,
-        num_read_once_tokens: int = 0,
-        num_keep_blocks: int = 0,
-        group: tuple[int, int] = (0, 0),
-    ) -> "Sequence":
+    def start(cls, planned: PlannedRequest) -> "Sequence":
         """Return the sequence that computes the prompt for all of the request's samples."""
         return cls(
-            request,
-            block_keys,
-            num_shared_tokens=num_shared_tokens,
-            num_read_once_tokens=num_read_once_tokens,
-            num_keep_blocks=num_keep_blocks,
-            group=group,
-            pending_samples=tuple(range(request.params.n)),
+            planned.request,
+            list(planned.block_keys),
+            num_shared_tokens=planned.num_shared_tokens,
+            num_read_once_tokens=planned.num_read_once_tokens,
+            num_keep_blocks=planned.num_keep_blocks,
+            group=planned.group,
+            pending_samples=tuple(range(planned.request.params.n)),
         )
 
     @property
@@ -79,7 +71,7 @@ class Sequence:
     @property
     def max_num_tokens(self) -> int:
         """Tokens whose keys and values may have to be stored; the last one's never are."""
-        return self.num_prompt_tokens + self.request.params.max_tokens - 1
+        return self.request.max_num_tokens
 
     @property
     def known_output_token_ids(self) -> list[int]:

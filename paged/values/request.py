@@ -27,6 +27,11 @@ class Request:
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
 
+    @property
+    def max_num_tokens(self) -> int:
+        """Tokens whose keys and values may have to be stored; the last one's never are."""
+        return len(self.prompt_token_ids) + self.params.max_tokens - 1
+
     def fitted(self, max_model_len: int, vocab_size: int) -> "Request":
         """Return the request with `max_tokens` cut to the room that the prompt leaves.
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.paged.cache.block_pool import ROOT_DIGEST, BlockKey, BlockPool
+from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 
 
 def published_pool(
@@ -206,7 +207,7 @@ def test_a_colliding_block_is_not_published(monkeypatch: pytest.MonkeyPatch) -> 
         def digest(self) -> bytes:
             return b"all alike"
 
-    monkeypatch.setattr("pagedrun.paged.cache.block_pool.hashlib.sha256", Constant)
+    monkeypatch.setattr("pagedrun.paged.values.block_key.hashlib.sha256", Constant)
     [one] = BlockKey.chain([1, 2], 2)
     [two] = BlockKey.chain([5, 6], 2)
     assert one.digest == two.digest

@@ -1,5 +1,6 @@
 """The plan against a walk over plain prefixes, without digests."""
 
+import pickle
 import random
 from collections.abc import Sequence as Seq
 from itertools import pairwise
@@ -9,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.kernels.read_once import ReadOnce
-from pagedrun.paged.cache.block_pool import BlockKey
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.values.block_key import BlockKey
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
 
@@ -109,7 +111,7 @@ def test_without_prefix_caching_nothing_is_shared() -> None:
     plan = Plan(requests_of([[7] * 8, [7] * 8], 1), 4, prefix_caching=False)
     assert (plan.achievable_hit_tokens, plan.num_shared_blocks) == (0, 0)
     assert plan.num_private_blocks.tolist() == [2, 2]
-    assert all(sequence.block_keys == [] for sequence in plan)
+    assert all(sequence.block_keys == () for sequence in plan)
 
 
 def test_nothing_to_plan() -> None:
@@ -119,9 +121,17 @@ def test_nothing_to_plan() -> None:
 
 
 def test_a_sequence_starts_with_all_samples_of_its_request() -> None:
-    [sequence] = Plan(requests_of([[1, 2]], n=3), 4, prefix_caching=True)
+    [planned] = Plan(requests_of([[1, 2]], n=3), 4, prefix_caching=True)
+    sequence = Sequence.start(planned)
     assert sequence.pending_samples == (0, 1, 2)
     assert sequence.block_table == []
+
+
+def test_what_is_planned_can_be_sent_to_another_process() -> None:
+    plan = Plan(mixed(3), 4, prefix_caching=True)
+    planned = list(plan)
+    assert [each.place for each in planned] == list(range(len(plan)))
+    assert pickle.loads(pickle.dumps(planned)) == planned
 
 
 def mixed(seed: int) -> list[Request]:
@@ -159,7 +169,7 @@ def test_each_sequence_knows_what_it_shares_and_what_is_needed_again(seed: int) 
         assert sequence.num_read_once_tokens == max(pays, default=0)
         later = max((num_common(prompt, other) for other in prompts[place + 1 :]), default=0)
         assert sequence.num_keep_blocks == later // size
-        assert sequence.block_keys == BlockKey.chain(prompt, size)[: shared // size]
+        assert list(sequence.block_keys) == BlockKey.chain(prompt, size)[: shared // size]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -208,8 +218,8 @@ def test_rows_that_do_not_fit_leave_the_others_as_they_are(seed: int) -> None:
     assert sorted([s.request.index for s in ran] + [r.index for r in plan.too_large]) == sorted(
         everything
     )
-    assert all(-(-s.max_num_tokens // 2) <= 8 for s in ran)
-    assert all(-(-everything[r.index].max_num_tokens // 2) > 8 for r in plan.too_large)
+    assert all(-(-s.request.max_num_tokens // 2) <= 8 for s in ran)
+    assert all(-(-r.max_num_tokens // 2) > 8 for r in plan.too_large)
     prompts = [s.request.prompt_token_ids for s in ran]
     for place, sequence in enumerate(ran):
         # The path that attention takes must not depend on the size of the pool.

@@ -8,6 +8,7 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.scheduling import foresight
 from pagedrun.paged.scheduling.foresight import Foresight
 from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
 
@@ -22,7 +23,7 @@ def sequence(
     pool: BlockPool | None = None,
 ) -> Sequence:
     params = SamplingParams(max_tokens=max_tokens)
-    made = Sequence.start(Request(0, (1,) * num_prompt, params), [], group=(0, group))
+    made = Sequence.start(PlannedRequest(Request(0, (1,) * num_prompt, params), group=(0, group)))
     made.output_token_ids = [2] * num_output
     if pool is not None:
         blocks = pool.allocate(pool.num_blocks_for(made.num_tokens))

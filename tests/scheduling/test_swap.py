@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.paged.cache.block_pool import BlockKey, BlockPool
+from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.scheduling.foresight import Foresight
 from pagedrun.paged.scheduling.scheduled_batch import BlockTransfer, ScheduledBatch, TransferKind
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
@@ -50,15 +52,15 @@ class Reckless(Foresight):
         return True
 
 
-def sequence(index: int, prompt: list[int], max_tokens: int = 8, n: int = 1) -> Sequence:
+def planned(index: int, prompt: list[int], max_tokens: int = 8, n: int = 1) -> PlannedRequest:
     params = SamplingParams(max_tokens=max_tokens, n=n)
     keys = BlockKey.chain(prompt, SIZE)
     request = Request(index, tuple(prompt), params)
-    return Sequence.start(request, keys, num_keep_blocks=len(keys))
+    return PlannedRequest(request, index, tuple(keys), num_keep_blocks=len(keys))
 
 
 def start(
-    sequences: list[Sequence],
+    requests: list[PlannedRequest],
     num_blocks: int,
     swap_blocks: int,
     mode: PreemptionMode = PreemptionMode.SWAP,
@@ -69,7 +71,7 @@ def start(
         SwapSpace(swap_blocks),
         limits,
         mode,
-        planned=sequences,
+        planned=requests,
         foresight=Reckless(),
     )
 
@@ -84,6 +86,13 @@ def step(scheduler: Scheduler) -> ScheduledBatch:
     return batch
 
 
+def both(scheduler: Scheduler) -> tuple[Sequence, Sequence]:
+    """The two sequences of a run, the older one first."""
+    every = [*scheduler.running, *scheduler.waiting]
+    old, young = sorted(every, key=lambda each: each.request.index)
+    return old, young
+
+
 def step_until_preempted(scheduler: Scheduler) -> ScheduledBatch:
     for _ in range(50):
         batch = step(scheduler)
@@ -95,9 +104,10 @@ def step_until_preempted(scheduler: Scheduler) -> ScheduledBatch:
 def test_only_what_nobody_else_keeps_is_saved() -> None:
     """The prefix that the older sequence holds too is not copied to the host."""
     prefix = [7] * SIZE
-    old, young = sequence(0, [*prefix, 8, 8, 8, 8]), sequence(1, [*prefix, 9])
-    scheduler = start([old, young], num_blocks=5, swap_blocks=8)
+    requests = [planned(0, [*prefix, 8, 8, 8, 8]), planned(1, [*prefix, 9])]
+    scheduler = start(requests, num_blocks=5, swap_blocks=8)
     batch = step_until_preempted(scheduler)
+    old, young = both(scheduler)
     shared = old.block_table[0]
     assert list(young.host_blocks) == [1, 2]
     sources = [t.source for t in batch.transfers if t.kind is TransferKind.SWAP_OUT]
@@ -117,9 +127,10 @@ def test_only_what_nobody_else_keeps_is_saved() -> None:
 def test_a_shared_prefix_evicted_meanwhile_is_computed_again() -> None:
     """A sequence that relied on another's prefix must not come back with a hole in it."""
     prefix = [7] * SIZE
-    old, young = sequence(0, [*prefix, 8, 8, 8, 8]), sequence(1, [*prefix, 9])
-    scheduler = start([old, young], num_blocks=5, swap_blocks=8)
+    requests = [planned(0, [*prefix, 8, 8, 8, 8]), planned(1, [*prefix, 9])]
+    scheduler = start(requests, num_blocks=5, swap_blocks=8)
     step_until_preempted(scheduler)
+    old, young = both(scheduler)
     num_tokens = young.num_tokens
     scheduler.finish(old)
     everything = scheduler.pool.allocate(5)  # evicts the prefix
@@ -135,9 +146,10 @@ def test_a_shared_prefix_evicted_meanwhile_is_computed_again() -> None:
 
 def test_a_prefix_found_again_is_not_restored_from_the_host() -> None:
     """A block that stayed in the pool is shared; the saved copy is dropped."""
-    old, young = sequence(0, [8] * SIZE), sequence(1, [9] * SIZE)
-    scheduler = start([old, young], num_blocks=3, swap_blocks=8)
+    requests = [planned(0, [8] * SIZE), planned(1, [9] * SIZE)]
+    scheduler = start(requests, num_blocks=3, swap_blocks=8)
     batch = step_until_preempted(scheduler)
+    old, young = both(scheduler)
     assert [t.kind for t in batch.transfers] == [TransferKind.SWAP_OUT]
     [cached] = scheduler.pool.match(young.block_keys)
     scheduler.finish(old)
@@ -149,9 +161,10 @@ def test_a_prefix_found_again_is_not_restored_from_the_host() -> None:
 
 @pytest.mark.parametrize("swap_blocks", [0, 1])
 def test_without_room_on_the_host_a_sequence_is_recomputed(swap_blocks: int) -> None:
-    old, young = sequence(0, [8] * SIZE), sequence(1, [9])
-    scheduler = start([old, young], num_blocks=4, swap_blocks=swap_blocks)
+    requests = [planned(0, [8] * SIZE), planned(1, [9])]
+    scheduler = start(requests, num_blocks=4, swap_blocks=swap_blocks)
     batch = step_until_preempted(scheduler)
+    _, young = both(scheduler)
     assert batch.transfers == []
     assert scheduler.counts.preemptions == {
         PreemptionMode.SWAP: 0,
@@ -162,16 +175,17 @@ def test_without_room_on_the_host_a_sequence_is_recomputed(swap_blocks: int) -> 
 
 
 def test_recompute_mode_moves_nothing() -> None:
-    old, young = sequence(0, [8] * SIZE), sequence(1, [9])
-    scheduler = start([old, young], 4, 8, PreemptionMode.RECOMPUTE)
+    requests = [planned(0, [8] * SIZE), planned(1, [9])]
+    scheduler = start(requests, 4, 8, PreemptionMode.RECOMPUTE)
     assert step_until_preempted(scheduler).transfers == []
     assert scheduler.swap_space.num_free == 8
 
 
 def test_a_sequence_that_ends_while_swapped_out_frees_its_host_blocks() -> None:
-    old, young = sequence(0, [8] * SIZE), sequence(1, [9])
-    scheduler = start([old, young], num_blocks=4, swap_blocks=8)
+    requests = [planned(0, [8] * SIZE), planned(1, [9])]
+    scheduler = start(requests, num_blocks=4, swap_blocks=8)
     step_until_preempted(scheduler)
+    _, young = both(scheduler)
     assert scheduler.swap_space.num_free == 6
     scheduler.finish(young)
     assert scheduler.swap_space.num_free == 8
@@ -181,8 +195,7 @@ def test_a_sequence_that_ends_while_swapped_out_frees_its_host_blocks() -> None:
 
 def test_samples_that_share_all_blocks_come_back_on_their_own() -> None:
     """A sibling holds the half-filled block too; it is saved, since no prompt can find it."""
-    parent = sequence(0, [5] * (SIZE + 1), n=2)
-    scheduler = start([parent], num_blocks=5, swap_blocks=8)
+    scheduler = start([planned(0, [5] * (SIZE + 1), n=2)], num_blocks=5, swap_blocks=8)
     step(scheduler)
     [parent, child] = scheduler.running
     assert parent.block_table == child.block_table

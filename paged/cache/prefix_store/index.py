@@ -4,8 +4,8 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagedrun.paged.cache.block_pool import BlockKey
 from pagedrun.paged.cache.prefix_store.entry import StoredPrefix
+from pagedrun.paged.values.block_key import BlockKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.cache.block_pool import ROOT_DIGEST, BlockKey
 from pagedrun.paged.cache.prefix_store.entry import DamagedEntryError, StoredPrefix
 from pagedrun.paged.cache.prefix_store.folder import EntryUse, StoreFolder
+from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.errors import UsageError
 
 

@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from pagedrun.paged.cache.block_pool import ROOT_DIGEST
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.prefix_store.choice import MIN_STORED_TOKENS, tokens_to_store
 from pagedrun.paged.cache.prefix_store.entry import DamagedEntryError, StoredPrefix
@@ -19,6 +18,8 @@ from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.scheduling.prefix_source import StagedBlocks
 from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch
 from pagedrun.paged.scheduling.sequence import Sequence as RunSequence
+from pagedrun.paged.values.block_key import ROOT_DIGEST
+from pagedrun.paged.values.planned_request import PlannedRequest
 
 # A file is read and checked as a whole, in memory; and what is damaged in one spares the others.
 MAX_ENTRY_BYTES = 2**26
@@ -78,14 +79,14 @@ class StoredPrefixes:
         self._used: set[str] = set()  # files counted as used in this run
         self._read_index()
 
-    def watched(self, plan: Plan) -> Iterator[RunSequence]:
-        """Yield the plan's sequences, and remember of each what is to be stored."""
+    def watched(self, plan: Plan) -> Iterator[PlannedRequest]:
+        """Yield the plan's requests, and remember of each what is to be stored."""
         max_tokens = self._max_bytes // self._cache.layout.bytes_per_token
         to_store = tokens_to_store(plan, max_tokens).tolist()
         common = plan.tree.common.tolist()
-        for sequence, *figures in zip(plan, common, to_store, strict=True):
-            self._rows[sequence.request.index] = _Row(*figures)
-            yield sequence
+        for planned, *figures in zip(plan, common, to_store, strict=True):
+            self._rows[planned.request.index] = _Row(*figures)
+            yield planned
 
     def find(self, sequence: RunSequence, num_hits: int, num_given: int) -> StagedBlocks | None:
         """Return what the store has of a prompt behind its first `num_hits` blocks, checked."""

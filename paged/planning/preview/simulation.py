@@ -26,6 +26,7 @@ from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 
@@ -133,14 +134,14 @@ class Simulator:
             at_peak=np.array(sorted(self._at_peak), dtype=np.int64).reshape(-1, 3),
         )
 
-    def _planned(self) -> Iterator[Sequence]:
-        for sequence in islice(self._all_planned(), self._max_rows):
-            self._places[sequence.request.index] = self._num_begun
+    def _planned(self) -> Iterator[PlannedRequest]:
+        for planned in islice(self._all_planned(), self._max_rows):
+            self._places[planned.request.index] = self._num_begun
             self._num_begun += 1
-            yield sequence
+            yield planned
         self._is_exhausted = True
 
-    def _all_planned(self) -> Iterator[Sequence]:
+    def _all_planned(self) -> Iterator[PlannedRequest]:
         statistics = self._statistics
         for plan in self._plans:
             self._num_total += len(plan)

@@ -10,10 +10,10 @@ from safetensors.torch import save
 
 from pagedrun.cli import exits
 from pagedrun.cli.main import main
-from pagedrun.paged.cache.block_pool import ROOT_DIGEST
 from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
+from pagedrun.paged.values.block_key import ROOT_DIGEST
 
 HOSTILE = "\x1b[2J[red]org/model"
 

@@ -40,7 +40,7 @@ def blocks_of_batch(plan: Plan, begin: int, end: int) -> int:
         prompt = sequence.request.prompt_token_ids
         num_full = len(prompt) // BLOCK
         held.update(prompt[: (n + 1) * BLOCK] for n in range(num_full))
-        private += -(-sequence.max_num_tokens // BLOCK) - num_full
+        private += -(-sequence.request.max_num_tokens // BLOCK) - num_full
     return len(held) + private
 
 

@@ -1,0 +1,30 @@
+"""PlannedRequest: a request with all that the plan has decided about it."""
+
+from dataclasses import dataclass
+
+from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """A request as the scheduler, the simulation and other processes take it; can be pickled.
+
+    What decides a row's bytes, `num_read_once_tokens` above all, is decided from all rows of the
+    window and travels with the row: whoever runs it beside whatever others computes the same.
+
+    `place` counts from 0 in the window's run order. `block_keys` name the prompt's first whole
+    blocks, as many as another row may ask for. Of the prompt's leading tokens `num_shared_tokens`
+    are those of another row, or sample, as well, and of these attention reads the first
+    `num_read_once_tokens` for all their rows together. The first `num_keep_blocks` blocks are
+    needed by the row that comes next. `group` is window and subtree of rows whose answers are
+    likely to be of like length.
+    """
+
+    request: Request
+    place: int = 0
+    block_keys: tuple[BlockKey, ...] = ()
+    num_shared_tokens: int = 0
+    num_read_once_tokens: int = 0
+    num_keep_blocks: int = 0
+    group: tuple[int, int] = (0, 0)
