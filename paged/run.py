@@ -35,7 +35,7 @@ from pagedrun.paged.report.record.state import engine_state
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
-from pagedrun.paged.scheduling.sequence import UNKNOWN_TOKEN, Sequence
+from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.step_watch import StepWatch
 from pagedrun.paged.scheduling.stopping import StopRule
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -113,7 +113,7 @@ class Run:
             achievable_hit_tokens=0,
             num_shared_blocks_planned=0,
         )
-        self._recorder = Recorder(self.pool, self.scheduler.stays)
+        self._recorder = Recorder(self.pool, self.scheduler.residency)
         self._runner = ModelRunner(
             model,
             self.cache,
@@ -138,7 +138,7 @@ class Run:
         began, statistics = time.perf_counter(), self.statistics
         while self.scheduler.has_work or self._in_flight:
             yield from self._refused()
-            self.scheduler.stays.step = self._num_steps + 1
+            self.scheduler.residency.step = self._num_steps + 1
             before = statistics.last_step
             launched = self._launch() if self.scheduler.has_work else False
             while len(self._in_flight) > self._device.lag * launched:
@@ -182,46 +182,48 @@ class Run:
 
     def _launch(self) -> bool:
         """Start the next step; return whether there was anything to compute."""
-        batch = self.scheduler.schedule()
+        scheduler = self.scheduler
+        step = scheduler.schedule()
         before = self._in_flight[-1] if self._in_flight else None
-        if not batch.chunks and before is not None:  # the step in flight will give blocks back
-            self.cache.transfer(batch.transfers)
+        if not step.num_chunks and before is not None:  # what is in flight will give blocks back
+            self.cache.transfer(step.transfers)
             return False
-        if not batch.chunks:
+        if not step.num_chunks:
             raise self._stalled("no sequence can go on")
-        ids = self._runner.run(batch, before)
+        ids = self._runner.run(step, before)
         if self._stored is not None:
-            self._stored.note_step(batch)
-        num_sequences = len(self.scheduler.running) + len(self.scheduler.ending)
-        self.statistics.note_step(batch, self.pool, num_sequences)
-        sampling = (chunk.sequence for chunk in batch.chunks if chunk.samples)
-        unknown = ([UNKNOWN_TOKEN] * len(sequence.pending_samples) for sequence in sampling)
-        step = InFlight.launched(ids, self.scheduler.update(batch, unknown), self._device)
-        for sequence in step.sequences:
-            if len(sequence.output_token_ids) == sequence.request.params.max_tokens:
-                self.scheduler.retire(sequence)
-        self._in_flight.append(step)
-        if self._watch.is_stalled(len(step.sequences)):
+            self._stored.note_step(step.rows, step.ends, step.block_tables)
+        num_sequences = len(scheduler.running) + len(scheduler.ending)
+        self.statistics.note_step(step.num_tokens, step.num_samples, self.pool, num_sequences)
+        table, grown = scheduler.table, scheduler.update()
+        self._in_flight.append(InFlight.launched(ids, table, grown, self._device))
+        is_last = table.num_output_tokens[grown] == table.max_tokens[grown]
+        for place in grown[is_last].tolist():
+            scheduler.retire(scheduler.sequence_at(place))
+        if self._watch.is_stalled(len(grown)):
             raise self._stalled(f"no row got a token in {self._watch.num_steps} steps")
         return True
 
     def _settle(self, step: InFlight) -> Iterator[Completion]:
         """Look at the tokens of a step, and finish the sequences that they end."""
-        failed: dict[int, Request] = {}
-        for sequence, place, token in zip(step.sequences, step.places, step.wait(), strict=True):
-            if place >= len(sequence.output_token_ids):
-                continue  # the token before has ended the sequence
-            if token == NO_TOKEN:
-                failed[sequence.request.index] = sequence.request
-                continue
-            sequence.output_token_ids[place] = token
-            self.statistics.generated_tokens += 1
+        scheduler, table = self.scheduler, self.scheduler.table
+        is_live = step.is_live(table)
+        places, positions = step.places[is_live], step.positions[is_live]
+        tokens = step.wait()[is_live]
+        is_failed = tokens == NO_TOKEN
+        failed = [scheduler.sequence_at(place).request for place in places[is_failed].tolist()]
+        places, positions, tokens = places[~is_failed], positions[~is_failed], tokens[~is_failed]
+        table.outputs[places, positions] = tokens
+        self.statistics.generated_tokens += len(tokens)
+        may_end = self._stop_rule.may_end(table, places, positions + 1, tokens)
+        for place, position in zip(places[may_end].tolist(), positions[may_end], strict=True):
+            sequence = scheduler.sequence_at(place)
             output = self._stop_rule.output(sequence)
             if output is not None:
-                del sequence.output_token_ids[place + 1 :]
-                self.scheduler.finish(sequence)
+                sequence.truncate(int(position) + 1)
+                scheduler.finish(sequence)
                 yield from self._collect(sequence, output)
-        for request in failed.values():
+        for request in {each.index: each for each in failed}.values():
             yield from self._fail(request)
 
     def _collect(self, sequence: Sequence, output: SampleOutput) -> Iterator[Completion]:
@@ -256,7 +258,7 @@ class Run:
         scheduler = self.scheduler
         everyone = (*scheduler.running, *scheduler.waiting, *scheduler.ending)
         for sequence in [each for each in everyone if each.request.index == request.index]:
-            sequence.output_token_ids.clear()  # also of those that the next step computes
+            sequence.truncate(0)  # also of those that the next step computes
             own = slice(sequence.num_hit_blocks, sequence.num_published_blocks)
             for block_id in sequence.block_table[own]:
                 self.pool.retract(block_id)

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from pagedrun.paged.llm import LLM
-from pagedrun.paged.scheduling.foresight import Foresight
+from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.values.sampling import SamplingParams
 from tests.every_pair import every_pair
 
@@ -138,7 +138,7 @@ def test_tokens_equal_transformers_when_preempted(
     oracle: Oracle, block_size: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Let in whoever fits, so that somebody must give way.
-    monkeypatch.setattr(Foresight, "allows", lambda *_: True)
+    monkeypatch.setattr(OutputLengthPredictor, "allows", lambda *_: True)
     needed = -(-(max(LENGTHS) + NUM_GENERATED) // block_size)
     report = _check(
         oracle,

@@ -19,7 +19,7 @@ from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
-from pagedrun.paged.scheduling.foresight import Foresight
+from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 
@@ -303,7 +303,7 @@ def test_whatever_the_pool_the_bytes_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if "num_blocks" in engine:  # let in whoever fits, so that somebody must give way
-        monkeypatch.setattr(Foresight, "allows", lambda *_: True)
+        monkeypatch.setattr(OutputLengthPredictor, "allows", lambda *_: True)
     ran = run(rows, model, copied, **engine)
     assert ran.answers == filled[1].answers
     assert ran.store["loaded_tokens"] >= PREFIX_TOKENS

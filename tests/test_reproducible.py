@@ -14,7 +14,7 @@ from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.cache.kv_cache import KVLayout
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.scheduling.foresight import Foresight
+from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.kernels.products import threads
 
@@ -181,7 +181,7 @@ def test_same_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if variation.startswith("preempted"):  # let in whoever fits, so that somebody must give way
-        monkeypatch.setattr(Foresight, "allows", lambda *_: True)
+        monkeypatch.setattr(OutputLengthPredictor, "allows", lambda *_: True)
     text, report = answers(rows, folder, tmp_path, **undisturbed.engine, **VARIATIONS[variation])
     assert text == undisturbed.text
     if variation.startswith("preempted"):
@@ -288,7 +288,7 @@ def test_same_bytes_at_the_widths_of_real_models(
     engine = {"dtype": dtype, "kernel_set": kernel_set.value}
     expected, _ = answers(eighty_rows, folder, tmp_path, **engine)
     # Let in whoever fits, so that somebody must give way where the pool is small.
-    monkeypatch.setattr(Foresight, "allows", lambda *_: True)
+    monkeypatch.setattr(OutputLengthPredictor, "allows", lambda *_: True)
     for seats, num_tokens, num_threads, more in SCHEDULES:
         limits = {"max_num_seqs": seats, "max_num_batched_tokens": num_tokens, **more}
         with threads(num_threads):

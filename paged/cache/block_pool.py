@@ -3,18 +3,21 @@
 Pure accounting: it moves no bytes and knows neither tensors nor sequences. A block is *held*
 while its reference count is above zero and *free* otherwise.
 
-The future is known, so nothing is kept on a guess. A key is *wanted* while a later prompt will ask
+The future is known, so nothing is kept on a guess. A key is *pinned* while a later prompt will ask
 for it: because it lies on the path that the next prompt has in common with the last one, or
-because a sequence that had to wait comes back for it. Only wanted blocks are published, under
+because a sequence that had to wait comes back for it. Only pinned blocks are published, under
 their key, for others to find; a free one stays *cached*. When its last use is over it is an empty
 block like any other, at once. If the pool is too small, the cached block whose use is farthest
-away goes first: the end of the path, and only then what waiting sequences want, who come first.
+away goes first: the end of the path, and only then what waiting sequences pin, who come first.
 """
 
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pagedrun.paged.values.block_key import BlockKey
 
@@ -46,6 +49,9 @@ class BlockPool:
         self.counts = PoolCounts()
         self._ref_counts = array("i", [0]) * num_blocks
         self._fill = array("i", [0]) * num_blocks  # tokens stored in each block
+        # The same memory for whole steps at once; one by one, an array is faster.
+        self._ref_counts_seen = np.frombuffer(self._ref_counts, dtype=np.int32)
+        self._fills_seen = np.frombuffer(self._fill, dtype=np.int32)
         self._key_of: dict[int, BlockKey] = {}
         self._block_of: dict[bytes, int] = {}
         # Free blocks without content: last freed, first taken, so that memory once touched is used
@@ -57,9 +63,9 @@ class BlockPool:
         # the middle in O(1).
         self._cached_for_path: OrderedDict[int, None] = OrderedDict()
         self._cached_for_waiting: OrderedDict[int, None] = OrderedDict()
-        self._path: list[bytes] = []  # digests wanted by the next prompt, first block first
+        self._path: list[bytes] = []  # digests that the next prompt pins, first block first
         self._on_path: set[bytes] = set()
-        self._num_waiting: dict[bytes, int] = {}  # digest → waiting sequences that want it
+        self._num_waiting: dict[bytes, int] = {}  # digest → waiting sequences that pin it
         self._num_shared = 0
         self._num_tokens_held = 0
 
@@ -102,6 +108,11 @@ class BlockPool:
         """Return how many block tables hold `block_id`."""
         return self._ref_counts[block_id]
 
+    def ref_counts_of(self, block_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return how many block tables hold each of `block_ids`."""
+        counts: NDArray[np.int32] = self._ref_counts_seen[block_ids]
+        return counts
+
     def is_published(self, block_id: int) -> bool:
         """Return whether later prompts can find this block."""
         return block_id in self._key_of
@@ -128,7 +139,10 @@ class BlockPool:
         matched: list[int] = []
         for key in keys:
             block_id = self._block_of.get(key.digest)
-            if block_id is None or self._key_of[block_id] != key:
+            if block_id is None:
+                break
+            known = self._key_of[block_id]
+            if known is not key and known != key:
                 break
             matched.append(block_id)
         return matched
@@ -170,10 +184,10 @@ class BlockPool:
                 else:
                     self._cache(block_id, key.digest)
 
-    def want_path(self, keys: Sequence[BlockKey]) -> None:
+    def pin_path(self, keys: Sequence[BlockKey]) -> None:
         """Say what the next prompt will have in common with the last one: the blocks of `keys`.
 
-        Takes the place of the path before; what was on that one and is wanted by nobody else has
+        Takes the place of the path before; what was on that one and is not pinned otherwise has
         had its last use.
         """
         path = self._path
@@ -186,7 +200,7 @@ class BlockPool:
             self._on_path.add(key.digest)
             self._settle(key.digest)
 
-    def want(self, keys: Iterable[BlockKey]) -> None:
+    def pin(self, keys: Iterable[BlockKey]) -> None:
         """Say that one more waiting sequence will come back for the blocks of `keys`."""
         for key in keys:
             count = self._num_waiting.get(key.digest, 0)
@@ -194,8 +208,8 @@ class BlockPool:
             if count == 0:
                 self._settle(key.digest)
 
-    def unwant(self, keys: Iterable[BlockKey]) -> None:
-        """Take back one `want`: the sequence has come back, or is over."""
+    def unpin(self, keys: Iterable[BlockKey]) -> None:
+        """Take back one `pin`: the sequence has come back, or is over."""
         for key in keys:
             count = self._num_waiting[key.digest]
             if count > 1:
@@ -205,22 +219,22 @@ class BlockPool:
                 self._settle(key.digest)
 
     def num_waiting_for(self) -> dict[bytes, int]:
-        """Return how many waiting sequences want each digest."""
+        """Return how many waiting sequences pin each digest."""
         return dict(self._num_waiting)
 
-    def is_wanted(self, key: BlockKey) -> bool:
+    def is_pinned(self, key: BlockKey) -> bool:
         """Return whether somebody will ask for `key` as far as is known."""
         return key.digest in self._on_path or key.digest in self._num_waiting
 
     def publish(self, block_id: int, key: BlockKey) -> None:
         """Let later prompts find this block under `key`; its content is final from now on.
 
-        Nothing happens if nobody wants the key. If another block is published under it, that one
+        Nothing happens if the key is not pinned. If another block is published under it, that one
         stays and this one is private.
         """
         if self._ref_counts[block_id] == 0:
             raise ValueError(f"block {block_id} is free and cannot be published")
-        if not self.is_wanted(key):
+        if not self.is_pinned(key):
             return
         if key.digest not in self._block_of and block_id not in self._key_of:
             self._block_of[key.digest] = block_id
@@ -259,6 +273,12 @@ class BlockPool:
             self._fill[block_id] = num_tokens
             self._num_tokens_held += grown
 
+    def record_fills(self, block_ids: NDArray[np.int32], num_tokens: NDArray[np.int64]) -> None:
+        """Note what many held blocks now store, as `record_fill` does; no block is named twice."""
+        grown = np.maximum(num_tokens - self._fills_seen[block_ids], 0)
+        self._fills_seen[block_ids] += grown.astype(np.int32)
+        self._num_tokens_held += int(grown.sum())
+
     def check(self, block_tables: Iterable[Sequence[int]]) -> None:
         """Prove the books: free + held = total, and reference counts = the tables' entries.
 
@@ -278,7 +298,7 @@ class BlockPool:
         assert self._num_shared == sum(count > 1 for count in self._ref_counts), "shared count"
         assert {key.digest: block_id for block_id, key in self._key_of.items()} == self._block_of
         assert set(cached) <= set(self._key_of), "a cached block has no key"
-        assert all(map(self.is_wanted, self._key_of.values())), "a block is kept for nobody"
+        assert all(map(self.is_pinned, self._key_of.values())), "a block is kept for nobody"
         for block_id in cached:
             waited_for = self._key_of[block_id].digest in self._num_waiting
             assert (block_id in self._cached_for_waiting) == waited_for, "cached in the wrong line"
@@ -301,11 +321,11 @@ class BlockPool:
         return block_id
 
     def _settle(self, digest: bytes) -> None:
-        """Put the block under `digest` where it belongs now that it is wanted more, or less."""
+        """Put the block under `digest` where it belongs now that it is pinned more, or less."""
         block_id = self._block_of.get(digest)
         if block_id is None:
             return
-        if not self.is_wanted(self._key_of[block_id]):
+        if not self.is_pinned(self._key_of[block_id]):
             self.retract(block_id)
         elif self._ref_counts[block_id] == 0:
             waited_for = digest in self._num_waiting

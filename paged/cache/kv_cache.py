@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.scheduling.scheduled_batch import BlockTransfer, TransferKind
 
 
 @dataclass(frozen=True, slots=True)

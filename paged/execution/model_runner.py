@@ -1,4 +1,4 @@
-"""ModelRunner: carries out a scheduled batch on a model and its cache."""
+"""ModelRunner: carries out a step on a model and its cache."""
 
 import sys
 from collections import Counter
@@ -9,15 +9,16 @@ from torch import Tensor
 
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.execution.batch_builder import build_batch
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.forward_batch import DecodeInputs, ForwardBatch
 from pagedrun.paged.execution.in_flight import InFlight
+from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.models.decoder import Decoder
-from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch
-from pagedrun.paged.scheduling.sequence import UNKNOWN_TOKEN
+from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.errors import EngineError
 
 
@@ -30,7 +31,7 @@ class AttentionReads:
 
 
 class ModelRunner:
-    """Moves the blocks that a batch wants moved, then computes it.
+    """Moves the blocks that a step wants moved, then computes it.
 
     `prefix_once` lets rows read the partitions that they share together. `graphs` take the steps
     that only decode; without them every step is computed kernel by kernel.
@@ -57,25 +58,25 @@ class ModelRunner:
         self.reads = AttentionReads()
 
     @torch.inference_mode()
-    def run(self, batch: ScheduledBatch, before: InFlight | None = None) -> Tensor:
+    def run(self, step: StepInput, before: InFlight | None = None) -> Tensor:
         """Return the tokens sampled, [num_sampled] int64 on the device: one for each pending sample
         of each chunk that samples, in order.
 
-        `before` is the step whose tokens are not known yet, if the batch goes on from them.
+        `before` is the step whose tokens are not known yet, if this one goes on from them.
         """
-        self._cache.transfer(batch.transfers)
-        return self._run(batch, before)
+        self._cache.transfer(step.transfers)
+        return self._run(step, before)
 
-    def _run(self, batch: ScheduledBatch, before: InFlight | None) -> Tensor:
-        """Compute a batch, at once or, where memory does not allow it, in pieces."""
-        if batch.num_tokens <= self._max_tokens:
+    def _run(self, step: StepInput, before: InFlight | None) -> Tensor:
+        """Compute a step, at once or, where memory does not allow it, in pieces."""
+        if step.num_tokens <= self._max_tokens:
             try:
-                return self._compute(batch, before)
+                return self._compute(step, before)
             except (RuntimeError, MemoryError) as error:
                 if not _is_out_of_memory(error):
                     raise
-                self._give_way(batch.num_tokens, error)
-        first, second = batch.halves()
+                self._give_way(step.num_tokens, error)
+        first, second = step.halves()
         return torch.cat([self._run(first, before), self._run(second, before)])
 
     def _give_way(self, num_tokens: int, error: Exception) -> None:
@@ -93,22 +94,21 @@ class ModelRunner:
         if self._device.is_gpu:
             torch.cuda.empty_cache()
 
-    def _compute(self, batch: ScheduledBatch, before: InFlight | None) -> Tensor:
-        known = _known(batch, before)
-        if self._graphs is not None and self._graphs.takes(batch):
-            ids, read = self._graphs.run(batch, known)
+    def _compute(self, step: StepInput, before: InFlight | None) -> Tensor:
+        known = _known(step, before)
+        if self._graphs is not None and self._graphs.takes(step):
+            ids, read = self._graphs.run(step, known)
             self._note_reads(read)
             return ids
         if self._graphs is not None:
             self._graphs.forget()
-        forward = ForwardBatch.build(batch, self._cache.block_size, prefix_once=self._prefix_once)
+        forward = build_batch(step, self._cache.block_size, prefix_once=self._prefix_once)
         placed = forward.place(self._device, known)
         if self._device.is_gpu:
             placed = self._with_work(placed)
         logits = self._model.logits(placed, self._cache)
         self._note_reads(forward)
-        sampling = [chunk.sequence for chunk in batch.chunks if chunk.samples]
-        return self._sampler.sample(logits, sampling)
+        return self._sampler.sample(logits, step)
 
     def _with_work(self, batch: ForwardBatch) -> ForwardBatch:
         """Return the batch with its shared prefixes as a GPU's work: made once for all layers."""
@@ -146,15 +146,9 @@ def _is_out_of_memory(error: Exception) -> bool:
     return "DefaultCPUAllocator" in str(error)  # the host's has no class of its own
 
 
-def _known(batch: ScheduledBatch, before: InFlight | None) -> tuple[Tensor, list[int]] | None:
-    """Return the tokens of the step before and where those are that the batch begins with."""
-    unknown = [
-        chunk.sequence
-        for chunk in batch.chunks
-        if chunk.samples and chunk.sequence.output_token_ids[-1:] == [UNKNOWN_TOKEN]
-    ]
-    if not unknown:
+def _known(step: StepInput, before: InFlight | None) -> KnownTokens | None:
+    """Return the tokens of the step before, if there are some that this one goes on from."""
+    if not len(step.sources):
         return None
     assert before is not None, "a token is unknown that no step is computing"
-    rows = before.rows()
-    return before.ids, [rows[sequence] for sequence in unknown]
+    return KnownTokens(before.ids, step.sources)

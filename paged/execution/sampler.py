@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence as Seq
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.paged.execution.choices import Choices
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.execution.sampling_batch import SamplingBatch
+from pagedrun.paged.scheduling.step_input import Draws, StepInput
 
 NO_TOKEN = -1  # what the kernel gives where the logits hold no choice (NaN, infinity)
 
@@ -20,41 +21,30 @@ class Sampler:
     """
 
     def __init__(self, eos_token_ids: Seq[int], device: Device) -> None:
-        self._eos_token_ids = list(eos_token_ids)
+        self._eos_token_ids = tuple(eos_token_ids)
         self._device = device
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, sequences: Seq[Sequence]) -> Tensor:
-        """Choose a token for each pending sample of each sequence.
+    def sample(self, logits: Tensor, step: StepInput) -> Tensor:
+        """Choose a token for each draw of a step.
 
-        logits: [len(sequences), vocab_size], the row of each sequence's last token.
-        Returns [num_pending_samples] int64, one sequence's after the other's; `NO_TOKEN` where
-        there is no choice.
+        logits: [step.num_samples, vocab_size], one row for each chunk that samples. Returns
+        [num_draws] int64; `NO_TOKEN` where there is no choice.
         """
-        if not sequences:
+        draws = step.draws
+        if not len(draws):
             return torch.empty(0, dtype=torch.int64, device=logits.device)
-        logits = self._forbid_early_stops(logits, sequences)
-        draws = [
-            (row, sequence.request, sample, sequence.num_tokens)
-            for row, sequence in enumerate(sequences)
-            for sample in sequence.pending_samples
-        ]
-        rows = [row for row, *_ in draws]
-        if rows != list(range(len(logits))):
-            logits = logits[self._device.place(torch.tensor(rows))]
-        choices = Choices.of(draw[1:] for draw in draws).to(self._device)
-        return choices.draw(logits, self._device.kernels)
+        if len(draws) != len(logits):
+            rows = np.cumsum(step.samples)[draws.chunk] - 1
+            logits = logits[self._device.place(torch.from_numpy(rows))]
+        logits = self._forbid_early_stops(logits, draws)
+        return SamplingBatch.of(draws).to(self._device).draw(logits, self._device.kernels)
 
-    def _forbid_early_stops(self, logits: Tensor, sequences: Seq[Sequence]) -> Tensor:
-        early = [
-            row
-            for row, sequence in enumerate(sequences)
-            if len(sequence.output_token_ids) < sequence.request.params.min_tokens
-        ]
-        if not early:
+    def _forbid_early_stops(self, logits: Tensor, draws: Draws) -> Tensor:
+        if not draws.stop_token_ids:
             return logits
         logits = logits.clone()
-        for row in early:
-            stops = [*self._eos_token_ids, *sequences[row].request.params.stop_token_ids]
-            logits[row, self._device.place(torch.tensor(stops, dtype=torch.int64))] = -torch.inf
+        for draw, own in draws.stop_token_ids.items():
+            stops = torch.tensor([*self._eos_token_ids, *own], dtype=torch.int64)
+            logits[draw, self._device.place(stops)] = -torch.inf
         return logits

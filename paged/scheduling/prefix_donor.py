@@ -1,10 +1,10 @@
 """Which running sequence has a block that begins as another prompt's next block does."""
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.written_blocks import WrittenBlocks
 
 # How many of the youngest sequences are looked at: the plan puts those that have most in common
 # next to each other.
@@ -23,23 +23,22 @@ def find_donor(
     prompt: tuple[int, ...],
     hits: Seq[int],
     block_size: int,
-    written: Mapping[int, int],
+    written: WrittenBlocks,
 ) -> Donor | None:
     """Return the best block to copy for the tokens after the `hits`, or `None`.
 
-    A donor holds the same leading blocks, and what follows in its prompt begins alike. written:
-    block → first offset that the coming step writes; what is not there before it cannot be copied.
-    The last token of a prompt is computed in any case, so it is not looked for.
+    A donor holds the same leading blocks, and what follows in its prompt begins alike. What the
+    coming step writes (`written`) is not there before it and cannot be copied. The last token of a
+    prompt is computed in any case, so it is not looked for.
     """
     begin = len(hits) * block_size
     wanted = prompt[:-1][begin : begin + block_size]
     best: Donor | None = None
     for sequence in running[-MAX_DONORS:] if wanted else ():
-        table = sequence.block_table
-        if len(table) <= len(hits) or (hits and table[len(hits) - 1] != hits[-1]):
+        if sequence.num_blocks <= len(hits) or (hits and sequence.block(len(hits) - 1) != hits[-1]):
             continue
-        block_id = table[len(hits)]
-        stored = min(written.get(block_id, block_size), sequence.num_stored_tokens - begin)
+        block_id = sequence.block(len(hits))
+        stored = min(written.first_offset(block_id, block_size), sequence.num_stored_tokens - begin)
         given = sequence.request.prompt_token_ids[begin : begin + max(stored, 0)]
         num_tokens = _num_common(wanted, given)
         if num_tokens > (best.num_tokens if best else 0):

@@ -1,28 +1,26 @@
 """PrefixSource: where the scheduler may find blocks that no sequence of this run has computed."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence as Seq
+from typing import Protocol
 
+from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
+from pagedrun.paged.cache.staged_blocks import StagedBlocks
 from pagedrun.paged.scheduling.prefix_donor import Donor
-from pagedrun.paged.scheduling.scheduled_batch import BlockTransfer, ScheduledBatch, TransferKind
 from pagedrun.paged.scheduling.sequence import Sequence
-
-
-class StagedBlocks(NamedTuple):
-    """Blocks ready to be moved into the pool.
-
-    `sources` are what `TransferKind.LOAD` moves, in the order of the tokens; together they hold
-    `num_tokens`, so the last one may be filled in part.
-    """
-
-    sources: list[int]
-    num_tokens: int
+from pagedrun.paged.scheduling.step_builder import StepBuilder
+from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.request import Request
 
 
 class PrefixSource(Protocol):
     """Looked at when a new sequence is let in."""
 
-    def find(self, sequence: Sequence, num_hits: int, num_given: int) -> StagedBlocks | None:
+    def find(
+        self, request: Request, block_keys: Seq[BlockKey], num_hits: int, num_given: int
+    ) -> StagedBlocks | None:
         """Return what follows the first `num_hits` blocks of the prompt, or None.
+
+        block_keys: of the prompt's first blocks, those hits at least.
 
         None also where it is not worth its while beside the `num_given` tokens that a block of
         another sequence gives. What is returned must be moved: it is staged for that.
@@ -34,18 +32,20 @@ def load_prefix(
     sequence: Sequence,
     num_hits: int,
     donor: Donor | None,
-    batch: ScheduledBatch,
+    step: StepBuilder,
 ) -> int:
-    """Let the batch load what `source` has behind the hits of a sequence; return its tokens.
+    """Let the step load what `source` has behind the hits of a sequence; return its tokens.
 
     The sequence holds the blocks that it goes to. 0 if a donor's block gives about as much.
     """
     num_given = donor.num_tokens if donor is not None else 0
-    staged = source.find(sequence, num_hits, num_given) if source is not None else None
+    if source is None:
+        return 0
+    staged = source.find(sequence.request, sequence.block_keys, num_hits, num_given)
     if staged is None:
         return 0
-    targets = sequence.block_table[num_hits : num_hits + len(staged.sources)]
-    batch.transfers += [
+    targets = sequence.blocks_from(num_hits)[: len(staged.sources)]
+    step.transfers += [
         BlockTransfer(TransferKind.LOAD, block, target)
         for block, target in zip(staged.sources, targets, strict=True)
     ]

@@ -1,77 +1,141 @@
 """Sequence: one sample of one request in flight: its tokens and the blocks that hold them."""
 
-from dataclasses import dataclass, field
+from typing import overload
 
+from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, SequenceTable
 from pagedrun.paged.values.block_key import BlockKey
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
 
-UNKNOWN_TOKEN = -2  # sampled on the device, and not looked at yet
+# What a sibling takes over beside the blocks.
+_INHERITED = (
+    "group",
+    "num_computed_tokens",
+    "num_stored_tokens",
+    "num_tokens_ever_computed",
+    "num_hit_blocks",
+    "num_published_blocks",
+    "num_cached_tokens",
+)
 
 
-@dataclass(slots=True, eq=False)
+class _Column:
+    """A number of the sequence that is kept in a column of its table, under the same name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, sequence: None, owner: type) -> "_Column": ...
+
+    @overload
+    def __get__(self, sequence: "Sequence", owner: type) -> int: ...
+
+    def __get__(self, sequence: "Sequence | None", owner: type) -> "int | _Column":
+        if sequence is None:
+            return self
+        return int(getattr(sequence.table, self._name)[sequence.place])
+
+    def __set__(self, sequence: "Sequence", value: int) -> None:
+        getattr(sequence.table, self._name)[sequence.place] = value
+
+
 class Sequence:
-    """The state of one sample.
+    """The state of one sample. What every step looks at is in the `table`, at its `place`.
 
     Tokens `[0, num_computed_tokens)` need no further forward pass, and tokens
     `[0, num_stored_tokens)` have their keys and values in the cache. The two differ by one token
     in one case only: a prompt found whole in the cache still computes its last token, since its
-    logits are wanted, but does not write it.
+    logits are wanted, but does not write it. `num_tokens_ever_computed` tells recomputed tokens
+    from new ones.
+
+    Of the leading prompt tokens `num_shared_tokens` are those of another row, or sample, as well,
+    and of these attention reads `num_read_once_tokens` for all rows together. The next row of the
+    plan needs the first `num_keep_blocks` blocks again. The rows of the same `group` teach how
+    long answers get.
 
     `pending_samples` are the samples to draw from the next logits: all `n` of a request while its
-    prompt is computed once for them, then the sequence's own.
-
-    The last of `output_token_ids` may be `UNKNOWN_TOKEN`: the next step can be scheduled, and
-    computed on the device, before the host has seen it.
+    prompt is computed once for them, then the sequence's own. `host_blocks` maps table indices to
+    host blocks while it is swapped out; `pinned_keys` are kept in the pool while it waits. Of its
+    blocks the first `num_hit_blocks` were found in the cache, and others can find the first
+    `num_published_blocks`. `num_cached_tokens` are the prompt tokens taken from the cache when it
+    was first admitted.
     """
 
-    request: Request
-    block_keys: list[BlockKey]
-    num_shared_tokens: int = 0  # leading prompt tokens that another row, or sample, has as well
-    num_read_once_tokens: int = 0  # those of them that attention reads for all rows together
-    num_keep_blocks: int = 0  # leading blocks that the next row of the plan needs again
-    group: tuple[int, int] = (0, 0)  # window and subtree whose rows teach how long answers get
-    sample_index: int = 0
-    pending_samples: tuple[int, ...] = (0,)
-    output_token_ids: list[int] = field(default_factory=list)
-    block_table: list[int] = field(default_factory=list)
-    host_blocks: dict[int, int] = field(default_factory=dict)  # table index → host block
-    wanted_keys: list[BlockKey] = field(default_factory=list)  # kept in the pool while it waits
-    num_computed_tokens: int = 0
-    num_stored_tokens: int = 0
-    num_hit_blocks: int = 0  # leading blocks that were found in the cache
-    num_published_blocks: int = 0  # leading blocks that others can find
-    num_cached_tokens: int = 0  # prompt tokens taken from the cache when first admitted
-    num_tokens_ever_computed: int = 0  # to tell recomputed tokens from new ones
-    num_preemptions: int = 0
+    __slots__ = (
+        "_pending_samples",
+        "block_keys",
+        "host_blocks",
+        "num_cached_tokens",
+        "num_hit_blocks",
+        "num_keep_blocks",
+        "num_preemptions",
+        "num_published_blocks",
+        "pinned_keys",
+        "place",
+        "request",
+        "sample_index",
+        "table",
+    )
+
+    num_prompt_tokens = _Column()
+    num_output_tokens = _Column()
+    num_computed_tokens = _Column()
+    num_stored_tokens = _Column()
+    num_tokens_ever_computed = _Column()
+    num_shared_tokens = _Column()
+    num_read_once_tokens = _Column()
+    num_blocks = _Column()
+    group = _Column()
+
+    def __init__(
+        self, table: SequenceTable, planned: PlannedRequest, pending_samples: tuple[int, ...]
+    ) -> None:
+        """Take a place in the table, with no blocks and nothing computed."""
+        self.table = table
+        self.request: Request = planned.request
+        self.sample_index = pending_samples[0]
+        self._pending_samples = pending_samples
+        self.place = table.add(
+            planned.request, planned.group, self.sample_index, len(pending_samples)
+        )
+        self.block_keys: list[BlockKey] = list(planned.block_keys)
+        self.num_shared_tokens = planned.num_shared_tokens
+        self.num_read_once_tokens = planned.num_read_once_tokens
+        self.num_keep_blocks = planned.num_keep_blocks
+        self.host_blocks: dict[int, int] = {}
+        self.pinned_keys: list[BlockKey] = []
+        self.num_hit_blocks = 0
+        self.num_published_blocks = 0
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
 
     @classmethod
-    def start(cls, planned: PlannedRequest) -> "Sequence":
+    def start(cls, table: SequenceTable, planned: PlannedRequest) -> "Sequence":
         """Return the sequence that computes the prompt for all of the request's samples."""
-        return cls(
-            planned.request,
-            list(planned.block_keys),
-            num_shared_tokens=planned.num_shared_tokens,
-            num_read_once_tokens=planned.num_read_once_tokens,
-            num_keep_blocks=planned.num_keep_blocks,
-            group=planned.group,
-            pending_samples=tuple(range(planned.request.params.n)),
-        )
+        return cls(table, planned, tuple(range(planned.request.params.n)))
 
     @property
-    def num_prompt_tokens(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.request.prompt_token_ids)
+    def pending_samples(self) -> tuple[int, ...]:
+        """The samples to draw from the next logits."""
+        return self._pending_samples
 
     @property
     def num_tokens(self) -> int:
         """Prompt and generated tokens."""
-        return self.num_prompt_tokens + len(self.output_token_ids)
+        return self.num_prompt_tokens + self.num_output_tokens
 
     @property
     def max_num_tokens(self) -> int:
         """Tokens whose keys and values may have to be stored; the last one's never are."""
         return self.request.max_num_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """The generated tokens; the last may be `UNKNOWN_TOKEN`: the next step can be scheduled,
+        and computed on the device, before the host has seen it."""
+        ids: list[int] = self.table.outputs[self.place, : self.num_output_tokens].tolist()
+        return ids
 
     @property
     def known_output_token_ids(self) -> list[int]:
@@ -82,7 +146,30 @@ class Sequence:
     @property
     def is_forked(self) -> bool:
         """Whether the samples of the request have gone their own ways."""
-        return bool(self.output_token_ids)
+        return self.num_output_tokens > 0
+
+    @property
+    def block_table(self) -> list[int]:
+        """The blocks that hold the tokens, in their order."""
+        return self.blocks_from(0)
+
+    @block_table.setter
+    def block_table(self, block_ids: list[int]) -> None:
+        self.num_blocks = 0
+        self.table.append_blocks(self.place, block_ids)
+
+    def blocks_from(self, index: int) -> list[int]:
+        """Return the block table from `index` on."""
+        ids: list[int] = self.table.blocks[self.place, index : self.num_blocks].tolist()
+        return ids
+
+    def block(self, index: int) -> int:
+        """Return the block at a place of the block table."""
+        return int(self.table.blocks[self.place, index])
+
+    def replace_block(self, index: int, block_id: int) -> None:
+        """Put another block at a place of the block table."""
+        self.table.blocks[self.place, index] = block_id
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Return the ids at positions `[start, end)`."""
@@ -90,33 +177,42 @@ class Sequence:
         split = len(prompt)
         if end <= split:
             return list(prompt[start:end])
-        generated = self.output_token_ids[max(start - split, 0) : end - split]
+        first = max(start - split, 0)
+        generated: list[int] = self.table.outputs[self.place, first : end - split].tolist()
         return [*prompt[start:split], *generated] if start < split else generated
+
+    def truncate(self, num_output_tokens: int) -> None:
+        """Forget the generated tokens behind so many."""
+        self.num_output_tokens = num_output_tokens
 
     def forget_blocks(self) -> None:
         """Go back to the state of a sequence whose keys and values are nowhere."""
-        self.block_table = []
+        self.num_blocks = 0
         self.num_computed_tokens = 0
         self.num_stored_tokens = 0
         self.num_hit_blocks = 0
         self.num_published_blocks = 0
 
-    def fork(self, sample_index: int) -> "Sequence":
-        """Return a sibling that holds the same blocks. The caller counts the references."""
-        return Sequence(
-            request=self.request,
-            block_keys=self.block_keys,
+    def fork(self) -> "list[Sequence]":
+        """Return a sibling for each pending sample but the first, which stays this one's own.
+
+        The siblings hold the same blocks; the caller counts the references.
+        """
+        siblings = [self._sibling(index) for index in self._pending_samples[1:]]
+        self._pending_samples = self._pending_samples[:1]
+        self.table.num_pending[self.place] = 1
+        return siblings
+
+    def _sibling(self, sample_index: int) -> "Sequence":
+        planned = PlannedRequest(
+            self.request,
+            block_keys=tuple(self.block_keys),
             num_shared_tokens=self.num_shared_tokens,
             num_read_once_tokens=self.num_read_once_tokens,
             num_keep_blocks=self.num_keep_blocks,
-            group=self.group,
-            sample_index=sample_index,
-            pending_samples=(sample_index,),
-            block_table=list(self.block_table),
-            num_computed_tokens=self.num_computed_tokens,
-            num_stored_tokens=self.num_stored_tokens,
-            num_hit_blocks=self.num_hit_blocks,
-            num_published_blocks=self.num_published_blocks,
-            num_cached_tokens=self.num_cached_tokens,
-            num_tokens_ever_computed=self.num_tokens_ever_computed,
         )
+        sibling = Sequence(self.table, planned, (sample_index,))
+        sibling.block_table = self.block_table
+        for name in _INHERITED:
+            setattr(sibling, name, getattr(self, name))
+        return sibling

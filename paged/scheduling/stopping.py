@@ -2,7 +2,11 @@
 
 from collections.abc import Sequence as Seq
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import FinishReason, SampleOutput
 
@@ -18,6 +22,20 @@ class StopRule:
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: Seq[int]) -> None:
         self._tokenizer = tokenizer
         self._eos_token_ids = frozenset(eos_token_ids)
+        self._eos_array = np.array(sorted(self._eos_token_ids), dtype=np.int64)
+
+    def may_end(
+        self, table: SequenceTable, places: Int64s, num_known: Int64s, tokens: Int64s
+    ) -> NDArray[np.bool_]:
+        """Return which sequences `output` has to look at, [num_places] bool: others go on.
+
+        num_known: how many generated tokens of each are known. tokens: the last of them.
+        """
+        may_stop = num_known >= table.min_tokens[places]
+        is_eos = (tokens[:, None] == self._eos_array).any(axis=1) & ~table.ignores_eos[places]
+        at_limit = num_known >= table.max_tokens[places]
+        ends: NDArray[np.bool_] = at_limit | (may_stop & (is_eos | table.has_stops[places]))
+        return ends
 
     def output(self, sequence: Sequence) -> SampleOutput | None:
         """Return the finished sample, or `None` while the sequence has to go on.

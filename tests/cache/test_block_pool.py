@@ -16,7 +16,7 @@ def published_pool(
     """A pool in which `tokens` were computed, published and released."""
     keys = BlockKey.chain(tokens, block_size)
     pool = BlockPool(len(keys) + spare, block_size)
-    pool.want(keys)
+    pool.pin(keys)
     table = pool.allocate(len(keys))
     assert table is not None
     for block_id, key in zip(table, keys, strict=True):
@@ -40,12 +40,12 @@ def test_the_tail_of_a_prefix_is_evicted_before_its_head() -> None:
     assert pool.match(BlockKey.chain(tokens, 2)) == table[:2]
 
 
-def test_what_waiting_sequences_want_is_evicted_last() -> None:
+def test_what_waiting_sequences_pin_is_evicted_last() -> None:
     """They come before the next row of the plan."""
     pool = BlockPool(2, 1)
     [[awaited], [planned]] = (BlockKey.chain([token], 1) for token in (7, 8))
-    pool.want([awaited])
-    pool.want_path([planned])
+    pool.pin([awaited])
+    pool.pin_path([planned])
     for key in (awaited, planned):
         block = pool.allocate(1)
         assert block is not None
@@ -60,20 +60,20 @@ def test_a_block_is_empty_after_its_last_use() -> None:
     tokens = [1, 2, 3, 4, 5, 6]
     pool, table = published_pool(tokens, 2)
     keys = BlockKey.chain(tokens, 2)
-    pool.want_path(keys[:2])
-    pool.unwant(keys)
+    pool.pin_path(keys[:2])
+    pool.unpin(keys)
     assert pool.match(keys) == table[:2]
     pool.share(table[:2])
-    pool.want_path(keys[:1])
+    pool.pin_path(keys[:1])
     assert pool.match(keys) == table[:1]  # the second lost its name while it is held
     pool.release(table[:2])
     assert (pool.num_cached, pool.num_free) == (1, 3)
-    pool.want_path(())
+    pool.pin_path(())
     assert (pool.num_cached, pool.num_free) == (0, 3)
     pool.check([])
 
 
-def test_what_nobody_wants_is_not_published() -> None:
+def test_what_is_not_pinned_is_not_published() -> None:
     pool = BlockPool(1, 2)
     [key] = BlockKey.chain([1, 2], 2)
     held = pool.allocate(1)
@@ -102,7 +102,7 @@ def test_a_block_keeps_its_first_key() -> None:
     """A second one would make the pool forget which of the two to take back on eviction."""
     pool, [block_id] = published_pool([1, 2], 2)
     [other] = BlockKey.chain([5, 6], 2)
-    pool.want([other])
+    pool.pin([other])
     pool.share([block_id])
     pool.publish(block_id, other)
     assert pool.match([other]) == []
@@ -212,7 +212,7 @@ def test_a_colliding_block_is_not_published(monkeypatch: pytest.MonkeyPatch) -> 
     [two] = BlockKey.chain([5, 6], 2)
     assert one.digest == two.digest
     pool = BlockPool(2, 2)
-    pool.want([one, two])
+    pool.pin([one, two])
     blocks = pool.allocate(2)
     assert blocks is not None
     pool.publish(blocks[0], one)

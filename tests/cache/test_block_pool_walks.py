@@ -44,7 +44,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.content: dict[int, tuple[int, ...]] = {}
         self.fill: dict[int, int] = {}
         self.published: dict[tuple[int, ...], int] = {}  # content → block
-        # Free published blocks, in the order of their release, or of becoming wanted otherwise.
+        # Free published blocks, in the order of their release, or of being pinned otherwise.
         self.for_path: OrderedDict[int, None] = OrderedDict()
         self.for_waiting: OrderedDict[int, None] = OrderedDict()
         self.path: set[tuple[int, ...]] = set()
@@ -74,7 +74,7 @@ class PoolMachine(RuleBasedStateMachine):
         return any(content in self.prefixes(tokens) for tokens in self.waiting)
 
     def settle(self, contents: list[tuple[int, ...]], holders: Counter[int]) -> None:
-        """Bring what is published into line with what is wanted by now."""
+        """Bring what is published into line with what is pinned by now."""
         for content in contents:
             block_id = self.published.get(content)
             if block_id is None:
@@ -242,11 +242,11 @@ class PoolMachine(RuleBasedStateMachine):
                 (self.for_waiting if waited_for else self.for_path)[block_id] = None
 
     @rule(tokens=TOKENS, of_last=st.booleans(), length=st.integers(0, 14))
-    def want_path(self, tokens: list[int], of_last: bool, length: int) -> None:
+    def pin_path(self, tokens: list[int], of_last: bool, length: int) -> None:
         """Often the beginning of a prompt that was just admitted."""
         if self.tables and of_last:
             tokens = self.tables[-1][0][:length]
-        self.pool.want_path(BlockKey.chain(tokens, self.size))
+        self.pool.pin_path(BlockKey.chain(tokens, self.size))
         before, self.path = self.path, set(self.prefixes(tokens))
         # What leaves the path is settled from its end, what comes to it from its beginning.
         gone = sorted(before - self.path, key=len, reverse=True)
@@ -254,17 +254,17 @@ class PoolMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.waiting) < 4)
     @rule(tokens=TOKENS)
-    def want(self, tokens: list[int]) -> None:
-        self.pool.want(BlockKey.chain(tokens, self.size))
+    def pin(self, tokens: list[int]) -> None:
+        self.pool.pin(BlockKey.chain(tokens, self.size))
         fresh = [each for each in self.prefixes(tokens) if not self.is_waited_for(each)]
         self.waiting.append(tokens)
         self.settle(fresh, self.holders)
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
-    def unwant(self, data: st.DataObject) -> None:
+    def unpin(self, data: st.DataObject) -> None:
         tokens = self.waiting.pop(data.draw(st.integers(0, len(self.waiting) - 1)))
-        self.pool.unwant(BlockKey.chain(tokens, self.size))
+        self.pool.unpin(BlockKey.chain(tokens, self.size))
         self.settle(self.prefixes(tokens), self.holders)
 
     @precondition(lambda self: self.published)

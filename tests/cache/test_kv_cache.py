@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pagedrun.kernels import reference
+from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.scheduling.scheduled_batch import BlockTransfer, TransferKind
 
 COPY, OUT, IN = TransferKind.COPY, TransferKind.SWAP_OUT, TransferKind.SWAP_IN
 LAYOUT = KVLayout(num_layers=2, num_kv_heads=3, head_dim=5, dtype=torch.float32)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -13,31 +14,51 @@ from torch import Tensor
 from pagedrun.kernels import reference
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.sampler import NO_TOKEN, Sampler
-from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.scheduling.sequence_table import SequenceTable
+from pagedrun.paged.scheduling.step_builder import StepBuilder
+from tests.scheduling.made_step import made_sequence
 
 VOCAB = 13
 EOS = 4
 
 
+@dataclass
+class Asker:
+    """A sequence of three prompt tokens that wants its next token."""
+
+    index: int = 0
+    num_output: int = 0
+    samples: tuple[int, ...] = (0,)
+    params: dict[str, Any] = field(default_factory=dict)
+
+
 def sequence(
     index: int = 0, num_output: int = 0, samples: tuple[int, ...] = (0,), **params: Any
-) -> Sequence:
-    made = Sequence(Request(index, (1, 2, 3), SamplingParams(**params)), [])
-    made.output_token_ids = [7] * num_output
-    made.pending_samples = samples
-    return made
+) -> Asker:
+    return Asker(index, num_output, samples, params)
 
 
 def logits_of(num_rows: int, seed: int = 0) -> Tensor:
     return torch.randn(num_rows, VOCAB, generator=torch.Generator().manual_seed(seed))
 
 
-def draw(sampler: Sampler, logits: Tensor, sequences: list[Sequence]) -> list[list[int]]:
+def draw(sampler: Sampler, logits: Tensor, askers: list[Asker]) -> list[list[int]]:
     """Return the tokens drawn for each sequence."""
-    ids = iter(sampler.sample(logits, sequences).tolist())
-    return [[next(ids) for _ in each.pending_samples] for each in sequences]
+    table = SequenceTable()
+    builder = StepBuilder(table)
+    for each in askers:
+        made = made_sequence(
+            (1, 2, 3),
+            (7,) * each.num_output,
+            index=each.index,
+            table=table,
+            samples=each.samples,
+            **each.params,
+        )
+        made.num_computed_tokens = made.num_tokens
+        builder.add(made, made.num_tokens - 1, made.num_tokens - 1)
+    ids = iter(sampler.sample(logits, builder.build()).tolist())
+    return [[next(ids) for _ in each.samples] for each in askers]
 
 
 @pytest.fixture
@@ -62,7 +83,7 @@ def test_rows_keep_their_own_parameters(sampler: Sampler) -> None:
     sequences = [sequence(0), hot, sequence(2, temperature=5.0, top_k=1)]
     seen = set()
     for seed in range(30):
-        hot.request = Request(1, (1, 2, 3), SamplingParams(temperature=5.0, seed=seed))
+        hot.params["seed"] = seed
         [first], [middle], [last] = draw(sampler, logits, sequences)
         assert first == int(logits[0].argmax())
         assert last == int(logits[2].argmax())

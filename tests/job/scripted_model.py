@@ -12,7 +12,7 @@ from pagedrun.paged.job.output.report_file import empty_engine_report
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.scheduling.stays import Stays
+from pagedrun.paged.scheduling.residency_log import ResidencyLog
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling import SamplingParams
@@ -64,7 +64,7 @@ class ScriptedRun:
         return {"running": len(self._requests)}
 
     def snapshot(self) -> Snapshot:
-        return Recorder(BlockPool(2, 16), Stays()).snapshot(bytes_per_token=8)
+        return Recorder(BlockPool(2, 16), ResidencyLog()).snapshot(bytes_per_token=8)
 
 
 class ScriptedModel:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.values.block_key import BlockKey
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
@@ -122,7 +123,7 @@ def test_nothing_to_plan() -> None:
 
 def test_a_sequence_starts_with_all_samples_of_its_request() -> None:
     [planned] = Plan(requests_of([[1, 2]], n=3), 4, prefix_caching=True)
-    sequence = Sequence.start(planned)
+    sequence = Sequence.start(SequenceTable(), planned)
     assert sequence.pending_samples == (0, 1, 2)
     assert sequence.block_table == []
 

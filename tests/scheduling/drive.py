@@ -2,48 +2,48 @@
 
 import random
 from collections.abc import Iterable
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
+import numpy as np
 from hypothesis import strategies as st
 
 from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.cache.block_transfer import TransferKind
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.scheduling.foresight import Foresight
-from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch, TransferKind
+from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
 from tests.scheduling.fake_model import FakeModel, RecordingPool, answer, is_done
+from tests.scheduling.step import Step
 
 SWAP, RECOMPUTE = PreemptionMode.SWAP, PreemptionMode.RECOMPUTE
 
 
-class OneBlockEach(Foresight):
+class OneBlockEach(OutputLengthPredictor):
     """The rule of most engines: a free block for each that runs, and preemption after that."""
 
-    def allows(
-        self, pool: BlockPool, running: Seq[Sequence], candidate: Sequence, num_taken: int
-    ) -> bool:
-        return num_taken + len(running) <= pool.num_free
+    def allows(self, pool: BlockPool, table: SequenceTable, places: Int64s, num_taken: int) -> bool:
+        return num_taken + len(places) - 1 <= pool.num_free
 
 
-class Optimist(Foresight):
+class Optimist(OutputLengthPredictor):
     """Thinks that everybody is about to end: whoever fits now is let in."""
 
-    def expected_output(self, sequence: Sequence) -> int:
-        return len(sequence.output_token_ids) + 1
+    def expected_outputs(self, table: SequenceTable, places: Int64s) -> Int64s:
+        return table.num_output_tokens[places] + 1
 
 
-class WorstCase(Foresight):
+class WorstCase(OutputLengthPredictor):
     """Reserves for everybody what the longest answer takes."""
 
-    def expected_output(self, sequence: Sequence) -> int:
-        return sequence.request.params.max_tokens
+    def expected_outputs(self, table: SequenceTable, places: Int64s) -> Int64s:
+        return table.max_tokens[places]
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Drive:
     swap_blocks: int = 8
     prefix_caching: bool = True
     fails_at: dict[int, int] = field(default_factory=dict)  # request index → tokens before NaN
-    foresight: Foresight = field(default_factory=Foresight)
+    predictor: OutputLengthPredictor = field(default_factory=OutputLengthPredictor)
 
     def __post_init__(self) -> None:
         self.plan = Plan(
@@ -76,27 +76,27 @@ class Drive:
             self.mode,
             planned=self.plan,
             prefix_caching=self.prefix_caching,
-            foresight=self.foresight,
+            predictor=self.predictor,
         )
         self.model = FakeModel(self.pool)
         self.outputs: dict[tuple[int, int], tuple[int, ...]] = {}
         self.failed: set[int] = set()
         self.refused = {request.index for request in self.plan.too_large}
-        self.batches: list[ScheduledBatch] = []
+        self.batches: list[Step] = []
         self.num_late_forks = 0  # siblings that found no room beside their parent
 
     @property
     def accepted(self) -> list[Request]:
         return [request for request in self.requests if request.index not in self.refused]
 
-    def step(self) -> ScheduledBatch:
+    def step(self) -> Step:
         scheduler = self.scheduler
         oldest = scheduler.running[0] if scheduler.running else None
-        batch = scheduler.schedule()
+        batch = Step.of(scheduler.schedule(), scheduler)
         scheduler.check()
         self.batches.append(batch)
         assert batch.chunks, "no sequence can go on"
-        assert batch.num_tokens <= self.budget
+        assert batch.input.num_tokens <= self.budget
         assert len(scheduler.running) <= self.max_num_seqs
         assert oldest is None or scheduler.running[0] is oldest, "the oldest was preempted"
         for chunk in batch.chunks:
@@ -105,10 +105,11 @@ class Drive:
             assert sequence.num_computed_tokens == chunk.end
             assert chunk.samples == (chunk.end == sequence.num_tokens)
         waiting = len(scheduler.waiting)
-        grown = scheduler.update(batch, self.model.run(batch))
+        tokens = self.model.run(batch)
+        grown = scheduler.update(np.array(tokens, dtype=np.int64))
         self.num_late_forks += len(scheduler.waiting) - waiting
         scheduler.check()
-        for sequence in grown:
+        for sequence in [scheduler.sequence_at(place) for place in grown.tolist()]:
             self._collect(sequence)
         scheduler.check()
         return batch
@@ -245,7 +246,7 @@ def random_drive(seed: int) -> Drive:
         swap_blocks=pick.choice([0, 1, 3, 8, 40, 200]),
         prefix_caching=pick.random() < 0.8,
         fails_at={pick.randint(0, 24): pick.randint(1, 6)} if pick.random() < 0.3 else {},
-        foresight=pick.choice([Foresight, OneBlockEach, Optimist])(),
+        predictor=pick.choice([OutputLengthPredictor, OneBlockEach, Optimist])(),
     )
 
 
@@ -271,7 +272,7 @@ def drives(draw: st.DrawFn) -> Drive:
         swap_blocks=draw(st.sampled_from([0, 1, 3, 8, 40, 200])),
         prefix_caching=draw(st.sampled_from([True, True, True, False])),
         fails_at=fails_at,
-        foresight=draw(st.sampled_from([Foresight, OneBlockEach, Optimist]))(),
+        predictor=draw(st.sampled_from([OutputLengthPredictor, OneBlockEach, Optimist]))(),
     )
 
 
@@ -289,5 +290,5 @@ def request(index: int, prompt: Iterable[int], max_tokens: int = 4, n: int = 1) 
     return Request(index, tuple(prompt), params)
 
 
-def lengths(batch: ScheduledBatch) -> list[int]:
-    return [chunk.num_tokens for chunk in batch.chunks]
+def lengths(batch: Step) -> list[int]:
+    return [chunk.end - chunk.start for chunk in batch.chunks]

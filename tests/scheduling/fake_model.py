@@ -8,9 +8,10 @@ swapped to the wrong place or given away too early does not read back as the seq
 from collections.abc import Iterable
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch, TransferKind
+from pagedrun.paged.cache.block_transfer import TransferKind
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.values.request import Request
+from tests.scheduling.step import Step
 
 EOS = 0
 VOCAB = 7
@@ -76,10 +77,12 @@ class FakeModel:
         self.written_tokens = 0
         self.moves: dict[TransferKind, int] = dict.fromkeys(TransferKind, 0)
 
-    def run(self, batch: ScheduledBatch) -> list[list[int]]:
-        self._transfer(batch)
-        self._write(batch)
-        for chunk in batch.chunks:
+    def run(self, step: Step) -> list[int]:
+        """Return a token for each draw."""
+        self._transfer(step)
+        self._write(step)
+        ids = step.input.input_ids.tolist()
+        for row, chunk in enumerate(step.chunks):
             sequence = chunk.sequence
             tokens = sequence.token_ids(0, chunk.end)
             for position, expected in enumerate(digests(tokens)):
@@ -87,21 +90,31 @@ class FakeModel:
                 assert found == (position, expected), (
                     f"position {position} of chunk {chunk.start}..{chunk.end} reads {found}"
                 )
-        self.computed_tokens += batch.num_tokens
-        return [
-            [next_token(digests(sequence.token_ids(0, end))[-1], s) for s in samples]
-            for sequence, end, samples in (
-                (chunk.sequence, chunk.end, chunk.sequence.pending_samples)
-                for chunk in batch.chunks
-                if chunk.samples
+            assert step.input.block_tables[row].tolist()[: sequence.num_blocks] == (
+                sequence.block_table
             )
+            assert ids[: chunk.end - chunk.start] == tokens[chunk.start :]
+            del ids[: chunk.end - chunk.start]
+        assert not ids
+        self.computed_tokens += step.input.num_tokens
+        draws = step.input.draws
+        wanted = [
+            (row, sample)
+            for row, chunk in enumerate(step.chunks)
+            if chunk.samples
+            for sample in chunk.sequence.pending_samples
         ]
+        assert wanted == list(zip(draws.chunk.tolist(), draws.sample.tolist(), strict=True))
+        contexts = {
+            row: digests(c.sequence.token_ids(0, c.end))[-1] for row, c in enumerate(step.chunks)
+        }
+        return [next_token(contexts[row], sample) for row, sample in wanted]
 
-    def _transfer(self, batch: ScheduledBatch) -> None:
+    def _transfer(self, step: Step) -> None:
         size = self.pool.block_size
         unwritten: list[Slot | None] = [None] * size
         filled = set()
-        for each in batch.transfers:
+        for each in step.input.transfers:
             self.moves[each.kind] += 1
             source = self.host if each.kind is TransferKind.SWAP_IN else self.blocks
             target = self.host if each.kind is TransferKind.SWAP_OUT else self.blocks
@@ -113,10 +126,10 @@ class FakeModel:
             self.blocks[block_id] = list(unwritten)
         self.pool.taken.clear()
 
-    def _write(self, batch: ScheduledBatch) -> None:
+    def _write(self, step: Step) -> None:
         size = self.pool.block_size
         written = set()
-        for chunk in batch.chunks:
+        for chunk in step.chunks:
             table = chunk.sequence.block_table
             content = digests(chunk.sequence.token_ids(0, chunk.end))
             for position in range(max(chunk.start, chunk.store_from), chunk.end):

@@ -34,9 +34,10 @@ def exact_hits(plan: Plan, num_blocks: int) -> tuple[int, int]:
     scheduler = Scheduler(pool, SwapSpace(0), limits, planned=plan)
     later = [sequence.request.prompt_token_ids for sequence in plan]
     while scheduler.has_work:
-        batch = scheduler.schedule()
+        scheduler.schedule()
         later.pop(0)
-        [sequence] = scheduler.update(batch, [[1]])
+        [place] = scheduler.update(1).tolist()
+        sequence = scheduler.sequence_at(place)
         scheduler.finish(sequence)
         scheduler.check()
         needed = {p[:end] for p in later for end in range(SIZE, len(p) + 1, SIZE)}

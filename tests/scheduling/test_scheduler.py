@@ -2,13 +2,14 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.cache.block_transfer import TransferKind
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.scheduling.foresight import Foresight
-from pagedrun.paged.scheduling.scheduled_batch import TransferKind
+from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.values.preemption_mode import PreemptionMode
@@ -90,7 +91,7 @@ def test_a_prefix_cut_by_the_budget_is_shared_when_it_is_complete() -> None:
 def test_preempted_one_token_past_a_block_and_admitted_again(mode: PreemptionMode) -> None:
     """nano-vllm#217: a stale length after the sequence came back."""
     drive = Drive(
-        [request(0, [1] * 4), request(1, [2] * 4)], 4, 3, mode=mode, foresight=OneBlockEach()
+        [request(0, [1] * 4), request(1, [2] * 4)], 4, 3, mode=mode, predictor=OneBlockEach()
     )
     drive.step()
     drive.step()
@@ -142,7 +143,7 @@ def test_samples_share_the_prompt_until_they_write() -> None:
     assert drive.pool.num_shared == 2
     batch = drive.step()
     # Two of the three copy the half-filled block; the last one has it to itself by then.
-    assert [each.kind for each in batch.transfers] == [TransferKind.COPY] * 2
+    assert [each.kind for each in batch.input.transfers] == [TransferKind.COPY] * 2
     assert drive.pool.num_held == 4
     assert drive.pool.num_shared == 1
     drive.finish()
@@ -161,15 +162,15 @@ def test_a_block_swapped_out_is_saved_before_its_next_owner_writes() -> None:
         4,
         4,
         swap_blocks=4,
-        foresight=OneBlockEach(),
+        predictor=OneBlockEach(),
     )
     batch = drive.step()
     while not drive.scheduler.waiting:
         batch = drive.step()
-    assert [each.kind for each in batch.transfers] == [TransferKind.SWAP_OUT] * 2
+    assert [each.kind for each in batch.input.transfers] == [TransferKind.SWAP_OUT] * 2
     [chunk] = batch.chunks
     assert chunk.start % 4 == 0
-    assert chunk.sequence.block_table[-1] in [each.source for each in batch.transfers]
+    assert chunk.sequence.block_table[-1] in [each.source for each in batch.input.transfers]
     drive.finish()
     assert drive.model.moves[TransferKind.SWAP_IN] == 2
     assert drive.scheduler.counts.recomputed_tokens == 0
@@ -178,7 +179,7 @@ def test_a_block_swapped_out_is_saved_before_its_next_owner_writes() -> None:
 def test_nobody_overtakes_a_preempted_sequence() -> None:
     """It goes back to the head of the queue, though a younger one would fit already."""
     requests = [request(0, [1] * 4), request(1, [2] * 4), request(2, [3])]
-    drive = Drive(requests, 4, num_blocks=3, foresight=OneBlockEach())
+    drive = Drive(requests, 4, num_blocks=3, predictor=OneBlockEach())
     drive.step()
     batch = drive.step()
     assert lengths(batch) == [1]
@@ -208,18 +209,18 @@ def long_answers(seed: int) -> list[Request]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_foresight_preempts_less_and_wastes_less(seed: int) -> None:
+def test_prediction_preempts_less_and_wastes_less(seed: int) -> None:
     """Answers end at random after seven tokens in the mean: a long tail, unknown beforehand."""
     requests = long_answers(seed)
 
-    def run(foresight: Foresight) -> tuple[int, float, int]:
-        drive = Drive(requests, 1, 250, max_num_seqs=128, budget=512, foresight=foresight).finish()
+    def run(predictor: OutputLengthPredictor) -> tuple[int, float, int]:
+        drive = Drive(requests, 1, 250, max_num_seqs=128, budget=512, predictor=predictor).finish()
         counts = drive.scheduler.counts
         short = max(counts.steps_short_of_memory, 1)
         mean_held = counts.blocks_held_when_short / short / drive.num_blocks
         return sum(counts.preemptions.values()), mean_held, len(drive.batches)
 
-    preempted, held, num_steps = run(Foresight())
+    preempted, held, num_steps = run(OutputLengthPredictor())
     usually_preempted, _, _ = run(OneBlockEach())
     _, reserved, reserved_steps = run(WorstCase())
     assert preempted < usually_preempted / 2
@@ -227,15 +228,12 @@ def test_foresight_preempts_less_and_wastes_less(seed: int) -> None:
     assert num_steps < reserved_steps
 
 
-def test_update_wants_one_list_of_tokens_for_each_chunk_that_samples() -> None:
+@pytest.mark.parametrize("num_tokens", [1, 3])
+def test_update_wants_a_token_for_each_draw(num_tokens: int) -> None:
     drive = Drive([request(0, [1] * 4, n=2)], 4, num_blocks=8)
-    batch = drive.scheduler.schedule()
-    with pytest.raises(ValueError, match="zip"):
-        drive.scheduler.update(batch, [[1, 2], [3]])
-    drive = Drive([request(0, [1] * 4, n=2)], 4, num_blocks=8)
-    batch = drive.scheduler.schedule()
-    with pytest.raises(ValueError, match="zip"):
-        drive.scheduler.update(batch, [[1]])
+    drive.scheduler.schedule()
+    with pytest.raises(ValueError, match="tokens for 2 draws"):
+        drive.scheduler.update(np.ones(num_tokens, dtype=np.int64))
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 5])
@@ -281,9 +279,9 @@ def test_a_block_that_begins_alike_is_copied_not_computed() -> None:
     batch = drive.step()
     # The first row's token, and of each other one the two tokens that are its own.
     assert lengths(batch) == [1, 2, 2]
-    assert [each.kind for each in batch.transfers] == [TransferKind.COPY] * 2
+    assert [each.kind for each in batch.input.transfers] == [TransferKind.COPY] * 2
     donor = batch.chunks[0].sequence.block_table[1]
-    assert {each.source for each in batch.transfers} == {donor}
+    assert {each.source for each in batch.input.transfers} == {donor}
     assert drive.scheduler.counts.partial_hit_tokens == 4
     assert drive.scheduler.counts.cached_tokens == 12 == drive.plan.achievable_hit_tokens
     drive.finish()

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from pagedrun.paged.cache.block_transfer import TransferKind
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.scheduling.scheduled_batch import TransferKind
 from pagedrun.paged.values.request import Request
 from tests.scheduling.drive import (
     RECOMPUTE,

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.stopping import StopRule
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.request import FinishReason, Request, SampleOutput
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.request import FinishReason, SampleOutput
+from tests.scheduling.made_step import generate, made_sequence
 
 EOS, OTHER_EOS, SPECIAL = 0, 1, 2
 PIECES = [b"", b"", b"", b"a", b"b", b"ab", b"ba", b"bb", b" ", b"\n\n", b"END", b"EN", b"D."]
@@ -39,15 +39,19 @@ RULE = StopRule(cast(Tokenizer, Pieces()), [EOS, OTHER_EOS])
 
 def feed(output_ids: Iterable[int], **params: Any) -> tuple[SampleOutput | None, int]:
     """Generate token by token; return the output and how many tokens it took."""
-    sequence = Sequence(Request(0, (5, 6), SamplingParams(**params)), [], sample_index=2)
+    sequence = made_sequence((5, 6), samples=(2,), **params)
+    places = np.array([sequence.place])
     for count, token in enumerate(output_ids, start=1):
-        sequence.output_token_ids.append(token)
+        generate(sequence, token)
+        known, last = np.array([count]), np.array([token])
+        [may_end] = RULE.may_end(sequence.table, places, known, last)
         output = RULE.output(sequence)
+        assert may_end or output is None, "a sequence goes on that has ended"
         if output is not None:
             assert output.index == 2
             assert output.token_ids == tuple(sequence.output_token_ids)
             return output, count
-    return None, len(sequence.output_token_ids)
+    return None, sequence.num_output_tokens
 
 
 def ended(output_ids: Iterable[int], **params: Any) -> SampleOutput:
@@ -182,8 +186,7 @@ def test_an_unfinished_character_at_the_end_is_kept() -> None:
 
 def test_the_text_holds_nothing_of_the_prompt() -> None:
     """vllm#48853: an answer that completes the prompt's last character leaked the prompt."""
-    sequence = Sequence(Request(0, tuple(ids("a", b"\xc3")), SamplingParams(max_tokens=2)), [])
-    sequence.output_token_ids = ids(b"\xa9", "b")
+    sequence = made_sequence(ids("a", b"\xc3"), ids(b"\xa9", "b"), max_tokens=2)
     output = RULE.output(sequence)
     assert output is not None
     assert output.text == "\ufffdb"
@@ -229,11 +232,10 @@ def test_with_a_tokenizer_from_a_folder(make_tokenizer: Callable[..., Path]) -> 
     whole = "Grüße an 😀 alle"
     for stop in ("üß", "e an", "😀", "alle"):
         text = whole[: whole.index(stop)]
-        params = SamplingParams(stop=(stop,))
-        sequence = Sequence(Request(0, (1,), params), [])
+        sequence = made_sequence((1,), stop=(stop,))
         output = None
         for token in output_ids:
-            sequence.output_token_ids.append(token)
+            generate(sequence, token)
             output = output or rule.output(sequence)
         assert output is not None
         assert (output.text, output.stop_reason) == (text, stop)

@@ -1,18 +1,19 @@
 """Swapping: the host's free list, and what a preempted sequence saves and gets back."""
 
-from collections.abc import Sequence as Seq
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.cache.swap_space import SwapSpace
-from pagedrun.paged.scheduling.foresight import Foresight
-from pagedrun.paged.scheduling.scheduled_batch import BlockTransfer, ScheduledBatch, TransferKind
+from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
+from pagedrun.paged.scheduling.step_builder import StepBuilder
+from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.block_key import BlockKey
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
@@ -43,12 +44,10 @@ def test_host_blocks_are_taken_once_and_given_back(counts: list[int]) -> None:
         assert set(everything) <= set(range(10))
 
 
-class Reckless(Foresight):
+class Reckless(OutputLengthPredictor):
     """Lets in whom it can, so that somebody has to give way."""
 
-    def allows(
-        self, pool: BlockPool, running: Seq[Sequence], candidate: Sequence, num_taken: int
-    ) -> bool:
+    def allows(self, pool: BlockPool, table: SequenceTable, places: Int64s, num_taken: int) -> bool:
         return True
 
 
@@ -72,18 +71,16 @@ def start(
         limits,
         mode,
         planned=requests,
-        foresight=Reckless(),
+        predictor=Reckless(),
     )
 
 
-def step(scheduler: Scheduler) -> ScheduledBatch:
+def step(scheduler: Scheduler) -> StepInput:
     """One step of a model that always says 1."""
-    batch = scheduler.schedule()
-    scheduler.update(
-        batch, [[1] * len(c.sequence.pending_samples) for c in batch.chunks if c.samples]
-    )
+    made = scheduler.schedule()
+    scheduler.update(1)
     scheduler.check()
-    return batch
+    return made
 
 
 def both(scheduler: Scheduler) -> tuple[Sequence, Sequence]:
@@ -93,7 +90,7 @@ def both(scheduler: Scheduler) -> tuple[Sequence, Sequence]:
     return old, young
 
 
-def step_until_preempted(scheduler: Scheduler) -> ScheduledBatch:
+def step_until_preempted(scheduler: Scheduler) -> StepInput:
     for _ in range(50):
         batch = step(scheduler)
         if any(scheduler.counts.preemptions.values()):
@@ -137,9 +134,9 @@ def test_a_shared_prefix_evicted_meanwhile_is_computed_again() -> None:
     assert everything is not None
     scheduler.pool.release(everything)
     batch = step(scheduler)
-    assert batch.transfers == []
-    [chunk] = batch.chunks
-    assert (chunk.start, chunk.end, chunk.store_from) == (0, num_tokens, 0)
+    assert not batch.transfers
+    chunk = [int(each[0]) for each in (batch.starts, batch.ends, batch.store_from)]
+    assert (batch.num_chunks, chunk) == (1, [0, num_tokens, 0])
     assert scheduler.swap_space.num_free == 8
     assert scheduler.counts.recomputed_tokens == num_tokens - 1
 
@@ -154,7 +151,7 @@ def test_a_prefix_found_again_is_not_restored_from_the_host() -> None:
     [cached] = scheduler.pool.match(young.block_keys)
     scheduler.finish(old)
     batch = step(scheduler)
-    assert batch.transfers == []
+    assert not batch.transfers
     assert young.block_table[0] == cached
     assert scheduler.swap_space.num_free == 8
 
@@ -165,7 +162,7 @@ def test_without_room_on_the_host_a_sequence_is_recomputed(swap_blocks: int) -> 
     scheduler = start(requests, num_blocks=4, swap_blocks=swap_blocks)
     batch = step_until_preempted(scheduler)
     _, young = both(scheduler)
-    assert batch.transfers == []
+    assert not batch.transfers
     assert scheduler.counts.preemptions == {
         PreemptionMode.SWAP: 0,
         PreemptionMode.RECOMPUTE: 1,
@@ -177,7 +174,7 @@ def test_without_room_on_the_host_a_sequence_is_recomputed(swap_blocks: int) -> 
 def test_recompute_mode_moves_nothing() -> None:
     requests = [planned(0, [8] * SIZE), planned(1, [9])]
     scheduler = start(requests, 4, 8, PreemptionMode.RECOMPUTE)
-    assert step_until_preempted(scheduler).transfers == []
+    assert step_until_preempted(scheduler).transfers == ()
     assert scheduler.swap_space.num_free == 8
 
 
@@ -199,10 +196,11 @@ def test_samples_that_share_all_blocks_come_back_on_their_own() -> None:
     step(scheduler)
     [parent, child] = scheduler.running
     assert parent.block_table == child.block_table
-    batch = ScheduledBatch()
-    scheduler._preempt(scheduler.running.pop(), parent, parent.num_tokens, batch)
+    builder = StepBuilder(scheduler.table)
+    scheduler._preemption.preempt(scheduler.running.pop(), parent, parent.num_tokens, builder)
+    scheduler.waiting.appendleft(child)
     assert list(child.host_blocks) == [1]
-    assert batch.transfers == [BlockTransfer(TransferKind.SWAP_OUT, parent.block_table[1], 0)]
+    assert builder.transfers == [BlockTransfer(TransferKind.SWAP_OUT, parent.block_table[1], 0)]
     scheduler.check()
     batch = step(scheduler)
     assert child.block_table[0] == parent.block_table[0]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from pagedrun.paged.bench.memory.held_blocks import HeldBlocks
 from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.cache.block_transfer import TransferKind
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.scheduling.scheduled_batch import TransferKind
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.values.request import Request
@@ -44,11 +44,10 @@ class SampleFork:
         limits = SchedulerLimits(num_samples, max_num_batched_tokens=1)
         scheduler = Scheduler(pool, SwapSpace(0), limits, planned=plan, prefix_caching=False)
         for _ in range(num_tokens):
-            batch = scheduler.schedule()
-            pending = [len(c.sequence.pending_samples) for c in batch.chunks if c.samples]
-            scheduler.update(batch, [[0] * count for count in pending])
+            scheduler.schedule()
+            scheduler.update(0)
         together = HeldBlocks.of_pool(pool, num_samples)
-        batch = scheduler.schedule()  # the first sample writes its first own token
-        copies = [each for each in batch.transfers if each.kind is TransferKind.COPY]
+        step = scheduler.schedule()  # the first sample writes its first own token
+        copies = [each for each in step.transfers if each.kind is TransferKind.COPY]
         assert len(copies) == pool.counts.copies, "the pool has counted other copies"
         return cls(together, alone, HeldBlocks.of_pool(pool, num_samples), len(copies))

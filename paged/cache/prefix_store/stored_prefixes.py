@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -14,12 +16,11 @@ from pagedrun.paged.cache.prefix_store.entry import DamagedEntryError, StoredPre
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
 from pagedrun.paged.cache.prefix_store.index import Match, PrefixIndex
+from pagedrun.paged.cache.staged_blocks import StagedBlocks
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.scheduling.prefix_source import StagedBlocks
-from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch
-from pagedrun.paged.scheduling.sequence import Sequence as RunSequence
-from pagedrun.paged.values.block_key import ROOT_DIGEST
+from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.planned_request import PlannedRequest
+from pagedrun.paged.values.request import Request
 
 # A file is read and checked as a whole, in memory; and what is damaged in one spares the others.
 MAX_ENTRY_BYTES = 2**26
@@ -47,6 +48,7 @@ class StoreCounts:
 class _Row:
     """What the plan says of a row: tokens in common with the row before, and tokens to store."""
 
+    planned: PlannedRequest
     num_common: int
     num_to_store: int
 
@@ -85,15 +87,17 @@ class StoredPrefixes:
         to_store = tokens_to_store(plan, max_tokens).tolist()
         common = plan.tree.common.tolist()
         for planned, *figures in zip(plan, common, to_store, strict=True):
-            self._rows[planned.request.index] = _Row(*figures)
+            self._rows[planned.request.index] = _Row(planned, *figures)
             yield planned
 
-    def find(self, sequence: RunSequence, num_hits: int, num_given: int) -> StagedBlocks | None:
+    def find(
+        self, request: Request, block_keys: Sequence[BlockKey], num_hits: int, num_given: int
+    ) -> StagedBlocks | None:
         """Return what the store has of a prompt behind its first `num_hits` blocks, checked."""
         began = time.perf_counter()
-        prompt = sequence.request.prompt_token_ids
+        prompt = request.prompt_token_ids
         begin = num_hits * self._cache.block_size
-        parent = sequence.block_keys[num_hits - 1].digest if num_hits else ROOT_DIGEST
+        parent = block_keys[num_hits - 1].digest if num_hits else ROOT_DIGEST
         staged: StagedBlocks | None = None
         while staged is None:
             matches = self._index.matches(prompt, begin, parent)
@@ -103,23 +107,27 @@ class StoredPrefixes:
             sources = self._stage(matches)  # None if a file turned out to be of no use
             if sources is not None:
                 staged = StagedBlocks(sources, num_tokens)
-                self._note_found(sequence, begin + num_tokens, num_tokens)
+                self._note_found(request, begin + num_tokens, num_tokens)
         self.counts.seconds += time.perf_counter() - began
         return staged
 
-    def note_step(self, batch: ScheduledBatch) -> None:
+    def note_step(
+        self, rows: NDArray[np.int64], ends: NDArray[np.int64], block_tables: NDArray[np.int32]
+    ) -> None:
         """Store what a step has computed of the prefixes that are to be stored.
 
-        Called when the step is launched, while its sequences still hold their blocks.
+        rows, ends: [num_chunks], of which request each chunk is and where it ends. block_tables:
+        [num_chunks, width]. Called when the step is launched, while its sequences still hold their
+        blocks.
         """
-        for chunk in batch.chunks:
-            row = self._rows.get(chunk.sequence.request.index)
-            if row is None or chunk.end < row.num_to_store:
+        for chunk, (index, end) in enumerate(zip(rows.tolist(), ends.tolist(), strict=True)):
+            row = self._rows.get(index)
+            if row is None or end < row.num_to_store:
                 continue
-            del self._rows[chunk.sequence.request.index]
+            del self._rows[index]
             if row.num_to_store and self._can_store:
                 began = time.perf_counter()
-                self._store(chunk.sequence, row.num_to_store)
+                self._store(row, block_tables[chunk].tolist())
                 self.counts.seconds += time.perf_counter() - began
 
     def report(self) -> dict[str, float]:
@@ -206,19 +214,19 @@ class StoredPrefixes:
         if matches[0].block.position == 0 and entry.parent != matches[0].block.parent:
             raise DamagedEntryError("its tokens are not those that it had")
 
-    def _note_found(self, sequence: RunSequence, end: int, num_tokens: int) -> None:
+    def _note_found(self, request: Request, end: int, num_tokens: int) -> None:
         self.counts.loaded_tokens += num_tokens
-        row = self._rows.get(sequence.request.index)
+        row = self._rows.get(request.index)
         num_common = row.num_common if row else 0
-        most = sequence.num_prompt_tokens - 1  # the last one is always computed
+        most = len(request.prompt_token_ids) - 1  # the last one is always computed
         self.counts.achievable_tokens += max(min(end, most) - min(num_common, most), 0)
 
     # ── Leaving in the store ────────────────────────────────────────────────────────────────────
 
-    def _store(self, sequence: RunSequence, num_tokens: int) -> None:
-        """Store the first `num_tokens` of a prompt, unless they are there but for a few."""
-        size = self._cache.block_size
-        prompt = sequence.request.prompt_token_ids[:num_tokens]
+    def _store(self, row: _Row, block_table: Sequence[int]) -> None:
+        """Store what a row is to store of its prompt, unless it is there but for a few tokens."""
+        size, num_tokens = self._cache.block_size, row.num_to_store
+        prompt = row.planned.request.prompt_token_ids[:num_tokens]
         known = self._index.matches(prompt, 0, ROOT_DIGEST)
         num_known = sum(match.num_tokens for match in known)
         if num_tokens - num_known < MIN_STORED_TOKENS:
@@ -226,11 +234,10 @@ class StoredPrefixes:
         names = list(dict.fromkeys(match.block.file_name for match in known))
         per_entry = max(MAX_ENTRY_BYTES // self._cache.bytes_per_block, 1) * size
         for start in range(num_known // size * size, num_tokens, per_entry):
-            parent = sequence.block_keys[start // size - 1].digest if start else ROOT_DIGEST
+            keys = row.planned.block_keys
+            parent = keys[start // size - 1].digest if start else ROOT_DIGEST
             tokens = prompt[start : start + per_entry]
-            name = self._write(
-                StoredPrefix(self._identity, parent, start, tokens), sequence.block_table
-            )
+            name = self._write(StoredPrefix(self._identity, parent, start, tokens), block_table)
             if name is None:
                 return
             names.append(name)

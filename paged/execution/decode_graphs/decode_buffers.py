@@ -11,12 +11,13 @@ from torch import Tensor
 
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.execution.choices import Choices
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.forward_batch import NO_SLOT, DecodeInputs, ForwardBatch
+from pagedrun.paged.execution.known_tokens import KnownTokens
+from pagedrun.paged.execution.sampling_batch import SamplingBatch
 from pagedrun.paged.models.decoder import Decoder
-from pagedrun.paged.scheduling.scheduled_batch import ScheduledChunk
-from pagedrun.paged.scheduling.sequence import UNKNOWN_TOKEN
+from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
+from pagedrun.paged.scheduling.step_input import StepInput
 
 if TYPE_CHECKING:  # Triton is not everywhere
     from pagedrun.kernels.gpu.prefix_work import PrefixWork
@@ -55,35 +56,28 @@ class DecodeBuffers:
             device,
         )
 
-    def load(self, chunks: list[ScheduledChunk], known: tuple[Tensor, list[int]] | None) -> None:
-        """Put sequences into the first rows, whoever was there before.
+    def load(self, step: StepInput, known: KnownTokens | None) -> None:
+        """Put the sequences of a step that only decodes into the first rows, whoever was there.
 
-        `known` are the tokens of the step before, on the device, and where those are among them
-        that the sequences go on from; None if the host knows what they go on from.
+        `known` are the tokens that only the device has seen; None if the host knows all.
         """
-        num_rows = len(chunks)
-        sequences = [chunk.sequence for chunk in chunks]
-        choices = Choices.of(
-            (each.request, each.sample_index, each.num_tokens) for each in sequences
-        )
+        num_rows, draws = step.num_chunks, step.draws
         integers = np.zeros(self.integers.shape, dtype=np.int64)
-        last = [each.output_token_ids[-1] for each in sequences]
-        integers[0, :num_rows] = np.maximum(last, 0)  # those not known come from the device
-        integers[1, :num_rows] = [chunk.start for chunk in chunks]
-        integers[2, :num_rows] = [chunk.end for chunk in chunks]
+        integers[0, :num_rows] = np.maximum(step.input_ids, 0)  # unknown ones come from the device
+        integers[1, :num_rows] = step.starts
+        integers[2, :num_rows] = step.ends
         for index, name in enumerate(_INTEGERS[3:], start=3):
-            integers[index, :num_rows] = getattr(choices, name).numpy()
+            integers[index, :num_rows] = getattr(draws, name)
         floats = np.zeros(self.floats.shape, dtype=np.float32)
         for index, name in enumerate(_FLOATS):
-            floats[index, :num_rows] = getattr(choices, name).numpy()
+            floats[index, :num_rows] = getattr(draws, name)
         place = self.device.place
         self.integers.copy_(place(torch.from_numpy(integers)), non_blocking=True)
         self.floats.copy_(place(torch.from_numpy(floats)), non_blocking=True)
         if known is not None:
-            ids, sources = known
-            unknown = [row for row, token in enumerate(last) if token == UNKNOWN_TOKEN]
-            chosen = ids.index_select(0, place(torch.tensor(sources))).clamp(min=0)
-            self.integers[0].index_copy_(0, place(torch.tensor(unknown)), chosen)
+            (unknown,) = np.nonzero(step.input_ids == UNKNOWN_TOKEN)
+            rows = place(torch.from_numpy(unknown))
+            self.integers[0].index_copy_(0, rows, known.chosen(self.device))
 
     def load_tables(self, tables: NDArray[np.int32]) -> None:
         """Replace all block tables. tables: [num_rows, width]."""
@@ -113,10 +107,10 @@ class DecodeBuffers:
             decode=DecodeInputs(self.rows, lens.to(torch.int32), prefixes),
             logits_rows=self.rows.long(),
         )
-        choices = Choices(
+        sampling = SamplingBatch(
             temperature, top_k.to(torch.int32), top_p, min_p, seed, row, sample, positions + 1
         )
-        ids = choices.draw(model.logits(batch, cache), self._kernels)
+        ids = sampling.draw(model.logits(batch, cache), self._kernels)
         input_ids.copy_(ids.clamp(min=0))
         positions.add_(is_used)
         lens.add_(is_used)

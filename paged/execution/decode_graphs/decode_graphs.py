@@ -16,10 +16,10 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_graph import DecodeGraph, GraphShape
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.forward_batch import DecodeInputs
+from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.prefix_sharing import group_prefixes
 from pagedrun.paged.models.decoder import Decoder
-from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch
-from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.step_input import StepInput
 
 
 class DecodeGraphs:
@@ -44,34 +44,32 @@ class DecodeGraphs:
         """What was captured so far."""
         return list(self._graphs)
 
-    def takes(self, batch: ScheduledBatch) -> bool:
+    def takes(self, step: StepInput) -> bool:
         """Return whether every chunk is one generated token of a sequence, to be followed by one.
 
         A sequence that may not stop yet needs its logits changed, which a captured step does not.
         """
-        return all(
-            chunk.num_tokens == 1
-            and chunk.samples
-            and chunk.store_from == chunk.start >= chunk.sequence.num_prompt_tokens
-            and len(chunk.sequence.output_token_ids) >= chunk.sequence.request.params.min_tokens
-            for chunk in batch.chunks
+        return bool(
+            (step.ends == step.starts + 1).all()
+            and step.samples.all()
+            and (step.store_from == step.starts).all()
+            and (step.starts >= step.num_prompt_tokens).all()
+            and not step.draws.stop_token_ids
         )
 
-    def run(
-        self, batch: ScheduledBatch, known: tuple[Tensor, list[int]] | None
-    ) -> tuple[Tensor, DecodeInputs]:
+    def run(self, step: StepInput, known: KnownTokens | None) -> tuple[Tensor, DecodeInputs]:
         """Return the sampled tokens, [num_chunks] int64 on the device, and what attention read.
 
         `known` are tokens of the step before that the host has not seen: see
         `DecodeBuffers.load`. The tokens returned are overwritten when the same rows go on.
         """
         last = self._last
-        is_new = last is None or bool(batch.transfers) or not last.goes_on_with(batch)
+        is_new = last is None or bool(step.transfers) or not last.goes_on_with(step)
         if last is None or is_new:
-            self._last = last = self._load(batch, known)
+            self._last = last = self._load(step, known)
         else:
-            last.grow()
-        lens = torch.tensor([chunk.end for chunk in batch.chunks], dtype=torch.int32)
+            last.grow(step)
+        lens = torch.from_numpy(step.ends.astype(np.int32))
         rows = torch.arange(len(lens), dtype=torch.int32)
         ids = last.graph.run(last.groups, is_new=is_new)
         return ids[: len(lens)], DecodeInputs(rows, lens, last.groups)
@@ -80,31 +78,31 @@ class DecodeGraphs:
         """Say that a step of another kind comes between."""
         self._last = None
 
-    def _load(self, batch: ScheduledBatch, known: tuple[Tensor, list[int]] | None) -> "_Loaded":
+    def _load(self, step: StepInput, known: KnownTokens | None) -> "_Loaded":
         size = self._cache.block_size
-        sequences = [chunk.sequence for chunk in batch.chunks]
-        partitions = [each.num_read_once_tokens // PARTITION_TOKENS for each in sequences]
-        longest = max(each.max_num_tokens for each in sequences)
-        shape = GraphShape.holding(len(sequences), longest, max(partitions), size)
+        partitions = step.num_read_once_tokens // PARTITION_TOKENS
+        longest, most_partitions = int(step.max_num_tokens.max()), int(partitions.max())
+        shape = GraphShape.holding(step.num_chunks, longest, most_partitions, size)
         graph = self._graphs.get(shape)
         if graph is None:
             graph = DecodeGraph(shape, self._model, self._cache, self._device)
             if self._pool is not None:
                 graph.capture(self._pool)
             self._graphs[shape] = graph
-        graph.buffers.load(batch.chunks, known)
+        graph.buffers.load(step, known)
         tables = np.zeros((shape.num_rows, shape.width), dtype=np.int32)
-        for row, sequence in enumerate(sequences):
-            tables[row, : len(sequence.block_table)] = sequence.block_table
+        tables[: step.num_chunks, : step.block_tables.shape[1]] = step.block_tables
         graph.buffers.load_tables(tables)
+        padded = np.zeros(shape.num_rows, dtype=np.int32)
+        padded[: step.num_chunks] = partitions
         groups = group_prefixes(
             tables,
             np.arange(shape.num_rows, dtype=np.int32),
-            np.array(partitions + [0] * (shape.num_rows - len(sequences)), dtype=np.int32),
+            padded,
             size,
             share=self._prefix_once,
         )
-        return _Loaded(graph, sequences, groups, tables)
+        return _Loaded(graph, step, groups, tables)
 
 
 class _Loaded:
@@ -113,28 +111,27 @@ class _Loaded:
     def __init__(
         self,
         graph: DecodeGraph,
-        sequences: list[Sequence],
+        step: StepInput,
         groups: PrefixGroups | None,
         tables: NDArray[np.int32],
     ) -> None:
         self.graph = graph
         self.groups = groups
-        self._sequences = sequences
+        self._uids = step.uids
         self._tables = tables
-        self._lengths = [len(each.block_table) for each in sequences]
+        self._num_blocks = int(step.num_blocks.sum())
 
-    def goes_on_with(self, batch: ScheduledBatch) -> bool:
-        """Return whether a batch is the next token of the same sequences, in the same order."""
-        return self._sequences == [chunk.sequence for chunk in batch.chunks]
+    def goes_on_with(self, step: StepInput) -> bool:
+        """Return whether a step is the next token of the same sequences, in the same order."""
+        return np.array_equal(self._uids, step.uids)
 
-    def grow(self) -> None:
-        """Give the device the blocks that the sequences were given since the last step."""
-        grown = False
-        for row, sequence in enumerate(self._sequences):
-            table, length = sequence.block_table, self._lengths[row]
-            if len(table) > length:
-                self._tables[row, length : len(table)] = table[length:]
-                self._lengths[row] = len(table)
-                grown = True
-        if grown:
+    def grow(self, step: StepInput) -> None:
+        """Give the device the blocks that the sequences were given since the last step.
+
+        A table only grows at its end: a step that moves blocks is loaded anew.
+        """
+        num_blocks = int(step.num_blocks.sum())
+        if num_blocks > self._num_blocks:
+            self._num_blocks = num_blocks
+            self._tables[: step.num_chunks, : step.block_tables.shape[1]] = step.block_tables
             self.graph.buffers.load_tables(self._tables)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.paged.scheduling.scheduled_batch import ScheduledChunk
+from pagedrun.paged.scheduling.step_input import StepInput
 
 Int64s = NDArray[np.int64]
 
@@ -58,37 +58,36 @@ class PrefixReads:
         if len(num_read_once_tokens):
             self._last_read_once = int(num_read_once_tokens[-1])
 
-    def note(self, chunks: Seq[ScheduledChunk], places: Seq[int]) -> None:
+    def note(self, step: StepInput, places: Int64s) -> None:
         """Count one step; `places` are the chunks' rows in run order.
 
         A chunk of a prompt reads its context once, each generated token reads it again.
         """
-        spans = [(each.start, each.end, each.sequence.num_prompt_tokens) for each in chunks]
-        starts, ends, prompts = np.array(spans, dtype=np.int64).reshape(-1, 3).T
-        borders = np.clip(prompts, starts, ends)
+        starts, ends = step.starts, step.ends
+        borders = np.clip(step.num_prompt_tokens, starts, ends)
         is_prefill = starts < borders
         for window, num_layers in self._layers_of_window.items():
             read = read_by_chunks(starts[is_prefill], borders[is_prefill], window)
             self.without_sharing += num_layers * (read + read_by_tokens(borders, ends, window))
         if self._num_sharing_layers:
             num_tokens = ends - borders
-            prefixes = [each.sequence.num_read_once_tokens for each in chunks]
+            prefixes = step.num_read_once_tokens
             self._save(np.repeat(places, num_tokens), np.repeat(prefixes, num_tokens), 1)
 
     def note_decoding(
-        self, stored: Seq[int], places: Seq[int], prefixes: Seq[int], num_steps: int
+        self, stored: Int64s, places: Int64s, prefixes: Int64s, num_steps: int
     ) -> None:
         """Count steps in which the same rows each decode one token.
 
         Of each row, stored: its tokens before. places: where it is in run order. prefixes: its
         leading tokens that it reads together with others.
         """
-        starts = np.array(stored, dtype=np.int64)
+        starts = stored
         for window, num_layers in self._layers_of_window.items():
             read = read_by_tokens(starts, starts + num_steps, window)
             self.without_sharing += num_layers * read
         if self._num_sharing_layers:
-            self._save(np.array(places), np.array(prefixes), num_steps)
+            self._save(places, prefixes, num_steps)
 
     def _save(self, rows: Int64s, prefixes: Int64s, num_steps: int) -> None:
         """Count the tokens of partitions that are read for a row before, in steps that are alike.

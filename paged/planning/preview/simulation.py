@@ -21,10 +21,10 @@ from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
 from pagedrun.paged.report.record.thinned import Thinned
 from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
@@ -157,17 +157,18 @@ class Simulator:
     def _step(self) -> None:
         """Do what the run does in a step, but for the arithmetic."""
         scheduler = self._scheduler
-        batch = scheduler.schedule()
-        assert batch.chunks, "no sequence can go on"
+        step = scheduler.schedule()
+        assert step.num_chunks, "no sequence can go on"
         self._num_steps += 1
-        self._note_step(batch)
-        self._reads.note(batch.chunks, [self._place(chunk.sequence) for chunk in batch.chunks])
-        samples = [[0] * len(c.sequence.pending_samples) for c in batch.chunks if c.samples]
-        for sequence in scheduler.update(batch, samples):
-            self._statistics.generated_tokens += 1
-            if len(sequence.output_token_ids) == sequence.request.params.max_tokens:
-                scheduler.finish(sequence)
-                self._note_finished(sequence)
+        self._note_step(step.num_tokens, step.num_samples)
+        self._reads.note(step, np.array([self._places[row] for row in step.rows.tolist()]))
+        table, grown = scheduler.table, scheduler.update(0)
+        self._statistics.generated_tokens += len(grown)
+        ends = table.num_output_tokens[grown] == table.max_tokens[grown]
+        for place in grown[ends].tolist():
+            sequence = scheduler.sequence_at(place)
+            self._note_finished(sequence)
+            scheduler.finish(sequence)
 
     def _num_uneventful_steps(self) -> int:
         """Return in how many next steps all that run decode a token, and nothing else happens.
@@ -180,50 +181,56 @@ class Simulator:
         nobody_waits = self._is_exhausted and not self._scheduler.waiting
         if len(running) < limits.max_num_seqs and not nobody_waits:
             return 0
-        num_steps = min(s.request.params.max_tokens - len(s.output_token_ids) for s in running) - 1
-        num_steps = min(num_steps, self._num_steps_to_next_record())
-        if num_steps < 2:
+        table, places, size = self._scheduler.table, self._running_places(), self._pool.block_size
+        left = table.max_tokens[places] - table.num_output_tokens[places]
+        num_steps = min(int(left.min()) - 1, self._num_steps_to_next_record())
+        stored = table.num_stored_tokens[places]
+        if num_steps < 2 or (stored != table.num_tokens(places) - 1).any():
             return 0
-        size, num_missing = self._pool.block_size, 0
-        for sequence in running:
-            table, stored = sequence.block_table, sequence.num_stored_tokens
-            if stored != sequence.num_tokens - 1:
-                return 0
-            if stored < len(table) * size and self._pool.ref_count(table[stored // size]) > 1:
-                return 0
-            num_missing += -(-(stored + num_steps) // size) - len(table)
+        index, num_blocks = stored // size, table.num_blocks[places]
+        is_held = index < num_blocks
+        held = table.blocks[places[is_held], index[is_held]]
+        if (self._pool.ref_counts_of(held) > 1).any():
+            return 0
+        num_missing = int((-(-(stored + num_steps) // size) - num_blocks).sum())
         return num_steps if num_missing <= self._pool.num_free else 0
 
     def _decode(self, num_steps: int) -> None:
         """Do uneventful steps in one go; books and peaks are what they would be one by one."""
-        pool, running = self._pool, self._scheduler.running
+        pool, table, places = self._pool, self._scheduler.table, self._running_places()
         size = pool.block_size
-        stored = [each.num_stored_tokens for each in running]
-        places = [self._place(each) for each in running]
-        prefixes = [each.num_read_once_tokens for each in running]
-        self._reads.note_decoding(stored, places, prefixes, num_steps)
-        for sequence in running:
-            begin = sequence.num_stored_tokens
+        stored = table.num_stored_tokens[places]
+        rows = [self._place(each) for each in self._scheduler.running]
+        self._reads.note_decoding(
+            stored, np.array(rows), table.num_read_once_tokens[places], num_steps
+        )
+        for place, begin in zip(places.tolist(), stored.tolist(), strict=True):
             end = begin + num_steps
-            table = sequence.block_table
-            table += pool.allocate(pool.num_blocks_for(end) - len(table)) or []
-            for index in range(begin // size, len(table)):
-                pool.record_fill(table[index], min(size, end - index * size))
-            sequence.num_computed_tokens = sequence.num_stored_tokens = end
-            sequence.num_tokens_ever_computed = max(sequence.num_tokens_ever_computed, end)
-            sequence.output_token_ids += [0] * num_steps
+            missing = pool.num_blocks_for(end) - int(table.num_blocks[place])
+            table.append_blocks(place, pool.allocate(missing) or [])
+            for index in range(begin // size, int(table.num_blocks[place])):
+                pool.record_fill(int(table.blocks[place, index]), min(size, end - index * size))
+        ends = stored + num_steps
+        table.num_computed_tokens[places] = table.num_stored_tokens[places] = ends
+        ever = table.num_tokens_ever_computed[places]
+        table.num_tokens_ever_computed[places] = np.maximum(ever, ends)
+        for _ in range(num_steps):
+            table.append_outputs(places, 0)
         self._num_steps += num_steps
-        self._statistics.generated_tokens += num_steps * len(running)
-        self._scheduler.counts.computed_tokens += num_steps * len(running)
-        self._note_step(ScheduledBatch())
+        self._statistics.generated_tokens += num_steps * len(places)
+        self._scheduler.counts.computed_tokens += num_steps * len(places)
+        self._note_step(0, 0)
+
+    def _running_places(self) -> Int64s:
+        return np.array([each.place for each in self._scheduler.running], dtype=np.int64)
 
     def _num_steps_to_next_record(self) -> int:
         stride = self._statistics.timeline.stride
         return stride - self._num_steps % stride
 
-    def _note_step(self, batch: ScheduledBatch) -> None:
+    def _note_step(self, num_tokens: int, num_samples: int) -> None:
         scheduler = self._scheduler
-        self._statistics.note_step(batch, self._pool, len(scheduler.running))
+        self._statistics.note_step(num_tokens, num_samples, self._pool, len(scheduler.running))
         self._max_running = max(self._max_running, len(scheduler.running))
         held = (self._pool.num_held, self._pool.num_tokens_held)
         if held > self._peak:

@@ -14,7 +14,7 @@ from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.report.record.snapshot import PoolSamples, Snapshot
 from pagedrun.paged.report.record.snapshot_tables import Holdings, Lengths, Preemptions, PrefixNodes
 from pagedrun.paged.report.record.thinned import Thinned
-from pagedrun.paged.scheduling.stays import Stay, Stays
+from pagedrun.paged.scheduling.residency_log import Residency, ResidencyLog
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion
 
@@ -40,9 +40,9 @@ class Recorder:
     takes a few thousand on its way to them, so they cost far less than a hundredth of its time.
     """
 
-    def __init__(self, pool: BlockPool, stays: Stays) -> None:
+    def __init__(self, pool: BlockPool, log: ResidencyLog) -> None:
         self._pool = pool
-        self._stays = stays
+        self._log = log
         capacity = min(MAX_SAMPLED_BLOCKS // pool.num_blocks, MAX_SAMPLES)
         self._samples: Thinned[_Sample] = Thinned(max(capacity, MIN_SAMPLES))
         self._peak: _Sample | None = None  # kept in any case: the moment that one looks at first
@@ -94,10 +94,10 @@ class Recorder:
             num_blocks=self._pool.num_blocks,
             bytes_per_token=bytes_per_token,
             num_steps=self._num_steps,
-            row_stride=self._stays.row_stride,
+            row_stride=self._log.row_stride,
             samples=self._pool_samples(),
-            holdings=_holdings(self._stays, self._num_steps + 1),
-            preemptions=_preemptions(self._stays),
+            holdings=_holdings(self._log, self._num_steps + 1),
+            preemptions=_preemptions(self._log),
             prefixes=self._prefixes,
             lengths=_lengths(self._prompts, self._answers),
         )
@@ -122,9 +122,9 @@ def _compact(numbers: "array[int]") -> NDArray[np.uint16]:
     return np.minimum(np.frombuffer(numbers, dtype=np.int32), limit).astype(np.uint16, copy=False)
 
 
-def _holdings(stays: Iterable[Stay], now: int) -> Holdings:
-    """Return one entry for each block of each stay; what is still held ends `now`."""
-    stays = list(stays)
+def _holdings(log: Iterable[Residency], now: int) -> Holdings:
+    """Return one entry for each block of each residency; what is still held ends `now`."""
+    stays = list(log)
     sizes = np.array([len(stay.block_ids) for stay in stays], dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
     position = np.arange(sizes.sum()) - np.repeat(starts, sizes)
@@ -156,8 +156,8 @@ def _holdings(stays: Iterable[Stay], now: int) -> Holdings:
     return holdings.where(np.argsort(holdings.begin, kind="stable"))
 
 
-def _preemptions(stays: Stays) -> Preemptions:
-    every = stays.preemptions.items
+def _preemptions(log: ResidencyLog) -> Preemptions:
+    every = log.preemptions.items
     return Preemptions.of(
         step=[each.step for each in every],
         row=[each.row for each in every],

@@ -9,7 +9,6 @@ from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.report.record.step_times import StepTimes
 from pagedrun.paged.report.record.thinned import Thinned
 from pagedrun.paged.report.record.timeline import TIMELINE_RECORDS, StepRecord
-from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch
 from pagedrun.paged.values.request import Completion
 
 
@@ -52,17 +51,18 @@ class RunStatistics:
         self.duplicate_rows += plan.duplicates.num_duplicates
         self.num_shared_blocks_planned = max(self.num_shared_blocks_planned, plan.num_shared_blocks)
 
-    def note_step(self, batch: ScheduledBatch, pool: BlockPool, num_sequences: int) -> None:
-        """Count one step, in which so many sequences hold blocks."""
+    def note_step(
+        self, num_tokens: int, num_samples: int, pool: BlockPool, num_sequences: int
+    ) -> None:
+        """Count one step of so many tokens and logits, in which so many sequences hold blocks."""
         self.num_steps += 1
         self._most_sequences = max(self._most_sequences, num_sequences)
-        num_samples = batch.num_samples
-        self.last_step = (batch.num_tokens - num_samples, num_samples)
+        self.last_step = (num_tokens - num_samples, num_samples)
         if pool.num_held > self._peak_blocks:
             self._peak_blocks, self._tokens_at_peak = pool.num_held, 0
         if pool.num_held == self._peak_blocks and pool.num_tokens_held >= self._tokens_at_peak:
             self._tokens_at_peak, self._sequences_at_peak = pool.num_tokens_held, num_sequences
-        self.max_step_tokens = max(self.max_step_tokens, batch.num_tokens)
+        self.max_step_tokens = max(self.max_step_tokens, num_tokens)
         self.max_step_logits = max(self.max_step_logits, num_samples)
 
     def note_completion(self, completion: Completion) -> None:

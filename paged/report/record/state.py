@@ -49,11 +49,11 @@ def _sequence(sequence: Sequence) -> dict[str, Any]:
         "row": sequence.request.index,
         "sample": sequence.sample_index,
         "prompt_tokens": sequence.num_prompt_tokens,
-        "generated_tokens": len(sequence.output_token_ids),
+        "generated_tokens": sequence.num_output_tokens,
         "max_tokens": sequence.request.params.max_tokens,
         "computed_tokens": sequence.num_computed_tokens,
         "stored_tokens": sequence.num_stored_tokens,
         "preemptions": sequence.num_preemptions,
-        "block_table": list(sequence.block_table),
+        "block_table": sequence.block_table,
         "host_blocks": len(sequence.host_blocks),
     }

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from pagedrun.kernels import reference
+from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
 from pagedrun.paged.cache.prefix_store.choice import tokens_to_store
 from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
@@ -30,7 +31,6 @@ from pagedrun.paged.cache.prefix_store.stored_prefixes import _is_finite as is_f
 from pagedrun.paged.cache.prefix_store.weight_digests import MEMORY, stamps, weights_digest
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.scheduling.scheduled_batch import BlockTransfer, TransferKind
 from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,10 +14,9 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch, ScheduledChunk
-from pagedrun.paged.scheduling.sequence import UNKNOWN_TOKEN, Sequence
-from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.execution.known_tokens import KnownTokens
+from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
+from tests.scheduling.made_step import MadeChunk, made_step
 
 
 @given(
@@ -54,15 +54,11 @@ def graphs() -> DecodeGraphs:
     return DecodeGraphs(engine.model, cache, device, prefix_once=True, capture=False)
 
 
-def chunk(start: int, end: int, store_from: int | None = None, **params: Any) -> ScheduledChunk:
+def chunk(start: int, end: int, store_from: int | None = None, **params: Any) -> MadeChunk:
     """Return a chunk of a sequence of 5 prompt tokens and as many generated ones as it needs."""
-    sequence = Sequence(Request(0, (1, 2, 3, 4, 5), SamplingParams(max_tokens=20, **params)), [])
-    sequence.output_token_ids = [7] * (end - 6) + [UNKNOWN_TOKEN] if end > 5 else []
-    sequence.block_table = [3]
-    samples = end == sequence.num_tokens
-    return ScheduledChunk(
-        sequence, start, end, start if store_from is None else store_from, samples
-    )
+    output = [7] * (end - 6) + [UNKNOWN_TOKEN] if end > 5 else []
+    given = (("max_tokens", 20), *params.items())
+    return MadeChunk((1, 2, 3, 4, 5), output, [3], start, end, store_from, params=given)
 
 
 @pytest.mark.parametrize(
@@ -78,22 +74,19 @@ def chunk(start: int, end: int, store_from: int | None = None, **params: Any) ->
         (chunk(8, 9, min_tokens=5), False),  # the next one may not be a stop token
     ],
 )
-def test_which_steps_are_taken(given: ScheduledChunk, taken: bool, graphs: DecodeGraphs) -> None:
-    assert graphs.takes(ScheduledBatch([given])) == taken
-    assert graphs.takes(ScheduledBatch([chunk(5, 6), given])) == taken
+def test_which_steps_are_taken(given: MadeChunk, taken: bool, graphs: DecodeGraphs) -> None:
+    assert graphs.takes(made_step(given)) == taken
+    assert graphs.takes(made_step(chunk(5, 6), given)) == taken
 
 
 def test_the_same_rows_go_on_and_others_are_loaded(graphs: DecodeGraphs) -> None:
     """What the device has advanced by itself must be what a load would put there."""
-    known = (torch.tensor([9, 8]), [1])
-    first = chunk(5, 6)
-    ids, read = graphs.run(ScheduledBatch([first]), known)
+    known = KnownTokens(torch.tensor([9, 8]), np.array([1]))
+    ids, read = graphs.run(made_step(chunk(5, 6)), known)
     assert (ids.shape, read.context_lens.tolist()) == ((1,), [6])
     graph = next(iter(graphs._graphs.values()))
     advanced = graph.buffers.integers[:3].clone()
     assert advanced[:, 0].tolist() == [int(ids[0]), 6, 7]
-    first.sequence.output_token_ids.append(UNKNOWN_TOKEN)
-    following = replace(first, start=6, end=7, store_from=6)
     graphs.forget()
-    graph.buffers.load([following], (ids, [0]))
+    graph.buffers.load(made_step(chunk(6, 7)), KnownTokens(ids, np.array([0])))
     assert torch.equal(graph.buffers.integers[:3], advanced)

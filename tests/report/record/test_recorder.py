@@ -13,11 +13,11 @@ from pagedrun.paged.report.record import recorder as recorder_module
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
 from pagedrun.paged.run import Run
-from pagedrun.paged.scheduling.foresight import Foresight
-from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.stays import Stays
+from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
+from pagedrun.paged.scheduling.residency_log import ResidencyLog
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
+from tests.scheduling.made_step import made_sequence
 
 SIZE = 16
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -77,7 +77,7 @@ def ref_counts_of(snapshot: Snapshot, step: int) -> list[int]:
 def recorded(request: pytest.FixtureRequest) -> tuple[Run, dict[int, tuple[list[int], list[int]]]]:
     with pytest.MonkeyPatch.context() as patch:
         if "num_blocks" in SETTINGS[request.param]:  # let in more than there is room for
-            patch.setattr(Foresight, "allows", lambda *_: True)
+            patch.setattr(OutputLengthPredictor, "allows", lambda *_: True)
         return run(**SETTINGS[request.param])
 
 
@@ -185,20 +185,20 @@ def test_the_peak_is_kept_whatever_else_is_not(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_few_rows_are_kept_whole_where_all_are_too_many() -> None:
-    whole, bounded = Stays(), Stays(max_holdings=40)
+    whole, bounded = ResidencyLog(), ResidencyLog(max_holdings=40)
     for index in range(30):
-        sequence = Sequence(Request(index, (1,) * 50, SamplingParams()), [])
+        sequence = made_sequence((1,) * 50, index=index)
         sequence.block_table = [index, index + 1, index + 2]
-        for stays in (whole, bounded):
-            stays.step = index
-            stays.begin(sequence, num_found=1)
-        sequence.block_table.append(40)
-        sequence.block_table[1] = 50
-        for stays in (whole, bounded):
-            stays.step = index + 1
-            stays.replace(sequence, 1)
-            stays.grow(sequence)
-            stays.end(sequence)
+        for log in (whole, bounded):
+            log.step = index
+            log.begin(sequence, num_found=1)
+        sequence.table.append_block(sequence.place, 40)
+        sequence.replace_block(1, 50)
+        for log in (whole, bounded):
+            log.step = index + 1
+            log.replace(sequence, 1)
+            log.grow(sequence)
+            log.end(sequence)
     assert whole.row_stride == 1
     assert bounded.row_stride == 4
     kept = {stay.row: stay for stay in bounded}
@@ -233,9 +233,9 @@ def test_the_best_of_a_tree_still_are_a_tree() -> None:
 def test_the_tree_of_a_plan() -> None:
     asked = requests()[:30]
     plan = Plan(asked, SIZE, prefix_caching=True)
-    stays = Stays()
+    log = ResidencyLog()
     engine_pool = BenchModel.from_shape("tiny").engine(dtype="float32").start([asked[0]]).pool
-    recorder = recorder_module.Recorder(engine_pool, stays)
+    recorder = recorder_module.Recorder(engine_pool, log)
     recorder.note_plan(plan)
     recorder.note_plan(plan)
     prefixes = recorder.snapshot(8).prefixes

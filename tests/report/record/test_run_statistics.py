@@ -4,8 +4,6 @@ import pytest
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.report.record.run_statistics import RunStatistics
-from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch, ScheduledChunk
-from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling import SamplingParams
@@ -30,12 +28,6 @@ def request(num_prompt: int, n: int = 1) -> Request:
     return Request(0, (1,) * num_prompt, SamplingParams(n=n))
 
 
-def chunk(num_prompt: int, num_output: int, start: int, end: int) -> ScheduledChunk:
-    sequence = Sequence(request(num_prompt), [])
-    sequence.output_token_ids = [2] * num_output
-    return ScheduledChunk(sequence, start, end, start, end == sequence.num_tokens)
-
-
 def completion(
     num_prompt: int, num_outputs: list[int], num_cached: int = 0, error: RowError | None = None
 ) -> Completion:
@@ -48,29 +40,28 @@ def completion(
 
 def test_the_widest_step() -> None:
     counted, pool = statistics(), BlockPool(4, SIZE)
-    counted.note_step(ScheduledBatch([chunk(8, 0, 0, 8), chunk(9, 0, 0, 4)]), pool, 1)
-    counted.note_step(ScheduledBatch([chunk(2, 1, 2, 3) for _ in range(3)]), pool, 1)
+    counted.note_step(12, 1, pool, 1)
+    counted.note_step(3, 3, pool, 1)
     assert (counted.max_step_tokens, counted.max_step_logits) == (12, 3)
 
 
 def test_utilization_at_the_peak() -> None:
     """Of the steps at the peak number of blocks, the one that held the most tokens."""
     counted, pool = statistics(), BlockPool(10, SIZE)
-    batch = ScheduledBatch([chunk(1, 0, 0, 1)])
     one = pool.allocate(1) or []
     pool.record_fill(one[0], 4)
-    counted.note_step(batch, pool, 1)
+    counted.note_step(1, 1, pool, 1)
     assert counted.kv()["utilization_at_peak"] == 1.0
     two = pool.allocate(2) or []
     pool.record_fill(two[0], 4)
     pool.record_fill(two[1], 1)
-    counted.note_step(batch, pool, 1)
+    counted.note_step(1, 1, pool, 1)
     pool.record_fill(two[1], 2)
-    counted.note_step(batch, pool, 1)
+    counted.note_step(1, 1, pool, 1)
     pool.release([*one, *two])
-    counted.note_step(batch, pool, 1)
+    counted.note_step(1, 1, pool, 1)
     pool.allocate(3)  # as many blocks again, with nothing in them yet
-    counted.note_step(batch, pool, 1)
+    counted.note_step(1, 1, pool, 1)
     figures = counted.kv()
     assert figures["peak_blocks"] == 3
     assert figures["utilization_at_peak"] == pytest.approx(10 / 12)
@@ -83,7 +74,7 @@ def test_a_shared_block_counts_once() -> None:
     for block_id in blocks:
         pool.record_fill(block_id, 3)
     pool.share(blocks)
-    counted.note_step(ScheduledBatch([chunk(1, 0, 0, 1)]), pool, 1)
+    counted.note_step(1, 1, pool, 1)
     assert counted.kv()["peak_blocks"] == 2
     assert counted.kv()["utilization_at_peak"] == pytest.approx(6 / 8)
 

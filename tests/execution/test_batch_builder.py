@@ -1,4 +1,4 @@
-"""ForwardBatch: layouts by hand, and any batch against a plain loop over its tokens."""
+"""Steps laid out for the model: by hand, and any step against a plain loop over its tokens."""
 
 import pytest
 import torch
@@ -6,39 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.paged.execution.batch_builder import build_batch
 from pagedrun.paged.execution.forward_batch import NO_SLOT, ForwardBatch
-from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch, ScheduledChunk
-from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from tests.scheduling.made_step import MadeChunk, made_sequence, made_step
 
 
-def chunk(
-    prompt: list[int],
-    output: list[int],
-    table: list[int],
-    start: int,
-    end: int,
-    store_from: int | None = None,
-) -> ScheduledChunk:
-    sequence = Sequence(Request(0, tuple(prompt), SamplingParams()), [])
-    sequence.output_token_ids = output
-    sequence.block_table = table
-    return ScheduledChunk(
-        sequence,
-        start,
-        end,
-        start if store_from is None else store_from,
-        samples=end == sequence.num_tokens,
-    )
-
-
-def build(chunks: list[ScheduledChunk], block_size: int = 4) -> ForwardBatch:
-    return ForwardBatch.build(ScheduledBatch(chunks), block_size)
+def build(chunks: list[MadeChunk], block_size: int = 4) -> ForwardBatch:
+    return build_batch(made_step(*chunks), block_size)
 
 
 def test_a_whole_prompt() -> None:
-    batch = build([chunk([10, 11, 12, 13, 14], [], [7, 3], 0, 5)])
+    batch = build([MadeChunk([10, 11, 12, 13, 14], [], [7, 3], 0, 5)])
     assert batch.input_ids.tolist() == [10, 11, 12, 13, 14]
     assert batch.positions.tolist() == [0, 1, 2, 3, 4]
     assert batch.slots.tolist() == [28, 29, 30, 31, 12]
@@ -53,7 +31,9 @@ def test_a_whole_prompt() -> None:
 
 
 def test_decode_alone() -> None:
-    batch = build([chunk([1, 2], [50], [5], 2, 3), chunk([1], [60, 61, 62, 63], [6, 8], 4, 5)])
+    batch = build(
+        [MadeChunk([1, 2], [50], [5], 2, 3), MadeChunk([1], [60, 61, 62, 63], [6, 8], 4, 5)]
+    )
     assert batch.input_ids.tolist() == [50, 63]
     assert batch.positions.tolist() == [2, 4]
     assert batch.slots.tolist() == [22, 32]
@@ -67,9 +47,9 @@ def test_decode_alone() -> None:
 
 def test_decode_prefill_and_replay_in_one_step() -> None:
     """All prompt tokens come first, also those of a chunk that crosses the prompt's end."""
-    decode = chunk([1, 2, 3], [40], [9], 3, 4)
-    replay = chunk([20, 21, 22], [30, 31], [2, 5], 1, 5)
-    unfinished = chunk([60, 61, 62, 63, 64, 65], [], [4, 6], 2, 5)
+    decode = MadeChunk([1, 2, 3], [40], [9], 3, 4)
+    replay = MadeChunk([20, 21, 22], [30, 31], [2, 5], 1, 5)
+    unfinished = MadeChunk([60, 61, 62, 63, 64, 65], [], [4, 6], 2, 5)
     batch = build([decode, replay, unfinished])
     assert batch.input_ids.tolist() == [21, 22, 62, 63, 64, 40, 30, 31]
     assert batch.positions.tolist() == [1, 2, 2, 3, 4, 3, 3, 4]
@@ -88,15 +68,15 @@ def test_decode_prefill_and_replay_in_one_step() -> None:
 
 
 def test_what_is_stored_already_gets_no_slot() -> None:
-    found_whole = chunk([1, 2, 3, 4], [], [8], 3, 4, store_from=4)
-    half = chunk([5, 6, 7, 8, 9, 10], [], [8, 1], 2, 6, store_from=4)
+    found_whole = MadeChunk([1, 2, 3, 4], [], [8], 3, 4, store_from=4)
+    half = MadeChunk([5, 6, 7, 8, 9, 10], [], [8, 1], 2, 6, store_from=4)
     batch = build([found_whole, half])
     assert batch.slots.tolist() == [NO_SLOT, NO_SLOT, NO_SLOT, 4, 5]
     assert batch.logits_rows.tolist() == [0, 4]
 
 
 def test_a_replay_that_starts_behind_the_prompt() -> None:
-    batch = build([chunk([1, 2, 3], [40, 41, 42, 43], [9, 2], 4, 6)])
+    batch = build([MadeChunk([1, 2, 3], [40, 41, 42, 43], [9, 2], 4, 6)])
     assert batch.num_prefill_tokens == 0
     assert batch.input_ids.tolist() == [41, 42]
     assert batch.decode is not None
@@ -106,7 +86,7 @@ def test_a_replay_that_starts_behind_the_prompt() -> None:
 
 
 def test_dtypes_and_shapes() -> None:
-    batch = build([chunk([1, 2], [3], [2], 1, 3), chunk([1], [], [3, 4, 5], 0, 1)])
+    batch = build([MadeChunk([1, 2], [3], [2], 1, 3), MadeChunk([1], [], [3, 4, 5], 0, 1)])
     assert batch.prefill is not None
     assert batch.decode is not None
     wide = (batch.input_ids, batch.positions, batch.slots, batch.logits_rows)
@@ -127,32 +107,32 @@ def test_dtypes_and_shapes() -> None:
 def test_a_slot_beyond_int32() -> None:
     """A block id fits into int32; a slot in a large pool does not."""
     block = 2**31 - 1
-    batch = build([chunk([1, 2], [], [block], 0, 2)], block_size=16)
+    batch = build([MadeChunk([1, 2], [], [block], 0, 2)], block_size=16)
     assert batch.slots.tolist() == [block * 16, block * 16 + 1]
 
 
 @st.composite
-def chunks(draw: st.DrawFn) -> ScheduledChunk:
+def chunks(draw: st.DrawFn) -> MadeChunk:
     prompt = draw(st.lists(st.integers(0, 99), min_size=1, max_size=9))
     output = draw(st.lists(st.integers(100, 199), max_size=6))
     total = len(prompt) + len(output)
     start = draw(st.integers(0, total - 1))
     end = draw(st.integers(start + 1, total))
     table = draw(st.lists(st.integers(0, 40), min_size=total, max_size=total, unique=True))
-    return chunk(prompt, output, table, start, end, draw(st.integers(start, end)))
+    return MadeChunk(prompt, output, table, start, end, draw(st.integers(start, end)))
 
 
 @given(given_chunks=st.lists(chunks(), min_size=1, max_size=6), size=st.sampled_from([1, 2, 3, 4]))
 @settings(max_examples=150, deadline=None)
-def test_any_batch_holds_each_token_once(given_chunks: list[ScheduledChunk], size: int) -> None:
+def test_any_batch_holds_each_token_once(given_chunks: list[MadeChunk], size: int) -> None:
     batch = build(given_chunks, size)
     expected: dict[bool, list[tuple[int, int, int, int]]] = {True: [], False: []}
     for row, each in enumerate(given_chunks):
-        tokens = [*each.sequence.request.prompt_token_ids, *each.sequence.output_token_ids]
+        tokens = [*each.prompt, *each.output]
         for position in range(each.start, each.end):
-            slot = each.sequence.block_table[position // size] * size + position % size
-            stored = position < each.store_from
-            is_prompt = position < each.sequence.num_prompt_tokens
+            slot = each.blocks[position // size] * size + position % size
+            stored = position < each.stored
+            is_prompt = position < len(each.prompt)
             expected[is_prompt].append(
                 (row, tokens[position], position, NO_SLOT if stored else slot)
             )
@@ -180,24 +160,18 @@ def test_any_batch_holds_each_token_once(given_chunks: list[ScheduledChunk], siz
         queries += [(row, length - 1) for row, length in zip(rows, lens, strict=True)]
     assert queries == [(row, position) for row, _, position, _ in ordered]
     for row, each in enumerate(given_chunks):
-        table = each.sequence.block_table
-        assert batch.block_tables[row, : len(table)].tolist() == table
+        assert batch.block_tables[row, : len(each.blocks)].tolist() == each.blocks
 
 
-@given(data=st.data(), prompt=st.lists(st.integers(), min_size=1, max_size=5))
+@given(data=st.data(), prompt=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5))
 @settings(max_examples=60, deadline=None)
 def test_token_ids_of_any_range(data: st.DataObject, prompt: list[int]) -> None:
-    output = data.draw(st.lists(st.integers(), max_size=5))
+    output = data.draw(st.lists(st.integers(0, 2**31 - 1), max_size=5))
     everything = prompt + output
     start = data.draw(st.integers(0, len(everything)))
     end = data.draw(st.integers(start, len(everything)))
-    sequence = chunk(prompt, output, [], 0, 0).sequence
+    sequence = made_sequence(prompt, output)
     assert sequence.token_ids(start, end) == everything[start:end]
-
-
-def test_a_batch_without_chunks_is_refused() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        build([])
 
 
 @pytest.mark.parametrize(
@@ -215,19 +189,28 @@ def test_a_batch_without_chunks_is_refused() -> None:
 def test_tokens_read(
     num_prompt: int, num_output: int, start: int, end: int, read: int, windowed: int
 ) -> None:
-    batch = build([chunk([1] * num_prompt, [2] * num_output, [0, 1, 2], start, end)])
+    batch = build([MadeChunk([1] * num_prompt, [2] * num_output, [0, 1, 2], start, end)])
     assert batch.tokens_read(None) == (read, read)
     assert batch.tokens_read(3) == (windowed, windowed)
 
 
 def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
     prompt = [1] * 2 * PARTITION_TOKENS
-    chunks = [chunk(prompt, [2], [0, 1, own], len(prompt), len(prompt) + 1) for own in (5, 6, 7)]
-    for each in chunks:
-        each.sequence.num_read_once_tokens = PARTITION_TOKENS + 3
+    length = len(prompt)
+    chunks = [
+        MadeChunk(
+            prompt,
+            [2],
+            [0, 1, own],
+            length,
+            length + 1,
+            num_read_once_tokens=PARTITION_TOKENS + 3,
+        )
+        for own in (5, 6, 7)
+    ]
     apart = 3 * (len(prompt) + 1)
     together = build(chunks, block_size=PARTITION_TOKENS)
     assert together.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
     assert together.tokens_read(50) == (150, 150)
-    alone = ForwardBatch.build(ScheduledBatch(chunks), PARTITION_TOKENS, prefix_once=False)
+    alone = build_batch(made_step(*chunks), PARTITION_TOKENS, prefix_once=False)
     assert alone.tokens_read(None) == (apart, apart)

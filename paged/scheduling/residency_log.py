@@ -1,4 +1,4 @@
-"""Stays: which sequence held which blocks, when, and why it gave them up before its end.
+"""ResidencyLog: which sequence held which blocks, when, and why it gave them up before its end.
 
 The scheduler tells of every change to a block table. That costs it about a microsecond for a
 sequence and a third of one for a block, so it is always on.
@@ -28,7 +28,7 @@ class Replaced(NamedTuple):
 
 
 @dataclass(slots=True)
-class Stay:
+class Residency:
     """A sequence's time in the pool, from admission until it ends or gives way.
 
     `block_ids` is its block table and `begins` the step in which each of them was taken; the first
@@ -62,24 +62,24 @@ class Preemption(NamedTuple):
     num_free: int
 
 
-class Stays:
-    """All stays of a run, as long as they hold at most `max_holdings` blocks together.
+class ResidencyLog:
+    """All residencies of a run, as long as they hold at most `max_holdings` blocks together.
 
     Beyond that only rows whose index `row_stride` divides are kept, and the stride doubles as
     often as needed: of some rows everything is known, instead of a little of all.
     """
 
     def __init__(self, max_holdings: int = MAX_HOLDINGS) -> None:
-        self.step = 0  # that is being made; whoever runs the steps counts them
+        self.step = 0  # that is being scheduled; whoever runs the steps counts them
         self.row_stride = 1
         self.preemptions: Thinned[Preemption] = Thinned(MAX_PREEMPTIONS)
         self._max_holdings = max_holdings
         self._num_holdings = 0
         self._num_preemptions = 0
-        self._current: dict[Sequence, Stay] = {}
-        self._over: list[Stay] = []
+        self._current: dict[Sequence, Residency] = {}
+        self._over: list[Residency] = []
 
-    def __iter__(self) -> Iterator[Stay]:
+    def __iter__(self) -> Iterator[Residency]:
         yield from self._over
         yield from self._current.values()
 
@@ -89,38 +89,46 @@ class Stays:
         if row % self.row_stride:
             return
         table = sequence.block_table
-        stay = Stay(row, sequence.sample_index, num_found, array("i", table))
-        stay.begins = array("i", [self.step]) * len(table)
-        self._current[sequence] = stay
+        residency = Residency(row, sequence.sample_index, num_found, array("i", table))
+        residency.begins = array("i", [self.step]) * len(table)
+        self._current[sequence] = residency
         self._count(len(table))
 
     def grow(self, sequence: Sequence) -> None:
         """Note the blocks that have come to the end of the table."""
-        stay = self._current.get(sequence)
-        if stay is not None:
-            new = sequence.block_table[len(stay.block_ids) :]
-            stay.block_ids.extend(new)
-            stay.begins.extend([self.step] * len(new))
+        residency = self._current.get(sequence)
+        if residency is not None:
+            new = sequence.blocks_from(len(residency.block_ids))
+            residency.block_ids.extend(new)
+            residency.begins.extend([self.step] * len(new))
             self._count(len(new))
+
+    def append(self, sequence: Sequence, block_id: int) -> None:
+        """Note one block that has come to the end of the table: `grow` for what is common."""
+        residency = self._current.get(sequence)
+        if residency is not None:
+            residency.block_ids.append(block_id)
+            residency.begins.append(self.step)
+            self._count(1)
 
     def replace(self, sequence: Sequence, position: int) -> None:
         """Note that the block at `position` has given place to another."""
-        stay = self._current.get(sequence)
-        if stay is not None:
-            old, began = stay.block_ids[position], stay.begins[position]
-            found = position < stay.num_found
-            stay.replaced.append(Replaced(position, old, began, self.step, found))
-            stay.num_found = min(stay.num_found, position)
-            stay.block_ids[position] = sequence.block_table[position]
-            stay.begins[position] = self.step
+        residency = self._current.get(sequence)
+        if residency is not None:
+            old, began = residency.block_ids[position], residency.begins[position]
+            found = position < residency.num_found
+            residency.replaced.append(Replaced(position, old, began, self.step, found))
+            residency.num_found = min(residency.num_found, position)
+            residency.block_ids[position] = sequence.block(position)
+            residency.begins[position] = self.step
             self._count(1)
 
     def end(self, sequence: Sequence) -> None:
         """Note that a sequence has given its blocks back."""
-        stay = self._current.pop(sequence, None)
-        if stay is not None:
-            stay.end = self.step
-            self._over.append(stay)
+        residency = self._current.pop(sequence, None)
+        if residency is not None:
+            residency.end = self.step
+            self._over.append(residency)
 
     def preempt(
         self,
@@ -138,7 +146,7 @@ class Stays:
             sequence.sample_index,
             mode,
             sequence.num_stored_tokens,
-            len(sequence.block_table),
+            sequence.num_blocks,
             needy.request.index,
             num_needed,
             num_free,

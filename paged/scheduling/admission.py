@@ -1,0 +1,108 @@
+"""Admission: lets waiting sequences in, with what the cache, the store and others have for them."""
+
+import numpy as np
+
+from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
+from pagedrun.paged.scheduling.books import Books
+from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
+from pagedrun.paged.scheduling.prefix_donor import find_donor
+from pagedrun.paged.scheduling.prefix_source import PrefixSource, load_prefix
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import Int64s
+from pagedrun.paged.scheduling.step_builder import StepBuilder
+
+
+class Admission:
+    """Decides who is let in, and gives it its blocks."""
+
+    def __init__(
+        self, books: Books, predictor: OutputLengthPredictor, stored: PrefixSource | None
+    ) -> None:
+        self._books = books
+        self._pool = books.pool
+        self._predictor = predictor
+        self._stored = stored
+
+    def admit(
+        self, sequence: Sequence, running: list[Sequence], places: Int64s, step: StepBuilder
+    ) -> bool:
+        """Give a waiting sequence all blocks of its known tokens, or return False and give none.
+
+        Cached blocks are shared; the rest come off the free list. Beside others it is let in only
+        if the pool is expected to hold all of them to their ends. places: of those that run.
+        """
+        hits = self._pool.match(sequence.block_keys)
+        if any(index not in sequence.host_blocks for index in self._to_restore(sequence, hits)):
+            # A shared block that this sequence relied on was evicted while it was swapped out.
+            self._books.drop_host_blocks(sequence)
+        num_new = self._pool.num_blocks_for(sequence.num_tokens) - len(hits)
+        num_taken = num_new + self._pool.num_free_among(hits)
+        if num_taken > self._pool.num_free:
+            return False
+        if running:
+            members = np.append(places, sequence.place)
+            if not self._predictor.allows(self._pool, self._books.table, members, num_taken):
+                return False
+        restore = self._to_restore(sequence, hits)
+        is_new = not sequence.num_preemptions and not sequence.is_forked
+        self._pool.share(hits)
+        if is_new:
+            self._pool.pin_path(sequence.block_keys[: sequence.num_keep_blocks])
+        self._pool.unpin(sequence.pinned_keys)
+        sequence.pinned_keys = []
+        sequence.block_table = hits + (self._pool.allocate(num_new) or [])
+        for index in restore:
+            source, target = sequence.host_blocks[index], sequence.block(index)
+            step.transfers.append(BlockTransfer(TransferKind.SWAP_IN, source, target))
+        num_copied = self._copy_partial(sequence, running, hits, step) if is_new else 0
+        self._books.residency.begin(sequence, len(hits) + num_copied // self._pool.block_size)
+        self._start_from(sequence, len(hits), num_copied)
+        return True
+
+    def _copy_partial(
+        self, sequence: Sequence, running: list[Sequence], hits: list[int], step: StepBuilder
+    ) -> int:
+        """Take what is missing from the store, or from a running sequence's block; say how much."""
+        if not self._books.prefix_caching:
+            return 0
+        prompt = sequence.request.prompt_token_ids
+        donor = find_donor(running, prompt, hits, self._pool.block_size, self._books.written)
+        loaded = load_prefix(self._stored, sequence, len(hits), donor, step)
+        if loaded or donor is None:
+            return loaded
+        target = sequence.block(len(hits))
+        step.transfers.append(BlockTransfer(TransferKind.COPY, donor.block_id, target))
+        return donor.num_tokens
+
+    def _to_restore(self, sequence: Sequence, hits: list[int]) -> range:
+        """Return the table indices that must come from the host for a swapped-out sequence."""
+        if not sequence.host_blocks:
+            return range(0)
+        return range(len(hits), self._pool.num_blocks_for(sequence.num_stored_tokens))
+
+    def _start_from(self, sequence: Sequence, num_hits: int, num_copied: int) -> None:
+        """Set where an admitted sequence goes on, and count what the cache gave it."""
+        size = self._pool.block_size
+        found = num_hits * size + num_copied
+        if not sequence.num_preemptions and not sequence.is_forked:
+            num_cached = min(found, sequence.num_prompt_tokens - 1)
+            sequence.num_cached_tokens = num_cached
+            self._books.counts.prompt_tokens += sequence.num_prompt_tokens
+            self._books.counts.cached_tokens += num_cached
+            if num_copied <= size:  # more than a block comes from the store
+                self._books.counts.partial_hit_tokens += max(num_cached - num_hits * size, 0)
+            num_given = num_hits + num_copied // size
+            self._pool.counts.hits += num_given
+            if self._books.prefix_caching:
+                self._pool.counts.misses += sequence.num_prompt_tokens // size - num_given
+        stored = max(found, sequence.num_stored_tokens if sequence.host_blocks else 0)
+        sequence.num_stored_tokens = stored
+        # At least one token is computed, since only a computed token has logits.
+        sequence.num_computed_tokens = min(stored, sequence.num_tokens - 1)
+        for index in range(num_hits, self._pool.num_blocks_for(stored)):
+            self._pool.record_fill(sequence.block(index), min(size, stored - index * size))
+        sequence.num_hit_blocks = sequence.num_published_blocks = num_hits
+        for index in range(num_hits, min(stored // size, len(sequence.block_keys))):
+            self._pool.publish(sequence.block(index), sequence.block_keys[index])
+            sequence.num_published_blocks = index + 1
+        self._books.drop_host_blocks(sequence, keep_progress=True)

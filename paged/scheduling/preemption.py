@@ -1,0 +1,72 @@
+"""Preemption: takes the blocks of a sequence that has to wait, and keeps what it comes back to."""
+
+from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
+from pagedrun.paged.scheduling.books import Books
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.step_builder import StepBuilder
+from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.preemption_mode import PreemptionMode
+
+
+class Preemption:
+    """`mode` says what becomes of keys and values that nobody else keeps."""
+
+    def __init__(self, books: Books, mode: PreemptionMode) -> None:
+        self._books = books
+        self._pool = books.pool
+        self._mode = mode
+
+    def preempt(self, sequence: Sequence, needy: Sequence, end: int, step: StepBuilder) -> None:
+        """Take a sequence's blocks; its private ones are saved to the host if it has room.
+
+        `needy`, which may be the same, wants to store its tokens up to `end`. The caller lets the
+        sequence wait.
+        """
+        num_free = self._pool.num_free
+        self.pin_prompt(sequence)
+        mode = self._mode
+        if mode is PreemptionMode.SWAP and not self._swap_out(sequence, step):
+            mode = PreemptionMode.RECOMPUTE
+        self._books.counts.preemptions[mode] += 1
+        sequence.num_preemptions += 1
+        # No block is missing where it only needs a copy of a shared one.
+        num_needed = max(self._pool.num_blocks_for(end) - needy.num_blocks, 1)
+        self._books.residency.preempt(sequence, mode, needy, num_needed, num_free)
+        self._books.residency.end(sequence)
+        self._pool.release(sequence.block_table)
+        sequence.block_table = []
+        if mode is PreemptionMode.RECOMPUTE:
+            sequence.forget_blocks()
+
+    def _swap_out(self, sequence: Sequence, step: StepBuilder) -> bool:
+        """Save every stored block but those a published prefix will give back for nothing."""
+        num_stored = self._pool.num_blocks_for(sequence.num_stored_tokens)
+        first = 0
+        while first < num_stored and self._outlives(sequence.block(first)):
+            first += 1
+        host_blocks = self._books.swap_space.take(num_stored - first)
+        if not host_blocks:
+            return False
+        for index, target in zip(range(first, num_stored), host_blocks, strict=True):
+            sequence.host_blocks[index] = target
+            source = sequence.block(index)
+            step.transfers.append(BlockTransfer(TransferKind.SWAP_OUT, source, target))
+        return True
+
+    def pin_prompt(self, sequence: Sequence) -> None:
+        """Keep the prompt blocks that a sequence leaves behind, as long as there is room."""
+        if not self._books.prefix_caching:
+            return
+        size = self._pool.block_size
+        num_full = min(sequence.num_stored_tokens, sequence.num_prompt_tokens) // size
+        prompt = sequence.request.prompt_token_ids[: num_full * size]
+        keys = BlockKey.chain(prompt, size, sequence.block_keys[:num_full])
+        if num_full > len(sequence.block_keys):
+            sequence.block_keys = keys
+        sequence.pinned_keys = keys
+        self._pool.pin(keys)
+        for block_id, key in zip(sequence.block_table, keys, strict=False):
+            self._pool.publish(block_id, key)
+
+    def _outlives(self, block_id: int) -> bool:
+        return self._pool.is_published(block_id) and self._pool.ref_count(block_id) > 1

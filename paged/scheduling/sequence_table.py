@@ -1,0 +1,189 @@
+"""SequenceTable: the state of all live sequences as arrays, so that a step is a few array passes.
+
+A sequence has a place, which is its index in every array, from its first look at the pool to its
+end. The place of a finished one is a hole that a later one takes; `uid` tells them apart.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.paged.values.request import Request
+
+UNKNOWN_TOKEN = -2  # sampled on the device, and not looked at yet
+NO_UID = -1
+
+Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
+
+_COLUMNS = {
+    "uid": np.int64,
+    "row": np.int64,
+    "sample": np.int64,
+    "num_prompt_tokens": np.int64,
+    "num_output_tokens": np.int64,
+    "num_computed_tokens": np.int64,
+    "num_stored_tokens": np.int64,
+    "num_tokens_ever_computed": np.int64,
+    "num_blocks": np.int64,
+    "num_pending": np.int64,
+    "num_shared_tokens": np.int64,
+    "num_read_once_tokens": np.int64,
+    "num_draw": np.int64,
+    "group": np.int64,
+    "max_tokens": np.int64,
+    "min_tokens": np.int64,
+    "ignores_eos": np.bool_,
+    "has_stops": np.bool_,
+    "temperature": np.float32,
+    "top_k": np.int32,
+    "top_p": np.float32,
+    "min_p": np.float32,
+    "seed": np.int64,
+}
+_FIRST_CAPACITY = 64
+_FIRST_WIDTH = 16
+
+
+class SequenceTable:
+    """Columns [capacity], indexed by place; all grow as needed, so keep no view of them.
+
+    uid: which of the run's sequences it is, `NO_UID` in a hole. row, sample: whose answer.
+    num_pending: samples to draw from the next logits. num_draw: where its newest token is among
+    those that its last step sampled. group: see `group_number`. has_stops: whether it has stop
+    strings or stop tokens of its own. max_tokens, min_tokens, ignores_eos, temperature, top_k,
+    top_p, min_p, seed: of its parameters. For the others see `Sequence`.
+
+    stop_token_ids: by place, those of its own. blocks: [capacity, width] int32, block tables.
+    outputs: [capacity, length] int32, generated
+    token ids, `UNKNOWN_TOKEN` where the host has not seen one.
+    """
+
+    uid: Int64s
+    row: Int64s
+    sample: Int64s
+    num_prompt_tokens: Int64s
+    num_output_tokens: Int64s
+    num_computed_tokens: Int64s
+    num_stored_tokens: Int64s
+    num_tokens_ever_computed: Int64s
+    num_blocks: Int64s
+    num_pending: Int64s
+    num_shared_tokens: Int64s
+    num_read_once_tokens: Int64s
+    num_draw: Int64s
+    group: Int64s
+    max_tokens: Int64s
+    min_tokens: Int64s
+    ignores_eos: NDArray[np.bool_]
+    has_stops: NDArray[np.bool_]
+    temperature: NDArray[np.float32]
+    top_k: Int32s
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+    seed: Int64s
+
+    def __init__(self) -> None:
+        for name, dtype in _COLUMNS.items():
+            setattr(self, name, np.zeros(_FIRST_CAPACITY, dtype=dtype))
+        self.uid[:] = NO_UID
+        self.blocks: Int32s = np.zeros((_FIRST_CAPACITY, _FIRST_WIDTH), dtype=np.int32)
+        self.outputs: Int32s = np.zeros((_FIRST_CAPACITY, _FIRST_WIDTH), dtype=np.int32)
+        self.stop_token_ids: dict[int, tuple[int, ...]] = {}
+        self._holes = list(range(_FIRST_CAPACITY - 1, -1, -1))
+        self._num_added = 0
+
+    def add(self, request: Request, group: tuple[int, int], sample: int, num_pending: int) -> int:
+        """Give a sequence without tokens of its own and without blocks a place; return it."""
+        if not self._holes:
+            self._widen_columns()
+        place = self._holes.pop()
+        for name in _COLUMNS:
+            getattr(self, name)[place] = 0
+        params = request.params
+        self.uid[place] = self._num_added
+        self._num_added += 1
+        self.row[place] = request.index
+        self.sample[place] = sample
+        self.num_prompt_tokens[place] = len(request.prompt_token_ids)
+        self.num_pending[place] = num_pending
+        self.max_tokens[place] = params.max_tokens
+        self.min_tokens[place] = params.min_tokens
+        self.ignores_eos[place] = params.ignore_eos
+        self.group[place] = group_number(group)
+        self.stop_token_ids[place] = params.stop_token_ids
+        self.has_stops[place] = bool(params.stop or params.stop_token_ids)
+        self.temperature[place] = params.temperature
+        self.top_k[place] = params.top_k
+        self.top_p[place] = params.top_p
+        self.min_p[place] = params.min_p
+        self.seed[place] = params.seed
+        return place
+
+    def remove(self, place: int) -> None:
+        """Leave a hole."""
+        self.uid[place] = NO_UID
+        del self.stop_token_ids[place]
+        self._holes.append(place)
+
+    def append_blocks(self, place: int, block_ids: list[int]) -> None:
+        """Put blocks at the end of a sequence's table."""
+        first = int(self.num_blocks[place])
+        end = first + len(block_ids)
+        if end > self.blocks.shape[1]:
+            self.blocks = _widened(self.blocks, end)
+        self.blocks[place, first:end] = block_ids
+        self.num_blocks[place] = end
+
+    def append_block(self, place: int, block_id: int) -> None:
+        """Put one block at the end of a sequence's table."""
+        count = self.num_blocks[place]
+        if count == self.blocks.shape[1]:
+            self.blocks = _widened(self.blocks, count + 1)
+        self.blocks[place, count] = block_id
+        self.num_blocks[place] = count + 1
+
+    def append_outputs(self, places: Int64s, tokens: "Int64s | int") -> None:
+        """Put a token at the end of each of these sequences' answers. places: each at most once."""
+        lengths = self.num_output_tokens[places]
+        longest = int(lengths.max(initial=0)) + 1
+        if longest > self.outputs.shape[1]:
+            self.outputs = _widened(self.outputs, longest)
+        self.outputs[places, lengths] = tokens
+        self.num_output_tokens[places] = lengths + 1
+
+    def num_tokens(self, places: Int64s) -> Int64s:
+        """Return the prompt and generated tokens of each."""
+        return self.num_prompt_tokens[places] + self.num_output_tokens[places]
+
+    def last_outputs(self, places: Int64s) -> Int32s:
+        """Return the newest generated token of each; any number for one that has none."""
+        return self.outputs[places, self.num_output_tokens[places] - 1]
+
+    def block_tables(self, places: Int64s) -> Int32s:
+        """Return copies of block tables, [num_places, longest] int32, zeros behind each one's."""
+        lengths = self.num_blocks[places]
+        width = int(lengths.max(initial=0))
+        tables = self.blocks[places, :width]
+        tables[np.arange(width) >= lengths[:, None]] = 0
+        return tables
+
+    def _widen_columns(self) -> None:
+        old = len(self.uid)
+        for name in (*_COLUMNS, "blocks", "outputs"):
+            values = getattr(self, name)
+            setattr(self, name, np.concatenate([values, np.zeros_like(values)]))
+        self.uid[old:] = NO_UID
+        self._holes = list(range(2 * old - 1, old - 1, -1))
+
+
+def group_number(group: tuple[int, int]) -> int:
+    """Return a group (its window, and its subtree in that) as one number."""
+    window, subtree = group
+    return window << 32 | subtree
+
+
+def _widened(rows: Int32s, width: int) -> Int32s:
+    """Return the same with room for at least `width` in each row, and twice as much as before."""
+    wider = np.zeros((len(rows), max(width, 2 * rows.shape[1])), dtype=np.int32)
+    wider[:, : rows.shape[1]] = rows
+    return wider

@@ -1,0 +1,154 @@
+"""StepInput: what one step computes, as arrays and plain values, and which blocks move before."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.paged.cache.block_transfer import BlockTransfer
+from pagedrun.paged.scheduling.sequence_table import Int32s, Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The tokens to sample: one for each pending sample of each chunk that samples, in order.
+
+    All [num_draws]. chunk: int64, in whose logits. temperature, top_p, min_p: float32. top_k:
+    int32. seed, row, sample, position: int64; the last is that of the new token. num_outputs,
+    min_tokens: int64, generated tokens before this one, and how many of them there have to be.
+    stop_token_ids: by draw, those of the request itself, where the answer may not stop yet.
+    """
+
+    chunk: Int64s
+    temperature: NDArray[np.float32]
+    top_k: Int32s
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+    seed: Int64s
+    row: Int64s
+    sample: Int64s
+    position: Int64s
+    stop_token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.chunk)
+
+    def part(self, chosen: NDArray[np.bool_], first_chunk: int) -> "Draws":
+        """Return the chosen draws, their chunks counted from `first_chunk`."""
+        places = np.cumsum(chosen) - 1
+        arrays = {name: getattr(self, name)[chosen] for name in _arrays_of(self)}
+        arrays["chunk"] = arrays["chunk"] - first_chunk
+        stops = {int(places[d]): ids for d, ids in self.stop_token_ids.items() if chosen[d]}
+        return Draws(**arrays, stop_token_ids=stops)
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """The chunks of one step, the tokens to draw behind them, and the moves that come first.
+
+    A chunk is the tokens `[start, end)` of a sequence. Those before `store_from` are in the cache
+    already and are not written again. A chunk that ends with the sequence's last token gives
+    logits to sample from.
+
+    Of each chunk, [num_chunks] int64: `uids`, which of the run's sequences it is of; `rows`, the
+    request's index; `starts`, `ends`, `store_from`; `num_prompt_tokens`; `num_read_once_tokens`;
+    `max_num_tokens`, what the sequence may come to store; `num_blocks`, those in its table.
+    samples: [num_chunks] bool. input_ids: [num_tokens] int64, chunk by chunk; a token that the step
+    before samples is `UNKNOWN_TOKEN`, and `sources` [num_unknown] int64 says which of that step's
+    tokens each is. block_tables: [num_chunks, width] int32, zeros behind each one's blocks.
+    """
+
+    uids: Int64s
+    rows: Int64s
+    starts: Int64s
+    ends: Int64s
+    store_from: Int64s
+    num_prompt_tokens: Int64s
+    num_read_once_tokens: Int64s
+    max_num_tokens: Int64s
+    num_blocks: Int64s
+    samples: NDArray[np.bool_]
+    input_ids: Int64s
+    sources: Int64s
+    block_tables: Int32s
+    draws: Draws
+    transfers: Seq[BlockTransfer] = ()
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of the step."""
+        return len(self.starts)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all chunks."""
+        return len(self.input_ids)
+
+    @property
+    def num_samples(self) -> int:
+        """Chunks that end with logits to sample from."""
+        return int(self.samples.sum())
+
+    def halves(self) -> "tuple[StepInput, StepInput]":
+        """Return two steps, each with about half of the tokens, to be computed one by one.
+
+        A chunk may read what another of its step wrote, if that was scheduled before it: the order
+        is kept. The transfers are left out, as they are done by then. A step of one token cannot
+        be cut.
+        """
+        middle = self.num_tokens // 2
+        assert middle, "a step of one token cannot be cut"
+        offsets = np.cumsum(self.ends - self.starts)
+        last = int(np.searchsorted(offsets, middle))  # the chunk that holds the middle, or ends it
+        cut = int(self.ends[last] - (offsets[last] - middle))
+        return self._before(last, cut, middle), self._behind(last, cut, middle)
+
+    def _before(self, last: int, cut: int, num_tokens: int) -> "StepInput":
+        """Return the chunks up to and with `last`, that one up to position `cut`."""
+        is_whole = cut == self.ends[last]
+        samples, ends = self.samples[: last + 1].copy(), self.ends[: last + 1].copy()
+        ends[last] = cut
+        samples[last] &= is_whole
+        return self._part(
+            slice(0, last + 1),
+            ends=ends,
+            samples=samples,
+            input_ids=self.input_ids[:num_tokens],
+            sources=self.sources[: self._num_unknown(0, num_tokens)],
+            draws=self.draws.part(self.draws.chunk < last + is_whole, 0),
+        )
+
+    def _behind(self, first: int, cut: int, num_tokens: int) -> "StepInput":
+        """Return the chunks from `first` on, that one from position `cut` on."""
+        is_whole = cut == self.ends[first]
+        first += is_whole
+        starts, store_from = self.starts[first:].copy(), self.store_from[first:].copy()
+        if not is_whole:
+            starts[0] = cut
+            store_from[0] = max(store_from[0], cut)
+        return self._part(
+            slice(first, None),
+            starts=starts,
+            store_from=store_from,
+            input_ids=self.input_ids[num_tokens:],
+            sources=self.sources[self._num_unknown(0, num_tokens) :],
+            draws=self.draws.part(self.draws.chunk >= first, first),
+        )
+
+    def _num_unknown(self, start: int, end: int) -> int:
+        return int((self.input_ids[start:end] < 0).sum())
+
+    def _part(self, chunks: slice, **changes: Any) -> "StepInput":
+        of_chunks = {
+            name: getattr(self, name)[chunks]
+            for name in _arrays_of(self)
+            if name not in ("input_ids", "sources")
+        }
+        return StepInput(**{**of_chunks, **changes})
+
+
+def _arrays_of(value: Draws | StepInput) -> list[str]:
+    names = (each.name for each in fields(value))
+    return [name for name in names if isinstance(getattr(value, name), np.ndarray)]

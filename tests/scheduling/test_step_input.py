@@ -1,0 +1,72 @@
+"""StepInput: cut in two, a step computes and draws what it did whole."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
+from pagedrun.paged.scheduling.step_input import StepInput
+from tests.scheduling.made_step import MadeChunk, made_step
+
+
+@st.composite
+def chunks(draw: st.DrawFn) -> MadeChunk:
+    prompt: list[int] = draw(st.lists(st.integers(0, 99), min_size=1, max_size=9))
+    output: list[int] = draw(st.lists(st.integers(100, 199), max_size=4))
+    is_unknown: bool = draw(st.booleans())
+    if output and is_unknown:
+        output[-1] = UNKNOWN_TOKEN
+    start = draw(st.integers(0, len(prompt) + len(output) - 1))
+    end = draw(st.integers(start + 1, len(prompt) + len(output)))
+    if UNKNOWN_TOKEN in output[: end - len(prompt)] and end < len(prompt) + len(output):
+        end -= 1
+    store_from = draw(st.integers(start, end))
+    early = (("min_tokens", 3), ("max_tokens", 9)) if draw(st.booleans()) else ()
+    return MadeChunk(prompt, output, range(20), start, end, store_from, params=early)
+
+
+def tokens_of(step: StepInput) -> list[tuple[int, int, int, bool]]:
+    """Row, position, id and whether it is stored, of every token in order."""
+    found, ids = [], iter(step.input_ids.tolist())
+    for row, start, end, stored in zip(
+        step.rows.tolist(), step.starts.tolist(), step.ends.tolist(), step.store_from, strict=True
+    ):
+        found += [(row, position, next(ids), position >= stored) for position in range(start, end)]
+    return found
+
+
+def draws_of(step: StepInput) -> list[tuple[int, int, int, tuple[int, ...] | None]]:
+    """Row, position and seed of every draw in order, and what it may not draw."""
+    draws = step.draws
+    rows = step.rows[draws.chunk]
+    assert np.array_equal(rows, draws.row)
+    assert (step.samples[draws.chunk]).all()
+    stops = [draws.stop_token_ids.get(index) for index in range(len(draws))]
+    columns = (rows.tolist(), draws.position.tolist(), draws.seed.tolist(), stops)
+    return list(zip(*columns, strict=True))
+
+
+@given(given_chunks=st.lists(chunks(), min_size=1, max_size=6))
+@settings(max_examples=200, deadline=None)
+def test_halves_are_the_whole(given_chunks: list[MadeChunk]) -> None:
+    whole = made_step(*given_chunks)
+    if whole.num_tokens == 1:
+        with pytest.raises(AssertionError, match="one token"):
+            whole.halves()
+        return
+    first, second = whole.halves()
+    assert first.num_tokens == whole.num_tokens // 2
+    assert tokens_of(first) + tokens_of(second) == tokens_of(whole)
+    assert draws_of(first) + draws_of(second) == draws_of(whole)
+    assert [*first.sources, *second.sources] == whole.sources.tolist()
+    assert first.num_samples + second.num_samples == whole.num_samples
+
+
+def test_a_step_can_be_sent_to_another_process() -> None:
+    step = made_step(MadeChunk([1, 2, 3], [4], [7], 3, 4))
+    sent = pickle.loads(pickle.dumps(step))
+    assert tokens_of(sent) == tokens_of(step)
+    assert draws_of(sent) == draws_of(step)
