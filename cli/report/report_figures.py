@@ -120,9 +120,9 @@ def _pool(report: Mapping[str, Any], sparkline_chars: int) -> list[Figure]:
         Figure(
             "utilisation at peak",
             f"{kv['utilization_at_peak']:.1%}",
-            "of slots in use; the rest is tail waste",
+            "of slots in use",
         ),
-        Figure("tail waste", f"{kv['tail_waste']:.1%}", expected),
+        Figure("internal fragmentation", f"{kv['tail_waste']:.1%}", expected),
     ]
     used = [record["blocks_used"] for record in report.get("timeline", [])]
     if len(used) > 1:

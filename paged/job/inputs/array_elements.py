@@ -147,7 +147,7 @@ class ArrayElements:
         while chunk:
             if chunk.strip(JSON_BLANKS):
                 raise UsageError(
-                    f"{self._name}: something stands behind the array's end, after record "
+                    f"{self._name}: something follows the array's end, after record "
                     f"{self._number}; if it has one value a line, let its name end in .jsonl"
                 )
             chunk = self._read()

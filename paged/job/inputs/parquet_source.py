@@ -68,7 +68,7 @@ class ParquetSource:
             names = opened.schema_arrow.names
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:
-                raise UsageError(f"{self._name}: the column {repeated[0]!r} stands in it twice")
+                raise UsageError(f"{self._name}: the column {repeated[0]!r} occurs in it twice")
             for batch in opened.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
                 yield batch
                 num_rows += batch.num_rows

@@ -96,7 +96,7 @@ class Manifest:
             differing = _differing(_identity(old), _identity(new))
         except OSError as error:
             raise UsageError(
-                f"--resume: {path} cannot be read ({error.strerror}), so nobody can tell whether "
+                f"--resume: {path} cannot be read ({error.strerror}), so it is unknown whether "
                 "the output is of the same job; pass --overwrite in place of --resume"
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -49,7 +49,7 @@ class RunFiles:
             return cls(None, target, None, None)
         raise UsageError(
             f"{target}: neither {target.name}{REPORT_SUFFIX} nor {target.name}{SNAPSHOT_SUFFIX} "
-            "stands beside it; name the output of a run of pagedrun generate, its report or its "
+            "is beside it; name the output of a run of pagedrun generate, its report or its "
             "snapshot"
         )
 
