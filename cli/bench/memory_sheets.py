@@ -34,7 +34,7 @@ def memory_tables(result: Result) -> dict[str, Sheet]:
 
 
 def describe_token(result: Result) -> str:
-    """Return the model that bytes are told for, in a line."""
+    """Return the model that bytes are given for, in a line."""
     shape = result["shape"]
     return (
         f"{shape['bytes_per_token']:,} bytes of keys and values, in {shape['num_layers']} layers "

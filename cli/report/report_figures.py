@@ -33,7 +33,7 @@ class Figure(NamedTuple):
 def sections(report: Mapping[str, Any], sparkline_chars: int) -> Iterator[tuple[str, list[Figure]]]:
     """Yield title and figures of each section of the report (the object in `OUT.report.json`).
 
-    Where no row reached the engine there is nothing to tell but how the rows ended.
+    Where no row reached the engine there is nothing to report but how the rows ended.
     """
     yield "Answers", _answers(report)
     if report["kv"]["num_blocks"] and report["tokens"]["prompt"]:
@@ -54,7 +54,7 @@ def _answers(report: Mapping[str, Any]) -> list[Figure]:
         codes = sorted(report.get("errors", {}).items(), key=lambda item: -item[1])
         figures += [Figure(f"  {code}", _count(number)) for code, number in codes]
     reasons = dict(report.get("finish_reasons", {}))
-    reasons.pop("error", None)  # told above
+    reasons.pop("error", None)  # shown above
     total = sum(reasons.values())
     for reason, number in sorted(reasons.items(), key=lambda item: -item[1]):
         note = f"{_share(number, total)} {_ENDINGS.get(reason, '')}"

@@ -17,7 +17,7 @@ MAX_FOOTER_BYTES = 2**26  # of the schema, which is read before a limit can be s
 class ParquetSource:
     """The rows of the Parquet file `file`, a few at a time; implements `RowSource`.
 
-    `name` stands in messages. Raises `UsageError` if the file is no Parquet or is damaged, names
+    `name` is used in messages. Raises `UsageError` if the file is no Parquet or is damaged, names
     a column twice, or pyarrow is missing.
     """
 

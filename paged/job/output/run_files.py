@@ -16,7 +16,7 @@ MAX_MANIFEST_BYTES = 2**24
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """An output and what stands beside it; None for what is not there."""
+    """An output and the files beside it; None for what is not there."""
 
     output: Path | None
     report: Path | None
@@ -27,7 +27,7 @@ class RunFiles:
     def find(cls, target: Path) -> "RunFiles":
         """Return the files of the run that `target` is one of; any of them may be named.
 
-        A report or a snapshot may have another name than the run gives it: then it stands alone.
+        A report or a snapshot may have another name than the run gives it: then it is alone.
         Raises `UsageError` if there is no such file, or no run left it.
         """
         for suffix in (REPORT_SUFFIX, SNAPSHOT_SUFFIX, MANIFEST_SUFFIX):

@@ -1,4 +1,4 @@
-"""Template advice: what stands early in the prompts and breaks sharing, and what moving it saves.
+"""Template advice: what comes early in the prompts and breaks sharing, and what moving it saves.
 
 Tried out, not guessed: a sample of the rows is rendered with a column's value (or a line) taken out
 of its place and put at the end, encoded, and its tree of prefixes compared with the one there is.
@@ -32,7 +32,7 @@ class Advice:
     """One thing to move behind what all rows have in common.
 
     `columns` are names of columns, or empty if it is a line; `position` is the character at which
-    the first of them stands in the prompt, or the number of the line, from 1. `varies` is the
+    the first of them begins in the prompt, or the number of the line, from 1. `varies` is the
     share of rows that differ from the most common value. Of `num_computed` tokens that the sample
     would compute, `num_saved` fall away.
     """
@@ -127,7 +127,7 @@ class TemplateAdvisor:
                 )
         early = sorted(places, key=lambda name: places[name])[:MAX_COLUMNS]
         found: list[Advice] = []
-        # Each alone, and those that stand first together: one of two may be of no use.
+        # Each alone, and those that come first together: one of two may be of no use.
         for names in [
             *((name,) for name in early),
             *(tuple(early[:n]) for n in range(2, len(early))),

@@ -1,4 +1,4 @@
-"""RunStatistics: what a run did, counted as it happens and told in the report's terms."""
+"""RunStatistics: what a run did, counted as it happens, in the report's terms."""
 
 from collections import Counter
 from dataclasses import dataclass, field
