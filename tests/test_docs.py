@@ -23,7 +23,9 @@ from pagedrun.cli.main import app
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
 NAMES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *PAGES)
-DOCS = {name: (ROOT / name).read_text() for name in NAMES}
+# These show scripts of their own folders; their links and words are tried.
+OF_FOLDERS = ("benchmarks/results/README.md", "recipes/demo/README.md")
+DOCS = {name: (ROOT / name).read_text() for name in (*NAMES, *OF_FOLDERS)}
 FOLDERS = ("cli/", "paged/", "kernels/", "recipes/", "tests/", "benchmarks/", "docs/", "src/")
 # A run or a command makes these, or they are whatever a user or another library has.
 NOT_IN_THE_REPOSITORY = {
@@ -213,7 +215,7 @@ def test_the_folders_of_the_layouts_are_there() -> None:
     assert {folder for folder in in_tables | in_layout if not (ROOT / folder).is_dir()} == set()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DOCS)
 def test_links_lead_somewhere(name: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", DOCS[name]):
         if "://" in target:
@@ -263,12 +265,15 @@ def test_the_rows_of_the_readme_are_rows() -> None:
 
 
 def prose() -> dict[str, str]:
-    """Return the texts that users read, by name: pages, unreleased changes, and every --help."""
+    """Return the texts that users read, by name: pages, unreleased changes, every --help,
+    and the pages of --html."""
     texts = {name: text for name, text in DOCS.items() if name != "CHANGELOG.md"}
     texts["CHANGELOG.md"] = DOCS["CHANGELOG.md"].partition("## [Unreleased]")[2].split("\n## [")[0]
     for words, command in commands().items():
         options = (getattr(parameter, "help", None) or "" for parameter in command.params)
         texts[f"pagedrun {words} --help"] = "\n".join([command.help or "", *options])
+    for template in (ROOT / "cli/page").glob("*.html"):
+        texts[template.name] = template.read_text()
     return texts
 
 
