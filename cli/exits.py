@@ -69,7 +69,7 @@ def status_of(error: BaseException) -> int:
 
 
 def describe(error: BaseException) -> str | None:
-    """Return what to tell the user; None where the reader of a pipe has simply gone away."""
+    """Return the message for the user; None where the reader of a pipe has simply gone away."""
     if isinstance(error, BrokenPipeError) or isinstance(error.__cause__, BrokenPipeError):
         return None
     if isinstance(error, PagedrunError):

@@ -1,4 +1,4 @@
-"""`pagedrun recipes`: what recipes there are, what stands in one, and a copy to edit."""
+"""`pagedrun recipes`: what recipes there are, what is in one, and a copy to edit."""
 
 import json
 import sys

@@ -13,14 +13,14 @@ from pagedrun.recipes.setting import Setting, beside
 from pagedrun.recipes.yaml_field import YamlField
 from pagedrun.recipes.yaml_file import parse_fields, read_bytes
 
-ABOUT = ("description", "columns", "sample")  # keys that tell of the recipe and set nothing
+ABOUT = ("description", "columns", "sample")  # keys that describe the recipe and set nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """`values` maps the settings to values as their flags would have them, `lines` to their lines.
 
-    `shown` is the recipe as messages name it, `text` the file's. `columns` tells what the recipe
+    `shown` is the recipe as messages name it, `text` the file's. `columns` says what the recipe
     wants of a row, name by name, `sample` is a small input for it.
     """
 

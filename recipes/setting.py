@@ -78,7 +78,7 @@ class Setting:
 def beside(folder: Path, name: str) -> Path:
     """Return the path that `name` stands for in a recipe in `folder`."""
     path = Path(name)
-    with suppress(RuntimeError):  # a home that nobody has stays as it is written
+    with suppress(RuntimeError):  # `~name` of an unknown user is left as it is
         path = path.expanduser()
     return folder / path
 

@@ -1,4 +1,4 @@
-"""YamlField: one key of a recipe and its value, with the line it stands in.
+"""YamlField: one key of a recipe and its value, with its line.
 
 The value is read as what its setting wants, not as what YAML 1.1 would make of it: `stop: [no]` is
 the text "no", not false, and `1e-3` is a number.
@@ -41,7 +41,7 @@ class YamlField:
         return UsageError(f"{self.place} {what}")
 
     def text(self) -> str:
-        """Return a text as it stands there; numbers and words such as `no` are texts too."""
+        """Return a text as it is written; numbers and words such as `no` are texts too."""
         return self._text_of(self.node, "text")
 
     def texts(self) -> list[str]:
@@ -90,7 +90,7 @@ class YamlField:
         return text in ("true", "yes", "on")
 
     def _plain(self, wanted: str) -> str:
-        """Return what stands there without quotes."""
+        """Return what is written without quotes."""
         if not isinstance(self.node, yaml.ScalarNode) or self.node.tag == _TAG + "null":
             raise self._unfit(wanted)
         if self.node.style is not None:

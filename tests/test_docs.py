@@ -1,101 +1,198 @@
-"""What README and CONTRIBUTING tell is there: flags, commands, files, links, and the Python."""
+"""What README, the pages under docs/ and their like say is there: commands, flags, files, links,
+and the Python; that it is in the glossary's words; and that the recorded runs look like real ones.
+"""
 
 import ast
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from pagedrun import LLM, SamplingParams
+from pagedrun.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCS = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md")}
-FOLDERS = ("cli/", "paged/", "kernels/", "recipes/", "tests/", "benchmarks/", "src/")
-# A run or a command makes these, or they stand for whatever a user has.
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+NAMES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *PAGES)
+# These show scripts of their own folders; their links and words are tried.
+OF_FOLDERS = ("benchmarks/results/README.md", "recipes/demo/README.md")
+DOCS = {name: (ROOT / name).read_text() for name in (*NAMES, *OF_FOLDERS)}
+FOLDERS = ("cli/", "paged/", "kernels/", "recipes/", "tests/", "benchmarks/", "docs/", "src/")
+# A run or a command makes these, or they are whatever a user or another library has.
 NOT_IN_THE_REPOSITORY = {
-    "prompts.out.jsonl",
     "OUT.report.json",
     "OUT.run.json",
     "OUT.state.json",
     "config.json",
     "generation_config.json",
+    "judge.yaml",
     "path/to/model",
+    "tokenizer.json",
+}
+FLAG = r"(?<![\w-])--[a-z](?:[a-z-]*[a-z])?(?![\w-])"
+# Options of other programs, and one that pagedrun does not have and says so.
+OTHER_FLAGS = {"--trust-remote-code"}
+
+# Words that were given up for the field's own terms, or for plainer English.
+OLD_WORDS = {
+    r"\bstays\b": "residency log; is kept",
+    r"\bforesight\b": "output-length predictor",
+    r"(?-i:\bChoices\b)": "SamplingBatch",
+    r"\b(peaks|masses)\b": "max, sum_exp, acc",
+    r"\btail[ -]waste\b": "internal fragmentation",
+    r"(?<!--)(?<!--no-)(?<!-no-)(?<!\bno-)\bprefix-once\b": "shared-prefix attention",
+    r"\blag(s|ged|ging)?\b": "async scheduling",
+    r"\bunwant\w*": "unpin",
+    r"\broofs?\b": "roofline",
+    r"\bthinned\b": "decimated",
+    r"\bnobody's\b": "a plain verb",
+    r"\b(is|are|was|were) told\b": "a plain verb",
+    r"\bstands\b": "a plain verb",
+    r"\bof today's\b": "a plain verb",
 }
 
 
 def code_spans(text: str) -> list[str]:
-    """Return what stands between single backticks, fenced blocks left out."""
-    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    """Return what is between single backticks, fenced blocks left out."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S))
 
 
 def fenced(text: str, language: str) -> list[str]:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.M | re.S)
+    blocks = re.findall(r"^ *```(\w*)\n(.*?)^ *```$", text, flags=re.M | re.S)
     return [block for tag, block in blocks if tag == language]
 
 
-@pytest.fixture(scope="module")
-def known_flags() -> set[str]:
-    """All flags of the commands that the documents show, and that these commands are there."""
-    text = "\n".join(DOCS.values())
-    shown = set(
-        re.findall(r"(?:^|`)pagedrun ([a-z]+(?:-[a-z]+)*(?: [a-z]+\b(?![./]))?)", text, flags=re.M)
-    )
-    assert "generate" in {words.split()[0] for words in shown}
-    known: set[str] = set()
-    for words in shown:
-        done = help_of(*words.split())
-        assert done.returncode == 0, f"pagedrun {words}: {done.stderr}"
-        known |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", done.stdout))
-    return known
+def the_block_with(words: str, name: str) -> str:
+    """Return the one block without a language that has `words`."""
+    (block,) = [each for each in fenced(DOCS[name], "") if words in each]
+    return block
 
 
-def help_of(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pagedrun", *words, "--help"],
-        env={**os.environ, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+@cache
+def commands() -> dict[str, Any]:
+    """Return every command by its words, `pagedrun` itself by none.
+
+    They are Click's, of Click itself or of the copy in newer versions of Typer.
+    """
+
+    def below(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+        yield words, command
+        for name, child in getattr(command, "commands", {}).items():
+            yield from below(child, f"{words} {name}".strip())
+
+    return dict(below(typer.main.get_command(app), ""))
 
 
-@pytest.mark.parametrize("name", DOCS)
-def test_every_flag_is_an_option(name: str, known_flags: set[str]) -> None:
-    told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", DOCS[name]))
-    assert told - known_flags == set()
+def flags_of(command: Any) -> set[str]:
+    return {
+        flag
+        for parameter in command.params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+        if flag.startswith("-")
+    } | {"--help", "-h"}
 
 
-def test_the_readme_names_flags_and_generate_has_them(known_flags: set[str]) -> None:
+def shown_commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each line that runs pagedrun, in blocks of shell and between backticks."""
+    lines = [line for block in fenced(text, "sh") for line in joined(block).splitlines()]
+    for line in (*lines, *code_spans(text)):
+        before_pipe = re.split(r" [|<>] |\s#", line)[0]
+        if re.match(r"pagedrun\b(?!\.)", before_pipe):
+            yield shlex.split(before_pipe)[1:]
+
+
+def joined(block: str) -> str:
+    """Return lines that end in a backslash together with the next one."""
+    return re.sub(r"\\\n\s*", "", block)
+
+
+def find_command(words: list[str]) -> tuple[str, list[str]]:
+    """Return the name of the command that is meant, and the words after it."""
+    known = commands()
+    for count in (2, 1):
+        name = " ".join(words[:count])
+        if len(words) >= count and name in known:
+            return name, words[count:]
+    return "", words
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_shown_parses(name: str) -> None:
+    """Flags are those of the very command, have values where they need them, and no more words
+    follow than it has arguments. Files need not be there.
+    """
+    for words in shown_commands(DOCS[name]):
+        found, rest = find_command(words)
+        assert found or not rest or rest[0].startswith("-"), f"pagedrun {' '.join(words)}"
+        command = commands()[found]
+        if not rest:  # `pagedrun generate`: the name of a command
+            continue
+        parser = command.make_parser(command.context_class(command))
+        _, left, _ = parser.parse_args(list(rest))  # raises what Click says of a usage error
+        assert left == [] or found in ("", "bench", "recipes"), f"pagedrun {' '.join(words)}"
+
+
+def test_commands_are_found_where_they_are_shown() -> None:
     """Guards the test above: a pattern that finds nothing would let everything pass."""
-    assert {"--model", "--max-tokens", "--num-blocks"} <= known_flags
-    assert "--no-such-flag" not in known_flags
-    assert len(re.findall(r"--[a-z][a-z-]*", DOCS["README.md"])) >= 8
+    text = "```sh\npagedrun plan a \\\n  --top 3 | jq  # x\n```\nand `pagedrun generate --limit 1`"
+    assert list(shown_commands(text)) == [["plan", "a", "--top", "3"], ["generate", "--limit", "1"]]
+    assert sum(1 for text in DOCS.values() for _ in shown_commands(text)) > 40
 
 
-@pytest.mark.parametrize("name", DOCS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_flag_named_is_an_option(name: str) -> None:
+    known = {flag for command in commands().values() for flag in flags_of(command)}
+    shown = "\n".join([*code_spans(DOCS[name]), *re.findall(r"^[^`]*$", DOCS[name], flags=re.M)])
+    named = set(re.findall(FLAG, shown)) - OTHER_FLAGS
+    assert named - known == set()
+
+
+def test_flags_that_are_not_there_would_be_noticed() -> None:
+    known = {flag for command in commands().values() for flag in flags_of(command)}
+    assert {"--model", "--no-prefix-once", "--prune-to"} <= known
+    assert "--no-such-flag" not in known
+
+
+def test_every_flag_of_generate_is_explained_and_no_other() -> None:
+    explained = set()
+    for cell in re.findall(r"^\| (`-.+?) \|", DOCS["docs/flags.md"], flags=re.M):
+        explained |= set(re.findall(r"`(-[\w-]+)`", cell))
+    there = {flag for flag in flags_of(commands()["generate"]) if not flag.startswith("--no-")}
+    assert explained == there - {"--help", "-h"}
+
+
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    readme = DOCS["README.md"]
+    assert len(readme.splitlines()) <= 150
+    assert {page for page in PAGES if f"]({page})" not in readme} == set()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_make_target_is_there(name: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
-    told = set(re.findall(r"(?:^|`)make ([a-z-]+)", DOCS[name], flags=re.M))
-    assert told
-    assert told - targets == set()
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", DOCS[name], flags=re.M))
+    assert named - targets == set()
     if name == "README.md":
-        assert {"demo", "test"} <= told
+        assert {"demo", "test"} <= named
 
 
-@pytest.mark.parametrize("name", DOCS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_file_and_folder_named_is_there(name: str) -> None:
-    spans = code_spans(DOCS[name])
     paths = {
         span
-        for span in spans
+        for span in code_spans(DOCS[name])
         if re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", span)
-        and (span.startswith(FOLDERS) or re.search(r"\.(py|toml|md|json|jsonl|txt)$", span))
+        and (span.startswith(FOLDERS) or re.search(r"\.(py|toml|md|json|jsonl|yaml|txt)$", span))
     }
-    assert len(paths) >= 5
     missing = {path for path in paths if not (ROOT / path).exists()}
     assert {path for path in missing if not is_made_by_a_run(path)} == set()
 
@@ -105,13 +202,17 @@ def is_made_by_a_run(path: str) -> bool:
 
 
 def test_the_folders_of_the_layouts_are_there() -> None:
-    rows = re.findall(r"^\| (.+?) \|", DOCS["README.md"], flags=re.M)
-    in_table = {folder for row in rows for folder in re.findall(r"`([\w/]+/)`", row)}
+    in_tables = {
+        folder
+        for name in ("README.md", "docs/architecture.md")
+        for row in re.findall(r"^\| (.+?) \|", DOCS[name], flags=re.M)
+        for folder in re.findall(r"`([\w/]+/)`", row)
+    }
     (layout,) = fenced(DOCS["CONTRIBUTING.md"], "")
     in_layout = set(re.findall(r"^(\w+/)", layout, flags=re.M))
-    assert in_table
+    assert in_tables
     assert in_layout
-    assert {folder for folder in in_table | in_layout if not (ROOT / folder).is_dir()} == set()
+    assert {folder for folder in in_tables | in_layout if not (ROOT / folder).is_dir()} == set()
 
 
 @pytest.mark.parametrize("name", DOCS)
@@ -120,17 +221,22 @@ def test_links_lead_somewhere(name: str) -> None:
         if "://" in target:
             continue
         path, _, anchor = target.partition("#")
-        document = ROOT / (path or name)
+        document = (ROOT / name).parent / path if path else ROOT / name
         assert document.exists(), target
+        assert document.resolve().is_relative_to(ROOT), target
         if anchor:
-            titles = re.findall(r"^#+ (.+)$", document.read_text(), flags=re.M)
-            assert anchor in {
-                re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in titles
-            }
+            assert anchor in anchors(document.read_text()), target
 
 
-def test_the_python_of_the_readme_parses_and_calls_what_is_there() -> None:
-    snippets = fenced(DOCS["README.md"], "python")
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub gives the titles of a page."""
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.M)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+def test_python_shown_parses_and_calls_what_is_there() -> None:
+    snippets = [inspect.cleandoc(each) for text in DOCS.values() for each in fenced(text, "python")]
     assert snippets
     known = {"LLM": LLM, "SamplingParams": SamplingParams}
     called = set()
@@ -155,41 +261,115 @@ def test_the_rows_of_the_readme_are_rows() -> None:
         assert {"prompt", "messages"} & set(parse_object(line))
 
 
-def test_the_run_of_the_readme_looks_like_one(tmp_path: Path) -> None:
-    """Titles and labels only: the figures are those of one day."""
-    runs = [block for block in fenced(DOCS["README.md"], "") if "rows: " in block]
-    assert len(runs) == 1
-    demo = ["-m", "pagedrun", "generate", str(ROOT / "recipes/demo/prompts.jsonl")]
+# ── Words ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def prose() -> dict[str, str]:
+    """Return the texts that users read, by name: pages, unreleased changes, every --help,
+    and the pages of --html."""
+    texts = {name: text for name, text in DOCS.items() if name != "CHANGELOG.md"}
+    texts["CHANGELOG.md"] = DOCS["CHANGELOG.md"].partition("## [Unreleased]")[2].split("\n## [")[0]
+    for words, command in commands().items():
+        options = (getattr(parameter, "help", None) or "" for parameter in command.params)
+        texts[f"pagedrun {words} --help"] = "\n".join([command.help or "", *options])
+    for template in (ROOT / "cli/page").glob("*.html"):
+        texts[template.name] = template.read_text()
+    return texts
+
+
+@pytest.mark.parametrize("word", OLD_WORDS)
+def test_texts_are_in_the_words_of_the_glossary(word: str) -> None:
+    # The one place that names an old word, to say what it is called now.
+    allowed = {("docs/glossary.md", "tail waste")}
+    found = [
+        (name, match[0])
+        for name, text in prose().items()
+        for match in re.finditer(word, text, flags=re.I)
+    ]
+    assert [each for each in found if each not in allowed] == [], f"say: {OLD_WORDS[word]}"
+
+
+def test_old_words_would_be_found() -> None:
+    """Guards the test above, and flags that keep their names."""
+    for text in ("a prefix-once run", "the Choices of a step", "it stands there", "we are told"):
+        assert any(re.search(word, text, flags=re.I) for word in OLD_WORDS), text
+    for text in ("--no-prefix-once", "choices", "`--prefix-once`", "--compare no-prefix-once"):
+        assert not any(re.search(word, text, flags=re.I) for word in OLD_WORDS), text
+
+
+def test_the_glossary_has_each_noun_once() -> None:
+    cells = re.findall(r"^\| ([^|]+) \| [^|]", DOCS["docs/glossary.md"], flags=re.M)
+    terms = [term for cell in cells if cell != "term" for term in cell.split(", ")]
+    assert len(terms) > 40
+    assert sorted(terms) == sorted(set(terms))
+
+
+# ── Recorded runs ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of the bundled prompts; `screen.txt` in it is what it printed."""
+    folder = tmp_path_factory.mktemp("demo")
+    given = str(ROOT / "recipes/demo/prompts.jsonl")
+    screen = run_in(folder, "generate", given, "--progress", "none")
+    (folder / "screen.txt").write_text(screen)
+    return folder
+
+
+def run_in(folder: Path, *words: str) -> str:
+    """Return what a command printed on stderr, 80 columns wide."""
     done = subprocess.run(
-        [sys.executable, *demo, "--progress", "none", "--limit", "336"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    assert labels(runs[0]) == labels(done.stderr)
-    (inspected,) = [block for block in fenced(DOCS["README.md"], "") if "Block map" in block]
-    done = subprocess.run(
-        [sys.executable, "-m", "pagedrun", *INSPECT],
-        cwd=tmp_path,
+        [sys.executable, "-m", "pagedrun", *words],
+        cwd=folder,
         env={**os.environ, "COLUMNS": "80"},
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_the_recorded_run_looks_like_one(demo: Path) -> None:
+    """Titles and labels only: the figures are those of one day."""
+    screen = labels((demo / "screen.txt").read_text())
+    assert labels(the_block_with("rows: ", "docs/report.md")) == screen
+    excerpt = labels(the_block_with("hit rate", "README.md"))
+    assert len(excerpt) > 9
+    rest = iter(screen)
+    assert [label for label in excerpt if label not in rest] == []  # all of them, in this order
+
+
+def test_the_row_of_the_readme_is_one_of_the_run(demo: Path) -> None:
+    (row,) = fenced(DOCS["README.md"], "json")
+    text = re.search(r'"text":"(.*?)"', row)
+    assert text is not None
+    rows = (demo / "prompts.out.jsonl").read_text().splitlines()
+    (same,) = [each for each in rows if text[0] in each]
+    without_cache = [re.sub(r'"cached_tokens":\d+', "", each) for each in (same, row.strip())]
+    assert without_cache[0] == without_cache[1]
+
+
+def test_the_recorded_block_map_looks_like_one(demo: Path) -> None:
+    inspected = the_block_with("Block map", "docs/inspect.md")
+    screen = run_in(demo, "inspect-cache", "prompts.out.jsonl", "--at", "20", "--row", "17")
     assert len(shapes(inspected)) > 9
-    assert [label for label in shapes(inspected) if label not in shapes(done.stderr)] == []
+    assert [label for label in shapes(inspected) if label not in shapes(screen)] == []
 
 
-INSPECT = ("inspect-cache", "prompts.out.jsonl", "--at", "20", "--row", "17")
+def test_the_recorded_plan_looks_like_one(tmp_path: Path) -> None:
+    planned = the_block_with("Block sizes", "docs/plan.md")
+    given = str(ROOT / "recipes/demo/prompts.jsonl")
+    screen = run_in(tmp_path, "plan", given, "--max-tokens", "32", "--progress", "none")
+    assert len(shapes(planned)) > 20
+    assert [label for label in shapes(planned) if label not in shapes(screen)] == []
 
 
 def shapes(screen: str) -> list[str]:
     """Return the labels of an excerpt, its figures as signs and pictures left out."""
-    told = [re.sub(r"[\d,]*\d", "#", label) for label in labels(screen)]
-    return [label for label in told if not re.fullmatch("[SPCspc.#+= ]*", label)]
+    said = [re.sub(r"[\d,]*\d", "#", label) for label in labels(screen)]
+    return [label for label in said if not re.fullmatch("[SPCspc.#+= ▁-█]*", label)]
 
 
 def labels(screen: str) -> list[str]:

@@ -230,7 +230,7 @@ def test_what_has_no_whole_line_is_not_thrown_away_unless_it_is_ours(
     job = died_at(whole, 0, tmp_path)
     Path(job.output).write_text(content)
     Path(f"{job.output}.run.json").unlink()
-    with pytest.raises(UsageError, match="nobody can tell whether the output is of the same job"):
+    with pytest.raises(UsageError, match="it is unknown whether the output is of the same job"):
         run_job(job)
     assert Path(job.output).read_text() == content
 
@@ -246,5 +246,5 @@ def test_a_row_that_stands_twice_is_refused(whole: JobConfig, tmp_path: Path) ->
 def test_without_a_manifest_nobody_can_tell(whole: JobConfig, tmp_path: Path) -> None:
     job = died_at(whole, 4000, tmp_path)
     Path(f"{job.output}.run.json").unlink()
-    with pytest.raises(UsageError, match="nobody can tell whether the output is of the same job"):
+    with pytest.raises(UsageError, match="it is unknown whether the output is of the same job"):
         run_job(job)

@@ -25,8 +25,8 @@ and values. prefix: a shared prefix read once, or again by each row. prefill: ch
 ops: the rest of a layer, and sampling, beside plain torch.
 
 What is compared takes turns, each checked against the others first: a kernel that is wrong gets \
-no figure. A copy and a matrix product of the same run are the roof. Caches are emptied before \
-each call. Without --shape, a layer of {flags.DEFAULT_SHAPE}; as in Llama 70B: --heads 64 \
+no figure. A copy and a matrix product of the same run are the roofline. Caches are emptied \
+before each call. Without --shape, a layer of {flags.DEFAULT_SHAPE}; as in Llama 70B: --heads 64 \
 --kv-heads 8 --head-dim 128.
 
 Examples:

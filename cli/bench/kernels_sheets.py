@@ -42,11 +42,11 @@ _RATES = {
     "prefix": (
         "tflop_per_s",
         "TFLOP/s",
-        "The part of the roof counts what bounds each way, bytes or operations; past 100% a "
+        "The part of the roofline counts what bounds each way, bytes or operations; past 100% a "
         "prefix that is read again stays in a cache.",
     ),
     "prefill": ("tflop_per_s", "TFLOP/s", "Only pairs that the causal mask lets through count."),
-    "ops": ("gb_per_s", "GB/s", "The part of the roof counts what bounds: bytes or operations."),
+    "ops": ("gb_per_s", "GB/s", "The part of the roofline counts what bounds."),
 }
 
 
@@ -119,7 +119,7 @@ def _rates(part: str, points: Seq[Result]) -> Sheet:
         (*_place(part, point), *(_rate(point["contenders"][name], key) for name in names))
         for point in points
     ]
-    title = f"{_TITLES[part]}, {unit} (of the roof)"
+    title = f"{_TITLES[part]}, {unit} (of roofline)"
     return Sheet(title, (*_SIZES[part], *names), rows, caption)
 
 

@@ -20,7 +20,7 @@ engines without paging do, with room reserved for the longest length. Shows the 
 memory which stores tokens, by how many requests there are at once; what a shared system prompt \
 takes; the same requests as they come and go in one memory; and other block sizes. Takes seconds. \
 Nothing is timed; every figure is the pool's own count. --layers, --kv-heads, --head-dim and \
---dtype change the model that bytes are told for.
+--dtype change the model that bytes are given for.
 
 Examples:
 

@@ -34,7 +34,7 @@ def memory_tables(result: Result) -> dict[str, Sheet]:
 
 
 def describe_token(result: Result) -> str:
-    """Return the model that bytes are told for, in a line."""
+    """Return the model that bytes are given for, in a line."""
     shape = result["shape"]
     return (
         f"{shape['bytes_per_token']:,} bytes of keys and values, in {shape['num_layers']} layers "
@@ -124,7 +124,7 @@ def _over_time(result: Result) -> Sheet:
         [*rows, ("gain", *gains, NOTHING, NOTHING, fewer)],
         "Requests in flight; slots that store a token, of those held and of all; means over the "
         "run. At peak: blocks held of the pool's. Half of each request is its prompt. A step gives "
-        "every request in flight a token; how long it takes is not told here: one with more of "
+        "every request in flight a token; how long it takes is not measured here: one with more of "
         "them takes longer.",
     )
 

@@ -13,7 +13,7 @@ def run_notes(
     notes = []
     if snapshot is None:
         notes.append(
-            "No snapshot stands beside the report, so there is no block map, no block table, no "
+            "There is no snapshot beside the report, so there is no block map, no block table, no "
             "lifetime and no cause of a preemption: a run of an earlier version left none, nor "
             "does one without rows for the engine"
         )
@@ -21,7 +21,7 @@ def run_notes(
             notes.append("--row needs the snapshot")
     if report is None:
         notes.append(
-            "No report stands beside the snapshot, so hits and misses are not known: a run that "
+            "There is no report beside the snapshot, so hits and misses are not known: a run that "
             "did not finish leaves none"
         )
     if snapshot is not None and snapshot.row_stride > 1:
@@ -35,7 +35,7 @@ def run_notes(
     status = files.status()
     if status not in (None, JobStatus.FINISHED):
         notes.append(
-            f"Warning: by its manifest the last run of this output is {status}: what stands "
+            f"Warning: by its manifest the last run of this output is {status}: the files "
             "beside it may be of a run before"
         )
     return notes

@@ -72,7 +72,7 @@ class Document:
 
 
 def embed(data: Mapping[str, Any]) -> str:
-    """Return `data` as JSON that may stand in a script element: in ASCII, and without a tag."""
+    """Return `data` as JSON that may be in a script element: in ASCII, and without a tag."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.translate(_JSON_ESCAPES)
 
@@ -88,7 +88,7 @@ def _script(name: str) -> str:
 
 
 def _closed(script: str) -> str:
-    """Return a script as it stands in a page, where these would be read as markup."""
+    """Return a script as it is written into a page, where these would be read as markup."""
     lowered = script.lower()
     assert not any(each in lowered for each in ("</script", "<script", "<!--", "\r")), "not inline"
     return script

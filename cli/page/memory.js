@@ -92,7 +92,7 @@ function blockSizesChart(colours) {
     ],
     layout: {
       showlegend: false,
-      xaxis: axis(colours, `tokens in a block; ${count(DATA.block_size)} stands out`, { type: "category", anchor: "y2" }),
+      xaxis: axis(colours, `tokens in a block; ${count(DATA.block_size)} is marked`, { type: "category", anchor: "y2" }),
       yaxis: axis(colours, "slots used", { domain: [0.58, 1], range: [0, 1.15], tickvals: [0, 0.5, 1], tickformat: ".0%" }),
       yaxis2: axis(colours, "in flight", { domain: [0, 0.42], range: [0, 1.15 * Math.max(...DATA.block_sizes.map((each) => each.over_time.mean_running), 1)] }),
     },

@@ -7,7 +7,7 @@ from pathlib import Path
 from pagedrun.paged.values.errors import UsageError
 
 FLAG = "--html"
-MARK = b'<meta name="generator" content="pagedrun">'  # stands near the beginning of every page
+MARK = b'<meta name="generator" content="pagedrun">'  # is near the beginning of every page
 _MARK_WITHIN = 200
 
 

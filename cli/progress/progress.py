@@ -76,7 +76,7 @@ def show_seconds(seconds: float) -> str:
 def every(first: float, then: float, show: Callable[[], None]) -> Iterator[None]:
     """Call `show` after `first` seconds and every `then` seconds, whatever the job is doing.
 
-    A thread of its own: a job that stands still is when its user wants to hear something.
+    A thread of its own: a job that has stalled is when its user wants to hear something.
     """
     ended = threading.Event()
 

@@ -109,7 +109,7 @@ def _memory(forecast: Mapping[str, Any]) -> list[Line]:
         ("blocks in the pool", _count(kv["num_blocks"]), pool),
         ("needed at most", _count(kv["blocks_needed"]), "to keep every prefix at full batch"),
         ("in use at peak", _count(kv["peak_blocks"]), peak),
-        ("tail waste at peak", f"{kv['tail_waste']:.1%}", "empty ends of last blocks"),
+        ("fragmentation at peak", f"{kv['tail_waste']:.1%}", "empty ends of last blocks"),
     ]
     if any(preemptions.values()):
         note = f"{_count(preemptions['swap'])} by swap, {_count(preemptions['recompute'])} by "
@@ -154,7 +154,7 @@ def _batch(forecast: Mapping[str, Any]) -> list[Line]:
 def _draw_block_sizes(console: Console, compared: Mapping[str, Any], current: int) -> None:
     _heading(console, "Block sizes for this file")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    for name in ("    size", "to compute", "blocks", "at peak", "tail waste"):
+    for name in ("    size", "to compute", "blocks", "at peak", "fragmentation"):
         table.add_column(name, justify="right")
     table.add_column("")
     for each in compared["sizes"]:

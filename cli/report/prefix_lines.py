@@ -20,7 +20,7 @@ def draw_prefixes(console: Console, prefixes: Sequence[Mapping[str, Any]]) -> No
     """
     tree = Tree(Text("  those that save most"), guide_style="dim")
     nodes: dict[int | None, Tree] = {None: tree}
-    # A prefix may stand before the shorter one that it continues.
+    # A prefix may come before the shorter one that it continues.
     left = dict(enumerate(prefixes))
     while left:
         for place, prefix in list(left.items()):

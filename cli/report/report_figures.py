@@ -33,7 +33,7 @@ class Figure(NamedTuple):
 def sections(report: Mapping[str, Any], sparkline_chars: int) -> Iterator[tuple[str, list[Figure]]]:
     """Yield title and figures of each section of the report (the object in `OUT.report.json`).
 
-    Where no row reached the engine there is nothing to tell but how the rows ended.
+    Where no row reached the engine there is nothing to report but how the rows ended.
     """
     yield "Answers", _answers(report)
     if report["kv"]["num_blocks"] and report["tokens"]["prompt"]:
@@ -54,7 +54,7 @@ def _answers(report: Mapping[str, Any]) -> list[Figure]:
         codes = sorted(report.get("errors", {}).items(), key=lambda item: -item[1])
         figures += [Figure(f"  {code}", _count(number)) for code, number in codes]
     reasons = dict(report.get("finish_reasons", {}))
-    reasons.pop("error", None)  # told above
+    reasons.pop("error", None)  # shown above
     total = sum(reasons.values())
     for reason, number in sorted(reasons.items(), key=lambda item: -item[1]):
         note = f"{_share(number, total)} {_ENDINGS.get(reason, '')}"
@@ -120,9 +120,9 @@ def _pool(report: Mapping[str, Any], sparkline_chars: int) -> list[Figure]:
         Figure(
             "utilisation at peak",
             f"{kv['utilization_at_peak']:.1%}",
-            "of slots in use; the rest is tail waste",
+            "of slots in use",
         ),
-        Figure("tail waste", f"{kv['tail_waste']:.1%}", expected),
+        Figure("internal fragmentation", f"{kv['tail_waste']:.1%}", expected),
     ]
     used = [record["blocks_used"] for record in report.get("timeline", [])]
     if len(used) > 1:

@@ -17,7 +17,7 @@ _BESIDE = r"\.(run|report|state)\.json|\.snapshot\.npz"  # an output's name goes
 def replace_file(path: Path, chunks: Iterable[bytes]) -> None:
     """Write `chunks` to a file beside `path` and move it there; `OSError` leaves `path` as it was.
 
-    The name of the file beside cannot be guessed, so nobody can put a link in its place.
+    The name of the file beside cannot be guessed, so no one can put a link in its place.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE)
@@ -37,7 +37,7 @@ def replace_file(path: Path, chunks: Iterable[bytes]) -> None:
 def remove_leftovers(path: Path) -> None:
     """Remove what a killed process has left of `replace_file` for `path` and the files beside it.
 
-    Nobody else may be writing them. What cannot be removed stays.
+    No other process may be writing them. What cannot be removed is left.
     """
     name = re.compile(rf"\.{re.escape(path.name)}({_BESIDE})?\.[0-9a-f]{{16}}\.tmp")
     with suppress(OSError), os.scandir(path.parent) as entries:

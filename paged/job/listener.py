@@ -1,4 +1,4 @@
-"""JobListener: what a job tells while it runs, so that a display can be drawn by somebody else."""
+"""JobListener: what a job reports while it runs, for a display to draw."""
 
 from enum import StrEnum
 from typing import Protocol

@@ -35,7 +35,7 @@ class TextsUnavailable(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class GivenTexts:
-    """The texts that stand in a manifest as digests only, as the user gives them again."""
+    """The texts of which a manifest has digests only, as the user gives them again."""
 
     system: str | None = None
     prompt_template: str | None = None

@@ -1,4 +1,4 @@
-"""Whether a run's prompts had little in common only because of what stands early in them."""
+"""Whether a run's prompts had little in common only because of what comes early in them."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -49,7 +49,7 @@ class Tally:
 
     @property
     def num_rows(self) -> int:
-        """Rows that stand in the output by now, those of an earlier run included."""
+        """Rows that are in the output by now, those of an earlier run included."""
         return self.ok + self.failed + self.skipped
 
     def rows(self) -> dict[str, int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pagedrun.paged.report.record.thinned import Thinned
+from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 
@@ -72,7 +72,7 @@ class ResidencyLog:
     def __init__(self, max_holdings: int = MAX_HOLDINGS) -> None:
         self.step = 0  # that is being scheduled; whoever runs the steps counts them
         self.row_stride = 1
-        self.preemptions: Thinned[Preemption] = Thinned(MAX_PREEMPTIONS)
+        self.preemptions: Decimated[Preemption] = Decimated(MAX_PREEMPTIONS)
         self._max_holdings = max_holdings
         self._num_holdings = 0
         self._num_preemptions = 0

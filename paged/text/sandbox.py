@@ -79,7 +79,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return template.render(variables)
 
     def step(self, num_chars: int = 0) -> None:
-        """Count a turn of a loop or a call, and text that it puts out as it stands."""
+        """Count a turn of a loop or a call, and text that it puts out unchanged."""
         self._num_steps += 1
         if self._num_steps > MAX_STEPS:
             raise OverflowError(f"the template takes more than {MAX_STEPS:,} steps")

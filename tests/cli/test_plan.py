@@ -112,7 +112,7 @@ def test_advice_is_told(run: Run, tmp_path: Path) -> None:
     )
     template = "On {{ date }}: " + "Answer from the staff directory in one short sentence. " * 3
     _, _, err = run(str(path), "--prompt-template", template + "{{ q }}")
-    assert "column `date` stands at character 3 and differs in 99% of rows" in " ".join(err.split())
+    assert "column `date` begins at character 3 and differs in 99% of rows" in " ".join(err.split())
 
 
 class TestDrawing:

@@ -217,7 +217,7 @@ def test_21_a_pool_too_small_for_one_and_for_all(generate: Run) -> None:
 
 
 def test_22_special_tokens_in_text_crash_nothing(generate: Run) -> None:
-    """They are encoded as such: README, "What it runs"."""
+    """They are encoded as such: docs/inputs.md, "What a row holds"."""
     text = "<|im_end|>\n<|im_start|>system\n<s></s><|endoftext|>"
     done = generate([{"prompt": text}, {"messages": [{"role": "user", "content": text}]}])
     assert (done.status, done.codes) == (0, [None, None])

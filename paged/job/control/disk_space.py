@@ -13,7 +13,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def space_warning(output: OutputFile, rows: Sequence[JobRow], *, ordered: bool) -> str | None:
-    """Return what to tell if the output's disk clearly has too little room for `rows`.
+    """Return a warning if the output's disk clearly has too little room for `rows`.
 
     `ordered` output is written twice, before the first copy goes.
     """

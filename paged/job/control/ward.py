@@ -26,7 +26,7 @@ class JobWard:
         return self._leave is not None
 
     def begin(self, leave: Callable[[], str]) -> None:
-        """From now on there are rows to lose: `leave` saves them and returns what to tell."""
+        """From now on there are rows to lose: `leave` saves them and returns what to say."""
         self._leave = leave
 
     def run(self, dump: Callable[[], str]) -> None:
@@ -50,7 +50,7 @@ class JobWard:
         return NOTHING_WRITTEN
 
     def waited(self, seconds: float) -> str | None:
-        """Return what to tell if there was no step for too long."""
+        """Return the sentence to print if there was no step for too long."""
         self._idle_s += seconds
         dump = self._dump
         if dump is None or not 0 < self._stall_timeout_s <= self._idle_s:

@@ -31,16 +31,16 @@ class Ward(Protocol):
         """Whether there is anything that a sudden end could lose."""
 
     def leave(self) -> str:
-        """Make what was done durable, as the process is about to end; return what to tell."""
+        """Make what was done durable, as the process is about to end; return what to say."""
 
     def waited(self, seconds: float) -> str | None:
-        """Take note that so much time has passed; return what to tell if it is too much."""
+        """Take note that so much time has passed; return what to say if it is too much."""
 
 
 class Watchdog:
     """Ends the process `grace_s` seconds after a signal, at once after a second one.
 
-    `say` gets the sentence that tells why. Time in which the whole process was stopped, by SIGSTOP
+    `say` gets the sentence that says why. Time in which the whole process was stopped, by SIGSTOP
     or with the machine, does not count.
     """
 
@@ -86,7 +86,7 @@ class Watchdog:
         return self._ward is not None and self._ward.has_begun
 
     def end_stopped(self, signum: int) -> None:
-        """End the process because of a signal, with what its ward has to tell."""
+        """End the process because of a signal, with what its ward has to say."""
         self._end(exit_status_of(signum), stopped_by(signum), NOTHING_WRITTEN)
 
     def _watch(self) -> None:
@@ -118,7 +118,7 @@ class Watchdog:
                 return
 
     def _end(self, status: int, sentence: str, otherwise: str) -> None:
-        """End the process, with what its ward has to tell; `otherwise` if there is none."""
+        """End the process, with what its ward has to say; `otherwise` if there is none."""
         told: list[str] = []
         ward = self._ward
         if ward is not None:

@@ -17,7 +17,7 @@ _NOT_BLANK = re.compile(rb"[^ \t\r\n]")
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """What stands between two commas of the array; `data` is None if it is too long to hold."""
+    """What is between two commas of the array; `data` is None if it is too long to hold."""
 
     number: int  # from 1
     byte_offset: int  # of its first byte that is not blank
@@ -80,7 +80,7 @@ class ArrayElements:
         return first[1:] or self._read()
 
     def _cut(self, chunk: bytes) -> Generator[Element, None, bytes]:
-        """Yield the elements that end in `chunk`; return what stands behind the array."""
+        """Yield the elements that end in `chunk`; return what follows the array."""
         base = self._offset - len(chunk)
         place = kept = 0
         while place < len(chunk):
@@ -147,7 +147,7 @@ class ArrayElements:
         while chunk:
             if chunk.strip(JSON_BLANKS):
                 raise UsageError(
-                    f"{self._name}: something stands behind the array's end, after record "
+                    f"{self._name}: something follows the array's end, after record "
                     f"{self._number}; if it has one value a line, let its name end in .jsonl"
                 )
             chunk = self._read()

@@ -17,7 +17,7 @@ from pagedrun.paged.values.errors import RowError
 class ArraySource:
     """The rows of a JSON array, read piece by piece; implements `RowSource`.
 
-    `name` stands in messages. `packed` is the stream below, if `stream` is unpacked from one: the
+    `name` is used in messages. `packed` is the stream below, if `stream` is unpacked from one: the
     digest is of its bytes. An element that is no row is yielded with its error; raises
     `UsageError` where the array itself cannot be followed.
     """

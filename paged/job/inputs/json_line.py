@@ -76,7 +76,7 @@ class _StrictReader:
                     shown = shown_key(key)
                     raise RowError(
                         "duplicate_key",
-                        f"the key {shown!r} stands twice in one object",
+                        f"the key {shown!r} occurs twice in one object",
                         param=shown,
                     )
                 seen.add(key)

@@ -22,7 +22,7 @@ def prompt_line(text: str) -> dict[str, Any]:
 class LineSource:
     """The rows of a stream of lines, blank ones skipped; implements `RowSource`.
 
-    `name` stands in messages; `parse` makes columns of a line. `packed` is the stream below, if
+    `name` is used in messages; `parse` makes columns of a line. `packed` is the stream below, if
     `stream` is unpacked from one: the digest is of its bytes. `can_drain` is false for pipes.
     Raises `UsageError` where the stream as a whole is not UTF-8 text, or holds no row at all.
     """
@@ -88,7 +88,7 @@ class LineSource:
 
 
 def utf8_text(data: bytes, byte_offset: int) -> str:
-    """Return the text that stands at `byte_offset`; `RowError` if it is not valid UTF-8."""
+    """Return the text at `byte_offset`; `RowError` if it is not valid UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
 """Lines of a byte stream, split on the newline byte and on nothing else.
 
 Text mode and `splitlines()` also split at a lone carriage return, U+2028 and U+0085, which may
-stand inside a JSON string.
+occur inside a JSON string.
 """
 
 from collections.abc import Iterator

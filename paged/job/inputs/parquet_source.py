@@ -17,7 +17,7 @@ MAX_FOOTER_BYTES = 2**26  # of the schema, which is read before a limit can be s
 class ParquetSource:
     """The rows of the Parquet file `file`, a few at a time; implements `RowSource`.
 
-    `name` stands in messages. Raises `UsageError` if the file is no Parquet or is damaged, names
+    `name` is used in messages. Raises `UsageError` if the file is no Parquet or is damaged, names
     a column twice, or pyarrow is missing.
     """
 
@@ -68,7 +68,7 @@ class ParquetSource:
             names = opened.schema_arrow.names
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:
-                raise UsageError(f"{self._name}: the column {repeated[0]!r} stands in it twice")
+                raise UsageError(f"{self._name}: the column {repeated[0]!r} occurs in it twice")
             for batch in opened.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
                 yield batch
                 num_rows += batch.num_rows

@@ -13,7 +13,7 @@ MAX_SHOWN_DUPLICATES = 10
 class UniqueIds:
     """The ids of all rows so far, of which a digest and a line are kept; 1 and "1" are the same.
 
-    `source` stands in messages.
+    `source` is used in messages.
     """
 
     def __init__(self, source: str) -> None:
@@ -21,7 +21,7 @@ class UniqueIds:
         self._first_line: dict[bytes, int] = {}
 
     def refuse_repeated(self, rows: Iterable[Row]) -> None:
-        """Take rows in; raise `UsageError` with line numbers if an id stands twice."""
+        """Take rows in; raise `UsageError` with line numbers if an id occurs twice."""
         found: list[str] = []
         num_duplicates = 0
         for row in rows:

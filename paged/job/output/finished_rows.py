@@ -12,7 +12,7 @@ OK_STATUS = 200  # of an answered row of an OpenAI batch file
 
 @dataclass(frozen=True, slots=True)
 class FinishedRow:
-    """A whole line of the output: whose it is and where it stands."""
+    """A whole line of the output: its row and its place."""
 
     index: int
     offset: int

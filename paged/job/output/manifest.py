@@ -32,7 +32,7 @@ _NOT_DECIDING = frozenset(
         "preemption_mode",
         "swap_space_bytes",
         "enforce_eager",
-        "kernel_set",  # what it comes to stands under "arithmetic"
+        "kernel_set",  # what it comes to is under "arithmetic"
         "prefix_store",
         "prefix_store_bytes",
         "overwrite",
@@ -55,7 +55,7 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What stays the same from the start of a job to its end; `to_json` adds what does not."""
+    """What does not change from the start of a job to its end; `to_json` adds what does not."""
 
     config: JobConfig
     input: InputDigest
@@ -96,7 +96,7 @@ class Manifest:
             differing = _differing(_identity(old), _identity(new))
         except OSError as error:
             raise UsageError(
-                f"--resume: {path} cannot be read ({error.strerror}), so nobody can tell whether "
+                f"--resume: {path} cannot be read ({error.strerror}), so it is unknown whether "
                 "the output is of the same job; pass --overwrite in place of --resume"
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -138,7 +138,7 @@ class Manifest:
         }
 
     def _parameters(self) -> dict[str, dict[str, Any]]:
-        """Return each setting's value in effect and its origin. Prompt text stands as a digest."""
+        """Return each setting's value in effect and its origin; of prompt text, a digest."""
         config = self.config
         template = config.prompts.template
         values: dict[str, Any] = {
@@ -188,7 +188,7 @@ def _arithmetic(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _other_arithmetic(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Return what to tell about rows that this machine would compute in another way."""
+    """Return the sentence about rows that this machine would compute in another way."""
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     differences = ", ".join(
         f"{name.replace('_', ' ')} was {old.get(name)} and is {new.get(name)}" for name in names

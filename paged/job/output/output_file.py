@@ -93,7 +93,7 @@ class OutputFile:
             self.close()
         except OutputError:
             if error is None:
-                raise  # else that one is to be told
+                raise  # else that one is to be raised
 
     @property
     def num_bytes(self) -> int:
@@ -203,7 +203,7 @@ class OutputFile:
             try:
                 os.ftruncate(self._descriptor, length)
             except OSError:
-                return  # the error that brought us here is the one to tell
+                return  # the error that brought us here is the one to raise
 
     def _error(self, error: OSError) -> OutputError:
         name = "standard output" if self.path == STDOUT else self.path

@@ -69,5 +69,5 @@ def _named_in(line: bytes, wanted: dict[str, str]) -> list[tuple[str, int]]:
 
 
 def _as_written(row_id: str) -> bytes:
-    """Return the id as it stands in a line, be it a string or a number."""
+    """Return the id as it is written in a line, be it a string or a number."""
     return json.dumps(row_id, ensure_ascii=False).encode("utf-8", "replace").strip(b'"')

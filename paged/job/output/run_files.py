@@ -16,7 +16,7 @@ MAX_MANIFEST_BYTES = 2**24
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """An output and what stands beside it; None for what is not there."""
+    """An output and the files beside it; None for what is not there."""
 
     output: Path | None
     report: Path | None
@@ -27,7 +27,7 @@ class RunFiles:
     def find(cls, target: Path) -> "RunFiles":
         """Return the files of the run that `target` is one of; any of them may be named.
 
-        A report or a snapshot may have another name than the run gives it: then it stands alone.
+        A report or a snapshot may have another name than the run gives it: then it is alone.
         Raises `UsageError` if there is no such file, or no run left it.
         """
         for suffix in (REPORT_SUFFIX, SNAPSHOT_SUFFIX, MANIFEST_SUFFIX):
@@ -49,7 +49,7 @@ class RunFiles:
             return cls(None, target, None, None)
         raise UsageError(
             f"{target}: neither {target.name}{REPORT_SUFFIX} nor {target.name}{SNAPSHOT_SUFFIX} "
-            "stands beside it; name the output of a run of pagedrun generate, its report or its "
+            "is beside it; name the output of a run of pagedrun generate, its report or its "
             "snapshot"
         )
 

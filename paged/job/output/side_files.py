@@ -33,7 +33,7 @@ class SideFiles:
         them for its own."""
         for path in (self._config.report_path, self._config.snapshot_path):
             if path is not None:
-                with suppress(OSError):  # then it is told when the new one is written
+                with suppress(OSError):  # then writing the new one raises
                     path.unlink(missing_ok=True)
 
     def write_report(self, report: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ class SideFiles:
             _write(path, report)
 
     def write_manifest(self, manifest: Manifest, status: JobStatus, tally: Tally) -> None:
-        """Write the manifest as things stand. Raises `OutputError`."""
+        """Write the manifest as of now. Raises `OutputError`."""
         path = self._config.manifest_path
         if path is not None:
             _write(path, manifest.to_json(status, tally.rows()))

@@ -21,7 +21,7 @@ SYNC_ROWS = 4096
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Span:
-    """Where the line of a row stands in the output."""
+    """Where the line of a row is in the output."""
 
     index: int
     offset: int

@@ -28,7 +28,7 @@ _IGNORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class BatchCall:
-    """One call of OpenAI's API: its parts as they stand in the row, whatever they are."""
+    """One call of OpenAI's API: its parts as they are in the row, whatever they are."""
 
     custom_id: Any
     method: Any

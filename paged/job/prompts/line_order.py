@@ -14,7 +14,7 @@ MAX_ROWS = 500  # rows on which all of them are tried
 @dataclass(frozen=True, slots=True)
 class LineOrder:
     """A prompt as its lines. `roles` has one entry for each message, None for a plain prompt that
-    stands in the column `field`; `lines` are (message, line without its end).
+    is in the column `field`; `lines` are (message, line without its end).
     """
 
     field: str

@@ -1,4 +1,4 @@
-"""Template advice: what stands early in the prompts and breaks sharing, and what moving it saves.
+"""Template advice: what comes early in the prompts and breaks sharing, and what moving it saves.
 
 Tried out, not guessed: a sample of the rows is rendered with a column's value (or a line) taken out
 of its place and put at the end, encoded, and its tree of prefixes compared with the one there is.
@@ -32,7 +32,7 @@ class Advice:
     """One thing to move behind what all rows have in common.
 
     `columns` are names of columns, or empty if it is a line; `position` is the character at which
-    the first of them stands in the prompt, or the number of the line, from 1. `varies` is the
+    the first of them begins in the prompt, or the number of the line, from 1. `varies` is the
     share of rows that differ from the most common value. Of `num_computed` tokens that the sample
     would compute, `num_saved` fall away.
     """
@@ -55,13 +55,13 @@ class Advice:
         rows = f"{self.varies:.0%} of rows"
         if len(self.columns) == 1:
             return (
-                f"column `{self.columns[0]}` stands at character {self.position} and differs in "
+                f"column `{self.columns[0]}` begins at character {self.position} and differs in "
                 f"{rows}: behind the instructions it would save {share}"
             )
         if self.columns:
             names = " and ".join(f"`{name}`" for name in self.columns)
             return (
-                f"columns {names} stand from character {self.position} on and differ in {rows}: "
+                f"columns {names} begin at character {self.position} and differ in {rows}: "
                 f"behind the instructions they would save {share}"
             )
         shown = f" ({self.text})" if self.text is not None else ""
@@ -127,7 +127,7 @@ class TemplateAdvisor:
                 )
         early = sorted(places, key=lambda name: places[name])[:MAX_COLUMNS]
         found: list[Advice] = []
-        # Each alone, and those that stand first together: one of two may be of no use.
+        # Each alone, and those that come first together: one of two may be of no use.
         for names in [
             *((name,) for name in early),
             *(tuple(early[:n]) for n in range(2, len(early))),

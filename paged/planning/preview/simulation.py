@@ -17,9 +17,9 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.preview.prefix_reads import PrefixReads
+from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
-from pagedrun.paged.report.record.thinned import Thinned
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
@@ -102,7 +102,7 @@ class Simulator:
             max_model_len=max_model_len,
             achievable_hit_tokens=0,
             num_shared_blocks_planned=0,
-            timeline=Thinned(TIMELINE_RECORDS),
+            timeline=Decimated(TIMELINE_RECORDS),
         )
         self._reads = PrefixReads(windows, prefix_once=config.prefix_once)
         self._num_steps = 0

@@ -1,4 +1,4 @@
-"""BlockState: what a block of the pool is good for at one moment, told from a snapshot."""
+"""BlockState: what a block of the pool is good for at one moment, by a snapshot."""
 
 from enum import IntEnum
 

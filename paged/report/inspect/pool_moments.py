@@ -1,4 +1,4 @@
-"""What the pool held at one moment, as counts: told from a snapshot, else from the timeline."""
+"""What the pool held at one moment, as counts: from a snapshot, else from the timeline."""
 
 from typing import Any
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.snapshot import PoolSamples, Snapshot
 from pagedrun.paged.report.record.snapshot_tables import Holdings, Lengths, Preemptions, PrefixNodes
-from pagedrun.paged.report.record.thinned import Thinned
 from pagedrun.paged.scheduling.residency_log import Residency, ResidencyLog
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion
@@ -44,7 +44,7 @@ class Recorder:
         self._pool = pool
         self._log = log
         capacity = min(MAX_SAMPLED_BLOCKS // pool.num_blocks, MAX_SAMPLES)
-        self._samples: Thinned[_Sample] = Thinned(max(capacity, MIN_SAMPLES))
+        self._samples: Decimated[_Sample] = Decimated(max(capacity, MIN_SAMPLES))
         self._peak: _Sample | None = None  # kept in any case: the moment that one looks at first
         self._peak_blocks = 0
         self._prefixes = PrefixNodes.of()

@@ -1,4 +1,4 @@
-"""RunStatistics: what a run did, counted as it happens and told in the report's terms."""
+"""RunStatistics: what a run did, counted as it happens, in the report's terms."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,8 +6,8 @@ from typing import Any
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.step_times import StepTimes
-from pagedrun.paged.report.record.thinned import Thinned
 from pagedrun.paged.report.record.timeline import TIMELINE_RECORDS, StepRecord
 from pagedrun.paged.values.request import Completion
 
@@ -27,7 +27,7 @@ class RunStatistics:
     num_steps: int = 0
     step_times: StepTimes = field(default_factory=StepTimes)
     last_step: tuple[int, int] = (0, 0)  # prompt tokens and generated ones
-    timeline: Thinned[StepRecord] = field(default_factory=lambda: Thinned(TIMELINE_RECORDS))
+    timeline: Decimated[StepRecord] = field(default_factory=lambda: Decimated(TIMELINE_RECORDS))
     finish_reasons: Counter[str] = field(default_factory=Counter)
     generated_tokens: int = 0
     copied_tokens: int = 0  # of these, answers to rows that asked the same as another

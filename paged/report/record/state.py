@@ -6,7 +6,7 @@ from typing import Any
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
 
-MAX_SEQUENCES = 64  # of each kind that are told one by one
+MAX_SEQUENCES = 64  # of each kind that are listed one by one
 
 
 def engine_state(scheduler: Scheduler, num_steps: int, num_finished: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""StepTimes: what a prompt token costs, told from how long steps take."""
+"""StepTimes: what a prompt token costs, estimated from how long steps take."""
 
-# A step with fewer prompt tokens is all overhead: from such ones nothing can be told of a prompt.
+# A step with fewer prompt tokens is all overhead: such ones say nothing about a prompt.
 MIN_PROMPT_TOKENS = 256
 
 
@@ -26,7 +26,7 @@ class StepTimes:
 
     @property
     def seconds_per_prompt_token(self) -> float | None:
-        """The fitted `a`; None where the steps do not tell it."""
+        """The fitted `a`; None where the steps do not determine it."""
         if self._most_prompt_tokens < MIN_PROMPT_TOKENS:
             return None
         if not self._generated_generated:  # no step generated anything

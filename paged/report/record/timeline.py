@@ -36,5 +36,5 @@ class StepRecord:
     preemptions: int
 
     def to_dict(self) -> dict[str, float]:
-        """Return the record as it stands in the report's timeline."""
+        """Return the record as it is written to the report's timeline."""
         return {name: getattr(self, name) for name in TIMELINE_KEYS}

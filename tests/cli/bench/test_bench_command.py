@@ -145,9 +145,9 @@ class TestKernels:
             assert point["ratios"]["paged over contiguous"]["count"] == 2
         for words in (
             "Decode attention, ms",
-            "Decode attention, GB/s (of the roof)",
+            "Decode attention, GB/s (of roofline)",
             "Attention over a shared prefix, ms",
-            "Prefill attention, TFLOP/s (of the roof)",
+            "Prefill attention, TFLOP/s (of roofline)",
             "Other ops, ms",
             "sample, greedy",
             "GB/s of a copy, read + written",

@@ -69,7 +69,7 @@ class TestTarget:
         status, out, err = run(output, "--json", "--row", "1")
         assert status == 0
         assert "hit rate" in err
-        assert "No snapshot stands beside the report" in err
+        assert "There is no snapshot beside the report" in err
         assert "--row needs the snapshot" in err
         found = json.loads(out)
         assert (found["moment"]["step"], found["moment"]["private"]) == (9, 3)
@@ -81,7 +81,7 @@ class TestTarget:
         assert status == 0
         assert "Block map" in err
         assert "hit rate" not in err
-        assert "No report stands beside the snapshot" in err
+        assert "There is no report beside the snapshot" in err
 
     def test_files_of_different_runs_are_said_to_be(self, run: Run, output: Path) -> None:
         kv = {**REPORT["kv"], "num_blocks": 7}

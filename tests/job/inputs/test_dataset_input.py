@@ -133,7 +133,7 @@ class TestParquet:
         parquet.write_table(pa.table({"prompt": pa.array([], pa.string())}), path)
         assert "empty input" in refused(path)
         parquet.write_table(pa.Table.from_arrays([pa.array([1])] * 2, names=["a", "a"]), path)
-        assert "'a' stands in it twice" in refused(path)
+        assert "'a' occurs in it twice" in refused(path)
 
 
 def test_missing_packages_are_one_sentence_each(

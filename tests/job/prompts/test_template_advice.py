@@ -57,7 +57,7 @@ class TestColumns:
         assert found["position"] == 9
         assert found["varies"] > 0.9
         assert found["saved_share"] > 0.6
-        assert "column `date` stands at character 9 and differs in 9" in found["sentence"]
+        assert "column `date` begins at character 9 and differs in 9" in found["sentence"]
 
     def test_what_it_promises_is_what_moving_it_gives(
         self, advise: Advise, make_tokenizer: Callable[..., Path]

@@ -29,7 +29,7 @@ HEALTHY: dict[str, Any] = {
     "config": {"prefix_caching": True},
     "template_advice": None,
 }
-BROKEN = {"sentence": "column `date` stands at character 9", "saved_share": 0.9}
+BROKEN = {"sentence": "column `date` begins at character 9", "saved_share": 0.9}
 
 
 def report(**changes: Any) -> dict[str, Any]:

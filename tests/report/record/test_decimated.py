@@ -1,10 +1,10 @@
-"""Thinned: any number of items in bounded memory, evenly spaced."""
+"""Decimated: any number of items in bounded memory, evenly spaced."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.paged.report.record.thinned import Thinned
+from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.timeline import StepRecord
 
 
@@ -29,7 +29,7 @@ def record(step: int) -> StepRecord:
 
 
 def run(num_steps: int, capacity: int) -> list[int]:
-    timeline = Thinned[StepRecord](capacity)
+    timeline = Decimated[StepRecord](capacity)
     for step in range(1, num_steps + 1):
         timeline.add(step, record(step))
         assert len(timeline.items) <= capacity
@@ -59,7 +59,7 @@ def test_a_long_run_stays_bounded_and_even(num_steps: int, capacity: int) -> Non
 
 def test_an_item_is_made_only_where_it_is_wanted() -> None:
     """The engine asks first, so that a step that is not kept costs nothing."""
-    timeline = Thinned[int](capacity=4)
+    timeline = Decimated[int](capacity=4)
     for step in range(1, 200):
         wanted = timeline.wants(step)
         before = timeline.items
@@ -82,7 +82,7 @@ def test_the_reports_form() -> None:
 
 
 def test_a_fresh_one_is_empty() -> None:
-    fresh = Thinned[int](3)
+    fresh = Decimated[int](3)
     assert fresh.items == fresh.numbers == ()
     with pytest.raises(AttributeError):
         fresh.items = ()  # type: ignore[misc]

@@ -1,11 +1,11 @@
-"""Thinned: an endless series of numbered items in bounded memory."""
+"""Decimated: an endless series of numbered items in bounded memory."""
 
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
 
-class Thinned(Generic[Item]):
+class Decimated(Generic[Item]):
     """Keeps every k-th item; when more than `capacity` are kept, every other one is dropped and k
     doubles, so that a week-long run leaves as many as a short one, evenly spaced."""
 
