@@ -17,7 +17,7 @@ from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch, ScheduledC
 from pagedrun.paged.scheduling.sequence import UNKNOWN_TOKEN
 
 if TYPE_CHECKING:  # Triton is not everywhere
-    from pagedrun.kernels.gpu.prefix_work import PrefixWork
+    from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
 
 NO_SLOT = -1  # the token's key and value are in the cache already
 

@@ -114,7 +114,9 @@ class ModelRunner:
         """Return the batch with its shared prefixes as a GPU's work: made once for all layers."""
         if batch.decode is None or not isinstance(batch.decode.prefixes, PrefixGroups):
             return batch
-        from pagedrun.kernels.gpu.prefix_attention import prefix_work  # Triton is not everywhere
+        from pagedrun.kernels.gpu.attention.prefix_attention import (
+            prefix_work,  # Triton is not everywhere
+        )
 
         layout = self._cache.layout
         work = prefix_work(

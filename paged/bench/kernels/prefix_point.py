@@ -76,7 +76,9 @@ class PrefixPoint:
         groups = _one_group(self)
         if kernels.__name__ != "pagedrun.kernels.gpu":
             return groups
-        from pagedrun.kernels.gpu.prefix_attention import prefix_work  # Triton is not everywhere
+        from pagedrun.kernels.gpu.attention.prefix_attention import (
+            prefix_work,  # Triton is not everywhere
+        )
 
         return prefix_work(
             groups,

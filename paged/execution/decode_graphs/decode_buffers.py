@@ -19,7 +19,7 @@ from pagedrun.paged.scheduling.scheduled_batch import ScheduledChunk
 from pagedrun.paged.scheduling.sequence import UNKNOWN_TOKEN
 
 if TYPE_CHECKING:  # Triton is not everywhere
-    from pagedrun.kernels.gpu.prefix_work import PrefixWork
+    from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
 
 _INTEGERS = ("input_ids", "positions", "context_lens", "top_k", "seed", "row", "sample")
 _FLOATS = ("temperature", "top_p", "min_p")

@@ -13,7 +13,7 @@ from pagedrun.paged.execution.device import Device
 from pagedrun.paged.models.decoder import Decoder
 
 if TYPE_CHECKING:  # Triton is not everywhere
-    from pagedrun.kernels.gpu.prefix_work import PrefixWork
+    from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
 
 # Rows for which steps are captured: a step is padded to the next of them. The steps at a run's end
 # have ever fewer rows, and there a row too many costs a larger share, so small steps lie close.
@@ -100,7 +100,9 @@ class DecodeGraph:
         return self._captured.ids
 
     def _prefix_work(self) -> "PrefixWork":
-        from pagedrun.kernels.gpu.prefix_room import prefix_room  # Triton is not everywhere
+        from pagedrun.kernels.gpu.attention.prefix_room import (
+            prefix_room,  # Triton is not everywhere
+        )
 
         layout = self._cache.layout
         return prefix_room(
