@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.backend import Backend
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.values.request import Request
 
@@ -47,9 +47,16 @@ class Choices:
         """Return the same on a device."""
         return Choices(*(device.place(getattr(self, field.name)) for field in fields(self)))
 
-    def draw(self, logits: Tensor, kernels: ModuleType) -> Tensor:
+    def draw(self, logits: Tensor, kernels: Backend) -> Tensor:
         """Choose a token for each row of logits [num_rows, vocab_size]; [num_rows] int64."""
-        ids: Tensor = kernels.sample(
-            logits, **{field.name: getattr(self, field.name) for field in fields(self)}
+        return kernels.sample(
+            logits,
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.seed,
+            self.row,
+            self.sample,
+            self.position,
         )
-        return ids

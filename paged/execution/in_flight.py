@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pagedrun.paged.execution.device import Device, HostCopy
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.host_copy import HostCopy
 from pagedrun.paged.scheduling.sequence import Sequence
 
 

@@ -17,21 +17,19 @@ class PackedLinear:
     """`y = x @ weight.T + bias`, each row the same whatever the number of rows.
 
     weight: [out_features, in_features] float32 or bfloat16; it is packed, and not kept. bias:
-    [out_features], same dtype, or None. `row_invariant` asks for what holds here anyway. Products
-    are those of `kernel_set`, None for the processor's best.
+    [out_features], same dtype, or None. Products are those of `kernel_set`, None for the
+    processor's best.
     """
 
     is_packed = True
-    kernel_set: KernelSet | None = None
+    row_invariant = True
 
     def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        row_invariant: bool = False,
+        self, weight: Tensor, bias: Tensor | None = None, kernel_set: KernelSet | None = None
     ) -> None:
         self.out_features, self.in_features = weight.shape
-        self._multiply = _packed(weight, bias, KernelSet.usable(self.kernel_set))
+        self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+        self._multiply = _packed(weight, bias, KernelSet.usable(kernel_set))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_tokens, in_features] to [num_tokens, out_features], in the same dtype."""

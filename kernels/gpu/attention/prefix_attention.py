@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.attend_tile import attend_tile
 from pagedrun.kernels.gpu.attention.kv_tile import readable
@@ -91,20 +92,13 @@ def tile_rows(num_rows: int, group: int, heights: tuple[int, ...]) -> int:
     return max(1, height // group)
 
 
-def prefix_work(
-    groups: PrefixGroups,
-    *,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    dtype: torch.dtype,
-    cache_dtype: torch.dtype,
-    device: torch.device,
-) -> PrefixWork:
+def prefix_work(groups: PrefixGroups, shape: AttentionShape, device: torch.device) -> PrefixWork:
     """Return the work of groups (tensors on the host), in memory that just holds it."""
-    heights = matrix_heights(head_dim, dtype, cache_dtype, chip.chip_of(device))
+    on = chip.chip_of(device)
+    heights = matrix_heights(shape.head_dim, shape.dtype, shape.cache_dtype, on)
     largest = int(groups.row_starts.diff().max()) if len(groups.rows) else 0
-    return PrefixWork.of(groups, tile_rows(largest, num_heads // num_kv_heads, heights), device)
+    num_rows = tile_rows(largest, shape.num_heads // shape.num_kv_heads, heights)
+    return PrefixWork.of(groups, num_rows, device)
 
 
 def prefix_attention(
@@ -112,15 +106,14 @@ def prefix_attention(
     key_cache: Tensor,
     value_cache: Tensor,
     block_tables: Tensor,
-    groups: PrefixGroups | PrefixWork,
+    groups: PrefixWork,
     scale: float,
     softcap: float | None = None,
     scales: KVScales | None = None,
 ) -> PrefixPartials:
     """Attend from each row over the units of its prefix; see the reference.
 
-    `PrefixGroups`, with its tensors on the host, is turned into work at each call; `PrefixWork` is
-    used as it is, and the launch can then be captured. `scale` is above 0.
+    `groups` are work items on the device, so that the launch can be captured. `scale` is above 0.
     """
     assert q[:1].is_contiguous(), "heads of a row must lie side by side"
     assert key_cache[:1].is_contiguous() and value_cache[:1].is_contiguous()
@@ -130,29 +123,17 @@ def prefix_attention(
     num_kv_heads, block_size = key_cache.shape[1:3]
     group = num_heads // num_kv_heads
     heights = matrix_heights(head_dim, q.dtype, key_cache.dtype, on)
-    if isinstance(groups, PrefixWork):
-        work = groups
-    else:
-        work = prefix_work(
-            groups,
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            dtype=q.dtype,
-            cache_dtype=key_cache.dtype,
-            device=q.device,
-        )
-    height = next(each for each in heights if work.tile_rows * group <= each)
+    height = next(each for each in heights if groups.tile_rows * group <= each)
     tile = prefix_tile(height, head_dim, block_size, q.dtype, key_cache.dtype, on)
     peaks, masses, totals = (
-        torch.empty(work.max_slots, num_heads, *rest, dtype=torch.float32, device=q.device)
+        torch.empty(groups.max_slots, num_heads, *rest, dtype=torch.float32, device=q.device)
         for rest in ((), (), (head_dim,))
     )
     quantised = (None, None) if scales is None else (scales.keys, scales.values)
-    num_programs = min(len(work.items) * num_kv_heads, PROGRAMS_PER_PROCESSOR * on.num_processors)
+    num_programs = min(len(groups.items) * num_kv_heads, PROGRAMS_PER_PROCESSOR * on.num_processors)
     attend_units[(max(1, num_programs),)](
         q, readable(key_cache, on), readable(value_cache, on), *quantised, block_tables,
-        work.items, work.num_items, work.rows, work.first_slots, peaks, masses, totals,
+        groups.items, groups.num_items, groups.rows, groups.first_slots, peaks, masses, totals,
         scale * LOG2_E if softcap is None else scale, softcap,
         q.stride(0), block_tables.stride(0), key_cache.stride(0), value_cache.stride(0),
         None if scales is None else scales.keys.stride(0),
@@ -161,7 +142,7 @@ def prefix_attention(
         UNIT=UNIT_TOKENS, HAS_SOFTCAP=softcap is not None,
         num_warps=tile.num_warps, num_stages=tile.num_stages, enable_fp_fusion=False,
     )  # fmt: skip
-    return PrefixPartials(peaks, masses, totals, work.first_slots, work.num_partitions)
+    return PrefixPartials(peaks, masses, totals, groups.first_slots, groups.num_partitions)
 
 
 @triton.jit

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from pagedrun.kernels.prefix_groups import PrefixResult
+
 # Tokens of a prefix, counted from token 0, that give one partial state. Each row's state of a unit
 # is written and read once: head_dim * 4 bytes for each query head and unit, where a unit's keys
 # and values are 2 * head_dim * 1024 elements for each kv head. Shorter units would write more, in
@@ -12,7 +14,7 @@ UNIT_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixPartials:
+class PrefixPartials(PrefixResult):
     """States of query rows over the units of their prefixes, for `decode_attention` to merge.
 
     Row r's states, one for each unit that it has or has begun, lie from slot `first_slots[r]` on.

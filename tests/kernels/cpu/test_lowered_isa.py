@@ -23,7 +23,7 @@ LINEARS = """
 import pagedrun.kernels.environment.threads
 pagedrun.kernels.environment.threads.prepare_environment()
 import torch
-from pagedrun.kernels.cpu.backend import backend
+from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
 from pagedrun.kernels.kernel_set import KernelSet
 
@@ -31,7 +31,7 @@ def check_linears():
     for dtype in (torch.bfloat16, torch.float32):
         for shape in ((1024, 3072), (1536, 576), (1000, 333)):
             operands = CancellingOperands.make(*shape, 129, dtype, seed=3)
-            layer = backend(KernelSet.PORTABLE).PackedLinear(operands.weight)
+            layer = CpuBackend(KernelSet.PORTABLE).pack_linear(operands.weight)
             y = layer(operands.x)
             assert (y != 0).any()
             for num_rows in (1, 3, 7, 16, 17, 33, 64, 100):
@@ -40,7 +40,7 @@ def check_linears():
             x = torch.randn(20, shape[1]).to(dtype)
             weight = (torch.randn(shape) / shape[1] ** 0.5).to(dtype)
             exact = x.double() @ weight.double().T
-            error = (backend(KernelSet.PORTABLE).PackedLinear(weight)(x) - exact).abs().max()
+            error = (CpuBackend(KernelSet.PORTABLE).pack_linear(weight)(x) - exact).abs().max()
             assert error < (3e-2 if dtype is torch.bfloat16 else 1e-5), (dtype, shape, error)
 """
 # Imports of tests read no conftest, which is not needed here.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.cpu.backend import backend
+from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears import onednn_linear
 from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
 from pagedrun.kernels.cpu.linears.chain_linear import ChainLinear
@@ -52,8 +52,7 @@ def linear(way: str, weight: Tensor, bias: Tensor | None = None) -> Linear:
     if way == CHAIN:
         return ChainLinear(weight, bias)
     skip_unless_supported(KernelSet(way))
-    packed: Linear = backend(KernelSet(way)).PackedLinear(weight, bias)
-    return packed
+    return CpuBackend(KernelSet(way)).pack_linear(weight, bias)
 
 
 def small_bias(out_features: int, dtype: torch.dtype) -> Tensor:

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pagedrun.kernels import reference
+from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_attention import decode_single_pass, decode_split
 from pagedrun.kernels.gpu.attention.prefix_attention import (
     matrix_heights,
     prefix_attention,
+    prefix_work,
     tile_rows,
 )
 from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPartials
@@ -81,6 +83,11 @@ def groups_of(
     return groups
 
 
+def work_of(groups: PrefixGroups, q: Tensor, keys: Tensor) -> PrefixWork:
+    shape = AttentionShape(q.shape[1], keys.shape[1], q.shape[2], q.dtype, keys.dtype)
+    return prefix_work(groups, shape, q.device)
+
+
 def attend(
     device: torch.device,
     q: Tensor,
@@ -94,7 +101,8 @@ def attend(
 ) -> Tensor:
     tensors = (q, context.key_cache, context.value_cache, context.block_tables)
     q, keys, values, tables = (each.to(device) for each in tensors)
-    prefix = prefix_attention(q, keys, values, tables, groups, 0.125, softcap, scales)
+    work = groups if isinstance(groups, PrefixWork) else work_of(groups, q, keys)
+    prefix = prefix_attention(q, keys, values, tables, work, 0.125, softcap, scales)
     table_rows = as_int32(np.arange(len(q)) if rows is None else rows).to(device)
     lengths = lengths.to(device)
     out = form(q, keys, values, tables, table_rows, lengths, 0.125, None, prefix, softcap, scales)

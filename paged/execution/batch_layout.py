@@ -1,97 +1,40 @@
-"""ForwardBatch: a scheduled batch as the plain tensors that the model reads."""
+"""BatchLayout: a scheduled batch laid out as tensors, in the host's memory."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
 from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.prefix_sharing import group_prefixes
+from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch
 from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch, ScheduledChunk
 from pagedrun.paged.scheduling.sequence import UNKNOWN_TOKEN
 
-if TYPE_CHECKING:  # Triton is not everywhere
-    from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
-
-NO_SLOT = -1  # the token's key and value are in the cache already
-
 
 @dataclass(frozen=True, slots=True)
-class PrefillInputs:
-    """Prompt tokens: chunks of consecutive queries.
+class BatchLayout:
+    """What becomes a `ForwardBatch` on a device; see there for the order of tokens and the dtypes.
 
-    chunk_starts: [num_chunks + 1] int32, offsets into the batch's tokens. table_rows: [num_chunks]
-    int32, each chunk's row in the block tables. first_positions: [num_chunks] int32.
-    """
-
-    chunk_starts: Tensor
-    table_rows: Tensor
-    first_positions: Tensor
-
-    def place(self, device: Device) -> "PrefillInputs":
-        """Return the same on a device."""
-        place = device.place
-        return PrefillInputs(
-            place(self.chunk_starts), place(self.table_rows), place(self.first_positions)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeInputs:
-    """Generated tokens, one query each.
-
-    table_rows: [num_rows] int32. context_lens: [num_rows] int32, the token itself included.
-    prefixes: which rows read which shared partitions together, if any do; on a GPU as its work.
-    """
-
-    table_rows: Tensor
-    context_lens: Tensor
-    prefixes: "PrefixGroups | PrefixWork | None"
-
-    def place(self, device: Device) -> "DecodeInputs":
-        """Return the same on a device."""
-        place = device.place
-        return DecodeInputs(place(self.table_rows), place(self.context_lens), self.prefixes)
-
-    def tokens_read(self, window: int | None) -> tuple[int, int]:
-        """Return the tokens that attention reads in a layer; see `ForwardBatch.tokens_read`."""
-        lens = self.context_lens if window is None else self.context_lens.clamp(max=window)
-        total, saved = int(lens.sum()), 0
-        if window is None and isinstance(self.prefixes, PrefixGroups):
-            saved = self.prefixes.num_tokens_saved
-        return total - saved, total
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardBatch:
-    """Everything a forward pass needs besides weights and cache.
-
-    The batch's tokens are all prefill tokens, then all decode tokens. Prompt tokens always take
-    the prefill path and generated ones the decode path, also when a preempted sequence is
-    computed again, since the two do not round alike.
-
-    input_ids, positions, slots: [num_tokens] int64; a slot is `block_id * block_size + offset`.
-    block_tables: [num_chunks, max_blocks] int32. logits_rows: [num_logits] int64, the tokens whose
-    logits are wanted, in the order of the scheduled chunks that sample.
+    Input tokens may be `UNKNOWN_TOKEN`: the device is still computing them.
     """
 
     input_ids: Tensor
     positions: Tensor
     slots: Tensor
-    block_tables: Tensor
-    num_prefill_tokens: int
-    prefill: PrefillInputs | None
-    decode: DecodeInputs | None
+    attention: AttentionInputs
     logits_rows: Tensor
 
-    def place(self, device: Device, known: tuple[Tensor, list[int]] | None) -> "ForwardBatch":
-        """Return the batch on a device, its unknown input tokens filled in there.
+    def forward(
+        self, device: Device, shape: AttentionShape, known: tuple[Tensor, list[int]] | None
+    ) -> ForwardBatch:
+        """Return the batch on a device, prepared for its kernels, unknown tokens filled in there.
 
         known: tokens sampled in the step before, [n] int64 on the device, and which of them the
         batch's unknown tokens are, in their order; None if all are known. Where there was no choice
@@ -103,21 +46,19 @@ class ForwardBatch:
             (unknown,) = torch.nonzero(self.input_ids == UNKNOWN_TOKEN, as_tuple=True)
             chosen = ids.index_select(0, device.place(torch.tensor(rows))).clamp(min=0)
             input_ids = input_ids.index_copy(0, device.place(unknown), chosen)
-        return replace(
-            self,
+        return ForwardBatch(
             input_ids=input_ids,
             positions=device.place(self.positions),
             slots=device.place(self.slots),
-            block_tables=device.place(self.block_tables),
+            num_prefill_tokens=self.attention.num_prefill_tokens,
+            attention=device.kernels.prepare(self.attention.placed(device.place), shape),
             logits_rows=device.place(self.logits_rows),
-            prefill=self.prefill and self.prefill.place(device),
-            decode=self.decode and self.decode.place(device),
         )
 
     @classmethod
-    def build(
+    def of(
         cls, batch: ScheduledBatch, block_size: int, *, prefix_once: bool = True
-    ) -> "ForwardBatch":
+    ) -> "BatchLayout":
         """Lay out the chunks of a scheduled batch.
 
         `prefix_once` lets rows that share partitions read them together.
@@ -148,36 +89,21 @@ class ForwardBatch:
             input_ids=torch.tensor(input_ids),
             positions=torch.from_numpy(positions),
             slots=torch.from_numpy(slots),
-            block_tables=torch.from_numpy(tables),
-            num_prefill_tokens=num_prefill,
-            prefill=_prefill_inputs([piece for piece in ordered if piece.is_prompt]),
-            decode=_decode_inputs(
-                batch.chunks,
-                tables,
-                rows[num_prefill:].astype(np.int32),
-                positions[num_prefill:],
-                block_size,
-                prefix_once,
+            attention=AttentionInputs(
+                block_tables=torch.from_numpy(tables),
+                num_prefill_tokens=num_prefill,
+                prefill=_prefill_inputs([piece for piece in ordered if piece.is_prompt]),
+                decode=_decode_inputs(
+                    batch.chunks,
+                    tables,
+                    rows[num_prefill:].astype(np.int32),
+                    positions[num_prefill:],
+                    block_size,
+                    prefix_once,
+                ),
             ),
             logits_rows=torch.tensor(wanted, dtype=torch.int64),
         )
-
-    def tokens_read(self, window: int | None) -> tuple[int, int]:
-        """Return the tokens whose keys and values attention reads in a layer with this window.
-
-        First as it is done, then as if no two rows read together. A chunk reads its context once.
-        """
-        total = saved = 0
-        if self.prefill is not None:
-            lengths = self.prefill.chunk_starts.diff()
-            seen = self.prefill.first_positions + lengths
-            if window is not None:
-                seen = seen.minimum(lengths + window - 1)
-            total += int(seen.sum())
-        if self.decode is not None:
-            read, alone = self.decode.tokens_read(window)
-            total, saved = total + alone, alone - read
-        return total - saved, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +164,7 @@ def _decode_inputs(
     return DecodeInputs(
         table_rows=torch.from_numpy(rows),
         context_lens=torch.from_numpy((positions + 1).astype(np.int32)),
-        prefixes=group_prefixes(
+        groups=group_prefixes(
             tables, rows, prefixes[rows] // PARTITION_TOKENS, block_size, share=prefix_once
         ),
     )

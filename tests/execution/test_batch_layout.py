@@ -1,4 +1,4 @@
-"""ForwardBatch: layouts by hand, and any batch against a plain loop over its tokens."""
+"""BatchLayout: layouts by hand, and any batch against a plain loop over its tokens."""
 
 import pytest
 import torch
@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.paged.execution.forward_batch import NO_SLOT, ForwardBatch
+from pagedrun.paged.execution.batch_layout import BatchLayout
+from pagedrun.paged.models.forward_batch import NO_SLOT
 from pagedrun.paged.scheduling.scheduled_batch import ScheduledBatch, ScheduledChunk
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.values.request import Request
@@ -33,8 +34,8 @@ def chunk(
     )
 
 
-def build(chunks: list[ScheduledChunk], block_size: int = 4) -> ForwardBatch:
-    return ForwardBatch.build(ScheduledBatch(chunks), block_size)
+def build(chunks: list[ScheduledChunk], block_size: int = 4) -> BatchLayout:
+    return BatchLayout.of(ScheduledBatch(chunks), block_size)
 
 
 def test_a_whole_prompt() -> None:
@@ -42,14 +43,14 @@ def test_a_whole_prompt() -> None:
     assert batch.input_ids.tolist() == [10, 11, 12, 13, 14]
     assert batch.positions.tolist() == [0, 1, 2, 3, 4]
     assert batch.slots.tolist() == [28, 29, 30, 31, 12]
-    assert batch.block_tables.tolist() == [[7, 3]]
-    assert batch.num_prefill_tokens == 5
+    assert batch.attention.block_tables.tolist() == [[7, 3]]
+    assert batch.attention.num_prefill_tokens == 5
     assert batch.logits_rows.tolist() == [4]
-    assert batch.prefill is not None
-    assert batch.prefill.chunk_starts.tolist() == [0, 5]
-    assert batch.prefill.table_rows.tolist() == [0]
-    assert batch.prefill.first_positions.tolist() == [0]
-    assert batch.decode is None
+    assert batch.attention.prefill is not None
+    assert batch.attention.prefill.chunk_starts.tolist() == [0, 5]
+    assert batch.attention.prefill.table_rows.tolist() == [0]
+    assert batch.attention.prefill.first_positions.tolist() == [0]
+    assert batch.attention.decode is None
 
 
 def test_decode_alone() -> None:
@@ -57,11 +58,11 @@ def test_decode_alone() -> None:
     assert batch.input_ids.tolist() == [50, 63]
     assert batch.positions.tolist() == [2, 4]
     assert batch.slots.tolist() == [22, 32]
-    assert batch.num_prefill_tokens == 0
-    assert batch.prefill is None
-    assert batch.decode is not None
-    assert batch.decode.table_rows.tolist() == [0, 1]
-    assert batch.decode.context_lens.tolist() == [3, 5]
+    assert batch.attention.num_prefill_tokens == 0
+    assert batch.attention.prefill is None
+    assert batch.attention.decode is not None
+    assert batch.attention.decode.table_rows.tolist() == [0, 1]
+    assert batch.attention.decode.context_lens.tolist() == [3, 5]
     assert batch.logits_rows.tolist() == [0, 1]
 
 
@@ -74,15 +75,15 @@ def test_decode_prefill_and_replay_in_one_step() -> None:
     assert batch.input_ids.tolist() == [21, 22, 62, 63, 64, 40, 30, 31]
     assert batch.positions.tolist() == [1, 2, 2, 3, 4, 3, 3, 4]
     assert batch.slots.tolist() == [9, 10, 18, 19, 24, 39, 11, 20]
-    assert batch.block_tables.tolist() == [[9, 0], [2, 5], [4, 6]]
-    assert batch.num_prefill_tokens == 5
-    assert batch.prefill is not None
-    assert batch.prefill.chunk_starts.tolist() == [0, 2, 5]
-    assert batch.prefill.table_rows.tolist() == [1, 2]
-    assert batch.prefill.first_positions.tolist() == [1, 2]
-    assert batch.decode is not None
-    assert batch.decode.table_rows.tolist() == [0, 1, 1]
-    assert batch.decode.context_lens.tolist() == [4, 4, 5]
+    assert batch.attention.block_tables.tolist() == [[9, 0], [2, 5], [4, 6]]
+    assert batch.attention.num_prefill_tokens == 5
+    assert batch.attention.prefill is not None
+    assert batch.attention.prefill.chunk_starts.tolist() == [0, 2, 5]
+    assert batch.attention.prefill.table_rows.tolist() == [1, 2]
+    assert batch.attention.prefill.first_positions.tolist() == [1, 2]
+    assert batch.attention.decode is not None
+    assert batch.attention.decode.table_rows.tolist() == [0, 1, 1]
+    assert batch.attention.decode.context_lens.tolist() == [4, 4, 5]
     # In the order of the chunks, not of the tokens; the unfinished prompt samples nothing.
     assert batch.logits_rows.tolist() == [5, 7]
 
@@ -97,30 +98,30 @@ def test_what_is_stored_already_gets_no_slot() -> None:
 
 def test_a_replay_that_starts_behind_the_prompt() -> None:
     batch = build([chunk([1, 2, 3], [40, 41, 42, 43], [9, 2], 4, 6)])
-    assert batch.num_prefill_tokens == 0
+    assert batch.attention.num_prefill_tokens == 0
     assert batch.input_ids.tolist() == [41, 42]
-    assert batch.decode is not None
-    assert batch.decode.context_lens.tolist() == [5, 6]
+    assert batch.attention.decode is not None
+    assert batch.attention.decode.context_lens.tolist() == [5, 6]
     assert batch.logits_rows.tolist() == []
     assert batch.logits_rows.dtype == torch.int64
 
 
 def test_dtypes_and_shapes() -> None:
     batch = build([chunk([1, 2], [3], [2], 1, 3), chunk([1], [], [3, 4, 5], 0, 1)])
-    assert batch.prefill is not None
-    assert batch.decode is not None
+    assert batch.attention.prefill is not None
+    assert batch.attention.decode is not None
     wide = (batch.input_ids, batch.positions, batch.slots, batch.logits_rows)
     assert {tensor.dtype for tensor in wide} == {torch.int64}
     narrow = (
-        batch.block_tables,
-        batch.prefill.chunk_starts,
-        batch.prefill.table_rows,
-        batch.prefill.first_positions,
-        batch.decode.table_rows,
-        batch.decode.context_lens,
+        batch.attention.block_tables,
+        batch.attention.prefill.chunk_starts,
+        batch.attention.prefill.table_rows,
+        batch.attention.prefill.first_positions,
+        batch.attention.decode.table_rows,
+        batch.attention.decode.context_lens,
     )
     assert {tensor.dtype for tensor in narrow} == {torch.int32}
-    assert batch.block_tables.shape == (2, 3)
+    assert batch.attention.block_tables.shape == (2, 3)
     assert all(tensor.is_contiguous() for tensor in (*wide, *narrow))
 
 
@@ -160,28 +161,33 @@ def test_any_batch_holds_each_token_once(given_chunks: list[ScheduledChunk], siz
     assert batch.input_ids.tolist() == [token for _, token, _, _ in ordered]
     assert batch.positions.tolist() == [position for _, _, position, _ in ordered]
     assert batch.slots.tolist() == [slot for *_, slot in ordered]
-    assert batch.num_prefill_tokens == len(expected[True])
+    assert batch.attention.num_prefill_tokens == len(expected[True])
     places = {(row, position): place for place, (row, _, position, _) in enumerate(ordered)}
     assert batch.logits_rows.tolist() == [
         places[row, each.end - 1] for row, each in enumerate(given_chunks) if each.samples
     ]
 
     queries = []
-    if batch.prefill is not None:
-        starts = batch.prefill.chunk_starts.tolist()
-        pieces = zip(batch.prefill.table_rows, batch.prefill.first_positions, strict=True)
+    if batch.attention.prefill is not None:
+        starts = batch.attention.prefill.chunk_starts.tolist()
+        pieces = zip(
+            batch.attention.prefill.table_rows, batch.attention.prefill.first_positions, strict=True
+        )
         for index, (row_id, first) in enumerate(pieces):
             length = starts[index + 1] - starts[index]
             assert length > 0
             queries += [(int(row_id), int(first) + offset) for offset in range(length)]
-        assert starts[-1] == batch.num_prefill_tokens
-    if batch.decode is not None:
-        rows, lens = batch.decode.table_rows.tolist(), batch.decode.context_lens.tolist()
+        assert starts[-1] == batch.attention.num_prefill_tokens
+    if batch.attention.decode is not None:
+        rows, lens = (
+            batch.attention.decode.table_rows.tolist(),
+            batch.attention.decode.context_lens.tolist(),
+        )
         queries += [(row, length - 1) for row, length in zip(rows, lens, strict=True)]
     assert queries == [(row, position) for row, _, position, _ in ordered]
     for row, each in enumerate(given_chunks):
         table = each.sequence.block_table
-        assert batch.block_tables[row, : len(table)].tolist() == table
+        assert batch.attention.block_tables[row, : len(table)].tolist() == table
 
 
 @given(data=st.data(), prompt=st.lists(st.integers(), min_size=1, max_size=5))
@@ -216,8 +222,8 @@ def test_tokens_read(
     num_prompt: int, num_output: int, start: int, end: int, read: int, windowed: int
 ) -> None:
     batch = build([chunk([1] * num_prompt, [2] * num_output, [0, 1, 2], start, end)])
-    assert batch.tokens_read(None) == (read, read)
-    assert batch.tokens_read(3) == (windowed, windowed)
+    assert batch.attention.tokens_read(None) == (read, read)
+    assert batch.attention.tokens_read(3) == (windowed, windowed)
 
 
 def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
@@ -227,7 +233,7 @@ def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
         each.sequence.num_read_once_tokens = PARTITION_TOKENS + 3
     apart = 3 * (len(prompt) + 1)
     together = build(chunks, block_size=PARTITION_TOKENS)
-    assert together.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
-    assert together.tokens_read(50) == (150, 150)
-    alone = ForwardBatch.build(ScheduledBatch(chunks), PARTITION_TOKENS, prefix_once=False)
-    assert alone.tokens_read(None) == (apart, apart)
+    assert together.attention.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
+    assert together.attention.tokens_read(50) == (150, 150)
+    alone = BatchLayout.of(ScheduledBatch(chunks), PARTITION_TOKENS, prefix_once=False)
+    assert alone.attention.tokens_read(None) == (apart, apart)
