@@ -38,8 +38,14 @@ class PrefixGroups:
         return int((again * partitions).sum()) * PARTITION_TOKENS
 
 
+class PrefixResult:
+    """What a backend's attention over shared prefixes leaves for its own decode attention."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class PrefixState:
+class PrefixState(PrefixResult):
     """Attention of query rows over their first partitions, to be continued.
 
     For each row and head the softmax so far: `peaks` the largest score (scaled, and bent where

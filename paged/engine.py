@@ -10,14 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pagedrun.kernels.environment import threads
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
 from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.decoder import Decoder, ReadTensor
 from pagedrun.paged.models.model_config import ModelConfig
@@ -30,7 +29,6 @@ from pagedrun.paged.run import Run, Window
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError
-from pagedrun.paged.values.precision import choose_dtype, choose_kv_dtype_name
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling import SamplingParams
 
@@ -59,8 +57,8 @@ class Engine:
         self.config = config
         self.model_config = model_config
         self.tokenizer = tokenizer
-        self.device = device or Device.choose(config.device, config.kernel_set)
-        self.dtype = choose_dtype(config.dtype, model_config, is_gpu=self.device.is_gpu)
+        self.device = device or choose_device(config.device, config.kernel_set)
+        self.dtype = self.device.dtype(config.dtype, model_config.dtype)
         self._prefix_store: PrefixStore | None = None
         if read is not None:
             self.model = self._decoder(read)
@@ -142,7 +140,7 @@ class Engine:
         first = self._window(requests, most, done, after=None, has_next=more is not None)
         # What later windows need is not known yet.
         needed = first.plan.num_blocks_needed(config.max_num_seqs) if more is None else most
-        if self.device.is_gpu:
+        if self.device.has_own_memory:
             needed = most  # so that the next run can have the same memory, and its graphs
         usable = most_blocks_in_use(config.max_num_seqs, self.max_model_len, config.block_size)
         needed = min(needed, usable)
@@ -174,8 +172,8 @@ class Engine:
             model_folder=self.config.model,
             model_config=self.model_config,
             dtype=self.dtype,
-            reproducible=self.config.reproducible,
-            device=self.device,
+            reproducible=self.config.reproducible and not self.device.is_row_invariant,
+            machine=self.device.machine(str(self.dtype).removeprefix("torch.")),
             warn=warn or (lambda message: None),
         )
 
@@ -238,10 +236,7 @@ class Engine:
     @property
     def kv_layout(self) -> KVLayout:
         """What a token takes in the pool."""
-        dtype = str(self.dtype).removeprefix("torch.")
-        asked = self.config.kv_cache_dtype
-        name = choose_kv_dtype_name(asked, dtype, is_gpu=self.device.is_gpu)
-        return self.model.kv_layout(None if name is None else getattr(torch, name))
+        return self.model.kv_layout(self.device.cache_dtype(self.config.kv_cache_dtype, self.dtype))
 
     def _decoder(self, read: ReadTensor) -> Decoder:
         config = self.model_config
@@ -250,7 +245,8 @@ class Engine:
             read,
             self.dtype,
             self._num_positions(),
-            self.device,
+            self.device.kernels,
+            self.device.torch_device,
             row_invariant=self.config.reproducible,
         )
 

@@ -25,7 +25,7 @@ from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.execution.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.planning.duplicates import fan_out
-from pagedrun.paged.planning.memory import MemoryBudget, peak_resident_bytes
+from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.report.record.memory_report import memory_report
 from pagedrun.paged.report.record.recorder import Recorder
@@ -369,12 +369,9 @@ class Run:
         the host only the part of the pool that was touched has been in use.
         """
         weights, activations = self._model.num_bytes, self._activations()
-        held = self.cache.num_bytes
-        if self._device.is_gpu:
-            in_use = self._device.bytes_in_use()
-        else:
-            in_use = peak_resident_bytes()
-            held = self.pool.counts.peak_held * self.cache.bytes_per_block
+        touched = self.pool.counts.peak_held * self.cache.bytes_per_block
+        held = self._device.bytes_held(self.cache.num_bytes, touched)
+        in_use = self._device.bytes_in_use()
         return {
             "weights": weights,
             "kv_pool": self.cache.num_bytes,

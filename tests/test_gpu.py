@@ -6,6 +6,7 @@ are those of captured graphs, computed kernel by kernel.
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,10 +17,14 @@ import transformers
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 
-from pagedrun.kernels import cpu, gpu, reference
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.read_once import ReadOnce
+from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.device_dtypes import CpuDtypes
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -46,8 +51,8 @@ def folder(make_model: MakeModel) -> Path:
 @pytest.fixture
 def device() -> Device:
     if ON_GPU:
-        return Device.choose("cuda")
-    return Device(torch.device("cpu"), gpu, lag=1, graphs=True)
+        return choose_device("cuda")
+    return Device(torch.device("cpu"), GpuBackend(), lag=1, graphs=True)
 
 
 def prompts() -> list[list[int]]:
@@ -106,24 +111,27 @@ def test_the_tokens_of_transformers(folder: Path, device: Device) -> None:
 )
 def test_the_tokens_of_the_cpu(folder: Path, device: Device, engine: dict[str, Any]) -> None:
     """Sampled with the same numbers, forked, swapped and filtered: the same answers."""
-    expected = answers(folder, Device(torch.device("cpu"), cpu, lag=0), SAMPLED, **engine)
+    expected = answers(folder, Device(torch.device("cpu"), CpuBackend(), lag=0), SAMPLED, **engine)
     got = answers(folder, device, SAMPLED, **engine)
     assert [each.outputs for each in got] == [each.outputs for each in expected]
 
 
 @pytest.mark.parametrize("cache", [pytest.param(name, marks=thorough) for name in ("int8", "fp8")])
 def test_a_quantised_cache_gives_the_tokens_of_the_reference(
-    cache: str, folder: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+    cache: str, folder: Path, device: Device
 ) -> None:
-    monkeypatch.setattr("pagedrun.paged.engine.choose_kv_dtype_name", _whatever_the_device)
-    plain = Device(torch.device("cpu"), reference, lag=0)
+    device = replace(device, dtypes=AnyDtypes())
+    plain = Device(torch.device("cpu"), ReferenceBackend(), lag=0, dtypes=AnyDtypes())
     expected = answers(folder, plain, GREEDY, kv_cache_dtype=cache)
     got = answers(folder, device, GREEDY, kv_cache_dtype=cache)
     assert [each.outputs for each in got] == [each.outputs for each in expected]
 
 
-def _whatever_the_device(asked: str, dtype: str, *, is_gpu: bool) -> str | None:
-    return KV_DTYPES.get(asked)
+class AnyDtypes(CpuDtypes):
+    """A cache in any format, whatever the device and the model's dtype."""
+
+    def of_cache(self, asked: str, model: str) -> str | None:
+        return KV_DTYPES.get(asked)
 
 
 @pytest.mark.parametrize(

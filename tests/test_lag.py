@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.run import Run
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
@@ -56,7 +56,7 @@ def answers(
     folder: Path, lag: int, *, graphs: bool = False, **engine: Any
 ) -> tuple[dict[int, Completion], Run]:
     config = EngineConfig(model=folder, dtype="float32", **engine)
-    device = replace(Device.choose("cpu"), lag=lag, graphs=graphs)
+    device = replace(choose_device("cpu"), lag=lag, graphs=graphs)
     loaded = Engine(config, ModelConfig.from_folder(folder), Tokenizer.from_folder(folder), device)
     loaded.read_once = ReadOnce(16, 1)
     run = loaded.start(requests(), on_step=lambda _: run.scheduler.check())

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.execution.forward_batch import ForwardBatch
 from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.values.errors import EngineError
 
 PROMPTS = [[7, 8, 9] * 30 + [index] for index in range(6)] + [list(range(200))]

@@ -16,7 +16,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.values.engine_config import EngineConfig
-from tests.kernels.products import threads
+from tests.kernels.cpu.products import threads
 
 MAX_LEN = 640
 

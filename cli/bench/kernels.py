@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -14,8 +14,16 @@ if TYPE_CHECKING:
     from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
     from pagedrun.paged.bench.kernels.kernels import KernelsBench
 
-# Of a CPU, and of a GPU: it is faster, and its times are shorter.
-BLOCK_SIZES, REPEATS, BUDGETS = (16, 64), (5, 20), (60.0, 480.0)
+
+class _Defaults(NamedTuple):
+    block_size: int
+    repeat: int
+    is_full: bool
+
+
+# A GPU is faster, and its times are shorter.
+DEFAULTS = {"cpu": _Defaults(16, 5, False), "cuda": _Defaults(64, 20, True)}
+BUDGETS = (60.0, 480.0)  # of the short sweep, of the full one
 
 HELP = f"""Measure the kernels alone, beside what the device can do at all.
 
@@ -88,29 +96,28 @@ def kernels_bench(given: Mapping[str, Any]) -> "KernelsBench":
     """
     from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
     from pagedrun.paged.bench.kernels.kernels import KernelsBench
-    from pagedrun.paged.execution.device import Device
+    from pagedrun.paged.execution.device_choice import choose_device
     from pagedrun.paged.models.shapes import Shape
-    from pagedrun.paged.values.precision import choose_dtype
 
     name = given.get("shape") or flags.DEFAULT_SHAPE
     config = Shape.named(name).config
-    device = Device.choose(given.get("device") or "auto", given.get("kernel_set") or "auto")
-    dtype = choose_dtype(given.get("dtype") or "auto", config, is_gpu=device.is_gpu)
-    is_long = device.is_gpu or bool(given.get("full"))
+    device = choose_device(given.get("device") or "auto", given.get("kernel_set") or "auto")
+    defaults = DEFAULTS[device.torch_device.type]
+    is_full = defaults.is_full or bool(given.get("full"))
     return KernelsBench(
         device=device,
         shape=KernelShape.of(
             name,
             config,
-            given.get("block_size") or BLOCK_SIZES[device.is_gpu],
+            given.get("block_size") or defaults.block_size,
             num_heads=given.get("heads"),
             num_kv_heads=given.get("kv_heads"),
             head_dim=given.get("head_dim"),
         ),
-        dtype=dtype,
-        sweep=_sweep(given, is_long),
-        repeat=given.get("repeat") or REPEATS[device.is_gpu],
-        budget_s=given.get("budget") or BUDGETS[is_long],
+        dtype=device.dtype(given.get("dtype") or "auto", config.dtype),
+        sweep=_sweep(given, is_full),
+        repeat=given.get("repeat") or defaults.repeat,
+        budget_s=given.get("budget") or BUDGETS[is_full],
     )
 
 

@@ -8,14 +8,14 @@ Call `pagedrun.kernels.environment.threads.prepare_environment()` before torch o
 """
 
 from pagedrun.kernels.cpu.add_rms_norm import add_rms_norm
+from pagedrun.kernels.cpu.attention.decode_attention import decode_attention
+from pagedrun.kernels.cpu.attention.prefill_attention import prefill_attention
+from pagedrun.kernels.cpu.attention.prefix_attention import prefix_attention
 from pagedrun.kernels.cpu.copy_blocks import copy_blocks
-from pagedrun.kernels.cpu.decode_attention import decode_attention
-from pagedrun.kernels.cpu.linear import PackedLinear
-from pagedrun.kernels.cpu.prefill_attention import prefill_attention
-from pagedrun.kernels.cpu.prefix_attention import prefix_attention
+from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.cpu.rms_norm import rms_norm
 from pagedrun.kernels.cpu.rotary_store import rotary_store
-from pagedrun.kernels.cpu.sample import sample
+from pagedrun.kernels.cpu.sampling.sample import sample
 from pagedrun.kernels.cpu.silu_mul import silu_mul
 from pagedrun.kernels.cpu.swap_blocks import swap_blocks
 

@@ -1,20 +1,47 @@
-"""The ops of this package, bound to one kernel set."""
+"""The backend of a CPU, bound to one kernel set."""
 
 from functools import partial
-from types import ModuleType
+
+from torch import Tensor
 
 from pagedrun.kernels import cpu
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.prepared_attention import HostAttention
 
-_ATTENTION = ("prefill_attention", "prefix_attention")
 
+class CpuBackend:
+    """Implements `Backend` and `AttentionOps` with products in `kernel_set`.
 
-def backend(kernel_set: KernelSet) -> ModuleType:
-    """Return `pagedrun.kernels.cpu` with products in `kernel_set`."""
-    bound = ModuleType(cpu.__name__)
-    vars(bound).update({name: getattr(cpu, name) for name in cpu.__all__})
-    linear = type("PackedLinear", (cpu.PackedLinear,), {"kernel_set": kernel_set})
-    vars(bound).update(__all__=cpu.__all__, PackedLinear=linear)
-    for name in _ATTENTION:
-        setattr(bound, name, partial(getattr(cpu, name), kernel_set=kernel_set))
-    return bound
+    None is the fastest set of this processor. Raises `ValueError` for one that it cannot run.
+    """
+
+    name = "pagedrun.kernels.cpu"
+
+    rms_norm = staticmethod(cpu.rms_norm)
+    add_rms_norm = staticmethod(cpu.add_rms_norm)
+    silu_mul = staticmethod(cpu.silu_mul)
+    rotary_store = staticmethod(cpu.rotary_store)
+    decode_attention = staticmethod(cpu.decode_attention)
+    sample = staticmethod(cpu.sample)
+    copy_blocks = staticmethod(cpu.copy_blocks)
+    swap_blocks = staticmethod(cpu.swap_blocks)
+
+    def __init__(self, kernel_set: KernelSet | None = None) -> None:
+        self.kernel_set = KernelSet.usable(kernel_set)
+        self.prefill_attention = partial(cpu.prefill_attention, kernel_set=self.kernel_set)
+        self.prefix_attention = partial(cpu.prefix_attention, kernel_set=self.kernel_set)
+
+    def prepare(
+        self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
+    ) -> HostAttention:
+        """Return the attention of a step: groups are read as they are."""
+        return HostAttention.of(inputs, self)
+
+    def pack_linear(
+        self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
+    ) -> PackedLinear:
+        """Return a linear layer; its rows are invariant whether that is asked for or not."""
+        return PackedLinear(weight, bias, self.kernel_set)

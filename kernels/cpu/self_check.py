@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
+from pagedrun.kernels.cpu.attention.prefill_attention import prefill_attention
 from pagedrun.kernels.cpu.jit import source_digest
 from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
 from pagedrun.kernels.cpu.linears.tile_linear import TileLinear
-from pagedrun.kernels.cpu.prefill_attention import prefill_attention
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.processor import processor_name

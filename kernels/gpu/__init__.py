@@ -10,14 +10,14 @@ tensors: slowly, but with the same result.
 """
 
 from pagedrun.kernels.gpu.add_rms_norm import add_rms_norm
+from pagedrun.kernels.gpu.attention.decode_attention import decode_attention
+from pagedrun.kernels.gpu.attention.prefill_attention import prefill_attention
+from pagedrun.kernels.gpu.attention.prefix_attention import prefix_attention
 from pagedrun.kernels.gpu.copy_blocks import copy_blocks
-from pagedrun.kernels.gpu.decode_attention import decode_attention
 from pagedrun.kernels.gpu.linear import PackedLinear
-from pagedrun.kernels.gpu.prefill_attention import prefill_attention
-from pagedrun.kernels.gpu.prefix_attention import prefix_attention
 from pagedrun.kernels.gpu.rms_norm import rms_norm
 from pagedrun.kernels.gpu.rotary_store import rotary_store
-from pagedrun.kernels.gpu.sample import sample
+from pagedrun.kernels.gpu.sampling.sample import sample
 from pagedrun.kernels.gpu.silu_mul import silu_mul
 from pagedrun.kernels.gpu.swap_blocks import swap_blocks
 

@@ -54,11 +54,12 @@ class PackedLinear:
         self.out_features, self.in_features = weight.shape
         self._weight = weight.contiguous() if row_invariant else weight
         self._bias = bias
-        self._row_invariant = row_invariant
+        self.row_invariant = row_invariant
+        self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_tokens, in_features] to [num_tokens, out_features], in the same dtype."""
-        if not self._row_invariant:
+        if not self.row_invariant:
             return functional.linear(x, self._weight, self._bias)
         return _multiply(x if x.stride(1) == 1 else x.contiguous(), self._weight, self._bias)
 

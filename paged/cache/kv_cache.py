@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.cache.cache_device import CacheDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,6 @@ class KVLayout:
         return scales.allocate(num_blocks, block_size, device, pinned=pinned)
 
 
-class KVLayer(NamedTuple):
-    """One layer's memory: keys and values [num_blocks, num_kv_heads, block_size, head_dim]."""
-
-    keys: Tensor
-    values: Tensor
-    scales: KVScales | None
-
-
 class KVCache:
     """Keys and values of every layer: the pool's blocks, and host blocks to swap them out to."""
 
@@ -79,11 +71,11 @@ class KVCache:
         block_size: int,
         num_blocks: int,
         num_host_blocks: int,
-        device: Device,
+        device: CacheDevice,
     ) -> None:
         self.layout = layout
         self.block_size = block_size
-        host, pinned = torch.device("cpu"), device.is_gpu
+        host, pinned = torch.device("cpu"), device.pins_host_memory
         self.blocks = layout.allocate(num_blocks, block_size, device.torch_device)
         self.host_blocks = layout.allocate(num_host_blocks, block_size, host, pinned=pinned)
         scales = layout.allocate_scales(num_blocks, block_size, device.torch_device)

@@ -1,18 +1,20 @@
-"""Device: where a model runs, and with which kernels."""
+"""Device: where a model runs, with which kernels, and what is true there. This one is the host."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
+from importlib.metadata import version
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.read_once import ON_GPU, ReadOnce
-from pagedrun.paged.execution.kernel_choice import choose_kernel_set
+from pagedrun.paged.execution.cpu_caches import largest_cpu_cache
+from pagedrun.paged.execution.device_dtypes import CpuDtypes, DeviceDtypes
+from pagedrun.paged.execution.host_copy import HostCopy
+from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError
 
 
@@ -23,69 +25,75 @@ class Device:
     `lag` is how many steps the host may be behind: 1 where the device works by itself, 0 where it
     is the host, which would gain nothing. `graphs` says whether steps that only decode run in
     buffers of their own, which the device advances: see `DecodeGraphs`. `kernel_set` is what
-    multiplies on a CPU.
+    multiplies on a CPU. `dtypes` says which number formats it is for.
+
+    What differs on a GPU is what `CudaDevice` overrides; no other code asks of which kind a device
+    is.
     """
 
     torch_device: torch.device
-    kernels: ModuleType
+    kernels: Backend
     lag: int
     graphs: bool = False
     kernel_set: KernelSet | None = None
-    side_stream: torch.cuda.Stream | None = None
+    dtypes: DeviceDtypes = CpuDtypes()  # noqa: RUF009 - it has no state
 
-    @classmethod
-    def choose(cls, asked: str, kernel_set: str = "auto") -> "Device":
-        """Return the device for `--device asked`; "auto" is the GPU if there is one.
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether an op returns before it is done, so that its time cannot be taken around it."""
+        return False
 
-        Raises `UsageError` for `cuda` where torch finds no GPU, and for a `kernel_set` that the
-        processor cannot run.
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether pools lie in a memory that is not the host's.
+
+        There a run's pool is as large as it can be, and the next run of the same sizes gets it.
         """
-        if asked == "cuda" or (asked == "auto" and torch.cuda.is_available()):
-            return cls._cuda()
-        from pagedrun.kernels.cpu.backend import backend  # here: a GPU does without Numba
+        return False
 
-        chosen = choose_kernel_set(kernel_set)
-        return cls(torch.device("cpu"), backend(chosen), lag=0, kernel_set=chosen)
+    @property
+    def captures(self) -> bool:
+        """Whether a decode step can be recorded and replayed, rather than computed op by op."""
+        return False
 
-    @classmethod
-    def _cuda(cls) -> "Device":
-        if torch.version.cuda is None and torch.version.hip is None:
-            raise UsageError(
-                f"--device cuda: this torch ({torch.__version__}) is built without CUDA; install "
-                "one with it, or use --device cpu"
-            )
-        if not torch.cuda.is_available():
-            raise UsageError(
-                "--device cuda: torch finds no GPU; check the driver and CUDA_VISIBLE_DEVICES, or "
-                "use --device cpu"
-            )
-        try:
-            from pagedrun.kernels import gpu  # Triton is not installed everywhere
-        except ImportError as error:
-            raise UsageError(
-                f"--device cuda: the GPU kernels need Triton, which cannot be imported ({error}); "
-                "pip install triton, or use --device cpu"
-            ) from error
+    @property
+    def pins_host_memory(self) -> bool:
+        """Whether host blocks are page-locked, so that the device can reach them."""
+        return False
 
-        return cls(
-            torch.device("cuda", torch.cuda.current_device()),
-            gpu,
-            lag=1,
-            graphs=True,
-            side_stream=torch.cuda.Stream(),  # type: ignore[no-untyped-call]
-        )
+    @property
+    def is_row_invariant(self) -> bool:
+        """Whether a row's bytes never depend on its batch, `reproducible` or not."""
+        return True
+
+    @property
+    def read_once(self) -> ReadOnce:
+        """When a shared prefix is read once for all of its rows."""
+        return ON_GPU if self.kernel_set is None else self.kernel_set.read_once
+
+    def dtype(self, asked: str, own: str) -> torch.dtype:
+        """Return the dtype of a model for `--dtype asked`; see `DeviceDtypes.of_model`."""
+        chosen: torch.dtype = getattr(torch, self.dtypes.of_model(asked, own))
+        return chosen
+
+    def cache_dtype(self, asked: str, model: torch.dtype) -> torch.dtype:
+        """Return the dtype of the cache for `--kv-cache-dtype asked` and a model's dtype.
+
+        Raises `UsageError` as `DeviceDtypes.of_cache` does.
+        """
+        name = self.dtypes.of_cache(asked, str(model).removeprefix("torch."))
+        chosen: torch.dtype = model if name is None else getattr(torch, name)
+        return chosen
 
     def arithmetic(self, dtype: str) -> dict[str, Any]:
         """Return what decides the last bits of a model in `dtype`, as plain JSON values."""
         if self.kernel_set is not None:
             return {"device": "cpu", **self.kernel_set.describe(dtype), "numba": version("numba")}
-        described: dict[str, Any] = {"device": self.torch_device.type, "torch": torch.__version__}
-        if self.is_gpu:
-            capability = torch.cuda.get_device_capability(self.torch_device)
-            described["gpu"] = [torch.cuda.get_device_name(self.torch_device), *capability]
-            with suppress(PackageNotFoundError):  # some builds of torch bring it under another name
-                described["triton"] = version("triton")
-        return described
+        return {"device": self.torch_device.type, "torch": torch.__version__}
+
+    def machine(self, dtype: str) -> dict[str, Any]:
+        """Return `arithmetic` and the kernels that it is of: what stored prefixes belong to."""
+        return {"kernels": self.kernels.name, **self.arithmetic(dtype)}
 
     def check(self, dtype: torch.dtype) -> None:
         """Raise `UsageError` if the kernel set does not do what it promises on this processor."""
@@ -101,66 +109,41 @@ class Device:
                 f"report it, and pass --kernel-set {' or '.join(others)}"
             )
 
-    @property
-    def read_once(self) -> ReadOnce:
-        """When a shared prefix is read once for all of its rows."""
-        return ON_GPU if self.kernel_set is None else self.kernel_set.read_once
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether the device has its own memory and its own time."""
-        return self.torch_device.type == "cuda"
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> AbstractContextManager[None]:
         """Launch what is in the context on a stream of its own, for moves to and from the host.
 
         It begins when what was launched before is done, and what is launched afterwards waits for
         it; the host waits for neither.
         """
-        if self.side_stream is None:
-            yield
-            return
-        self.side_stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.side_stream):
-            yield
-        torch.cuda.current_stream().wait_stream(self.side_stream)
-
-    def bytes_in_use(self) -> int:
-        """Return what is taken of a GPU's memory at this moment, by whomever."""
-        free, total = torch.cuda.mem_get_info(self.torch_device)
-        return total - free
+        return nullcontext()
 
     def place(self, tensor: Tensor) -> Tensor:
-        """Return a host tensor on the device, without waiting for the copy.
+        """Return a host tensor on the device, without waiting for the copy."""
+        return tensor
 
-        The copy takes its turn on the current stream; the page-locked memory that it reads is
-        torch's to reuse when it is done.
-        """
-        if not self.is_gpu:
-            return tensor
-        return tensor.pin_memory().to(self.torch_device, non_blocking=True)
-
-    def to_host(self, tensor: Tensor) -> "HostCopy":
+    def to_host(self, tensor: Tensor) -> HostCopy:
         """Begin to copy a tensor to the host."""
-        if not self.is_gpu:
-            return HostCopy(tensor, None)
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        copy.copy_(tensor, non_blocking=True)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record()
-        return HostCopy(copy, done)
+        return HostCopy(tensor)
 
+    def release_unused_memory(self) -> None:
+        """Give back what torch keeps for tensors to come."""
 
-@dataclass(frozen=True, slots=True)
-class HostCopy:
-    """A tensor on its way to the host."""
+    def free_bytes(self) -> int:
+        """Return the bytes that can be allocated at this moment."""
+        return HostMemory.read().available
 
-    _tensor: Tensor
-    _done: torch.cuda.Event | None
+    def bytes_in_use(self) -> int:
+        """Return what is taken of the memory that the ledger is of: of the host's, at the peak."""
+        return peak_resident_bytes()
 
-    def wait(self) -> Tensor:
-        """Return the tensor when it is there."""
-        if self._done is not None:
-            self._done.synchronize()
-        return self._tensor
+    def bytes_held(self, allocated: int, touched: int) -> int:
+        """Return how many of the bytes of an allocation are in use, of which some were touched."""
+        return touched  # the system only backs pages that are written
+
+    def cache_bytes(self) -> int | None:
+        """Return the bytes of the last cache before the memory, None where that is not known."""
+        return largest_cpu_cache()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a result says of the device besides its type, as plain JSON values."""
+        return {}

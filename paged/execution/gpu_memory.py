@@ -2,9 +2,10 @@
 
 import torch
 
+from pagedrun.kernels.attention_inputs import AttentionInputs, PrefillInputs
 from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
+from pagedrun.paged.execution.batch_layout import BatchLayout
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.forward_batch import ForwardBatch, PrefillInputs
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.planning.memory import MemoryBudget
 
@@ -45,20 +46,21 @@ def _measure_step(
     starts = torch.tensor([*range(0, num_tokens, CHUNK_TOKENS), num_tokens], dtype=torch.int32)
     num_chunks = len(starts) - 1
     positions = torch.arange(num_tokens) % CHUNK_TOKENS
-    batch = ForwardBatch(
+    batch = BatchLayout(
         input_ids=torch.zeros(num_tokens, dtype=torch.int64),
         positions=positions,
         slots=positions,  # all chunks write to the same blocks: what they hold does not matter
-        block_tables=torch.arange(width, dtype=torch.int32).repeat(num_chunks, 1),
-        num_prefill_tokens=num_tokens,
-        prefill=PrefillInputs(
-            chunk_starts=starts,
-            table_rows=torch.arange(num_chunks, dtype=torch.int32),
-            first_positions=torch.zeros(num_chunks, dtype=torch.int32),
+        attention=AttentionInputs(
+            block_tables=torch.arange(width, dtype=torch.int32).repeat(num_chunks, 1),
+            num_prefill_tokens=num_tokens,
+            prefill=PrefillInputs(
+                chunk_starts=starts,
+                table_rows=torch.arange(num_chunks, dtype=torch.int32),
+                first_positions=torch.zeros(num_chunks, dtype=torch.int32),
+            ),
         ),
-        decode=None,
         logits_rows=torch.arange(min(num_logits, num_tokens)),
-    ).place(device, None)
+    ).forward(device, model.attention_shape(layout.dtype), None)
     torch.cuda.synchronize(device.torch_device)
     torch.cuda.reset_peak_memory_stats(device.torch_device)
     before = torch.cuda.memory_allocated(device.torch_device)

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.paged.execution.device import Device, HostCopy
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.host_copy import HostCopy
 from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
 
 

@@ -2,18 +2,17 @@
 
 import sys
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.execution.batch_builder import build_batch
+from pagedrun.paged.execution.batch_layout import BatchLayout
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.forward_batch import DecodeInputs, ForwardBatch
 from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.sampler import Sampler
@@ -91,8 +90,7 @@ class ModelRunner:
             ) from error
         self._max_tokens = num_tokens // 2
         self._graphs = None  # they take memory of their own
-        if self._device.is_gpu:
-            torch.cuda.empty_cache()
+        self._device.release_unused_memory()
 
     def _compute(self, step: StepInput, before: InFlight | None) -> Tensor:
         known = _known(step, before)
@@ -102,38 +100,18 @@ class ModelRunner:
             return ids
         if self._graphs is not None:
             self._graphs.forget()
-        forward = build_batch(step, self._cache.block_size, prefix_once=self._prefix_once)
-        placed = forward.place(self._device, known)
-        if self._device.is_gpu:
-            placed = self._with_work(placed)
-        logits = self._model.logits(placed, self._cache)
-        self._note_reads(forward)
+        layout = BatchLayout.of(step, self._cache.block_size, prefix_once=self._prefix_once)
+        shape = self._model.attention_shape(self._cache.layout.dtype)
+        logits = self._model.logits(layout.forward(self._device, shape, known), self._cache)
+        self._note_reads(layout.attention)
         return self._sampler.sample(logits, step)
-
-    def _with_work(self, batch: ForwardBatch) -> ForwardBatch:
-        """Return the batch with its shared prefixes as a GPU's work: made once for all layers."""
-        if batch.decode is None or not isinstance(batch.decode.prefixes, PrefixGroups):
-            return batch
-        from pagedrun.kernels.gpu.prefix_attention import prefix_work  # Triton is not everywhere
-
-        layout = self._cache.layout
-        work = prefix_work(
-            batch.decode.prefixes,
-            num_heads=self._model.config.num_heads,
-            num_kv_heads=layout.num_kv_heads,
-            head_dim=layout.head_dim,
-            dtype=self._model.dtype,
-            cache_dtype=layout.dtype,
-            device=self._device.torch_device,
-        )
-        return replace(batch, decode=replace(batch.decode, prefixes=work))
 
     @property
     def captured_shapes(self) -> list[GraphShape]:
         """The shapes of decode steps that have graphs."""
         return self._graphs.shapes if self._graphs is not None else []
 
-    def _note_reads(self, read: ForwardBatch | DecodeInputs) -> None:
+    def _note_reads(self, read: AttentionInputs | DecodeInputs) -> None:
         for window, num_layers in self._layers_of_window.items():
             tokens, without_sharing = read.tokens_read(window)
             self.reads.layer_tokens += tokens * num_layers

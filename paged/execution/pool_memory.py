@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
@@ -39,7 +37,7 @@ class PoolMemory:
 
     def budget(self, config: EngineConfig, layout: KVLayout) -> MemoryBudget:
         """Return what a pool may take; on a GPU as it was before there was any."""
-        if not self._device.is_gpu:
+        if not self._device.has_own_memory:
             return MemoryBudget.of_host()
         if self._budget is None:
             self._budget = gpu_budget(
@@ -64,7 +62,7 @@ class PoolMemory:
             return self._held.cache, self._held.graphs
         if self._held is not None:
             self._held = None  # first, or both would have to fit
-            torch.cuda.empty_cache()
+            self._device.release_unused_memory()
         try:
             cache = KVCache(layout, size, num_blocks, num_host_blocks, self._device)
         except RuntimeError as error:
@@ -81,8 +79,8 @@ class PoolMemory:
                 cache,
                 self._device,
                 prefix_once=config.prefix_once,
-                capture=self._device.is_gpu,
+                capture=self._device.captures,
             )
-        if self._device.is_gpu:
+        if self._device.has_own_memory:
             self._held = _Held(made_for, cache, graphs)
         return cache, graphs

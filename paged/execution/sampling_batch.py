@@ -1,11 +1,11 @@
 """SamplingBatch: the parameters of the next tokens' choice, one of each for every row of logits."""
 
 from dataclasses import dataclass, fields
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.backend import Backend
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.scheduling.step_input import Draws
 
@@ -35,9 +35,16 @@ class SamplingBatch:
         """Return the same on a device."""
         return SamplingBatch(*(device.place(getattr(self, field.name)) for field in fields(self)))
 
-    def draw(self, logits: Tensor, kernels: ModuleType) -> Tensor:
+    def draw(self, logits: Tensor, kernels: Backend) -> Tensor:
         """Choose a token for each row of logits [num_rows, vocab_size]; [num_rows] int64."""
-        ids: Tensor = kernels.sample(
-            logits, **{field.name: getattr(self, field.name) for field in fields(self)}
+        return kernels.sample(
+            logits,
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.seed,
+            self.row,
+            self.sample,
+            self.position,
         )
-        return ids

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.precision import choose_dtype_name
 
 
 class LocalModel:
@@ -23,12 +22,12 @@ class LocalModel:
         self.config = ModelConfig.from_folder(engine_config.model)
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
         self._engine_config = engine_config
-        self._device = Device.choose(engine_config.device, engine_config.kernel_set)
+        self._device = choose_device(engine_config.device, engine_config.kernel_set)
 
     def arithmetic(self) -> dict[str, Any]:
         """Return what the last bits of every answer depend on, as plain JSON values."""
         config, device = self._engine_config, self._device
-        return device.arithmetic(choose_dtype_name(config.dtype, self.config, is_gpu=device.is_gpu))
+        return device.arithmetic(device.dtypes.of_model(config.dtype, self.config.dtype))
 
     def load_engine(self) -> Engine:
         """Read the weights."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.kernels.read_once import ON_GPU
+from pagedrun.paged.execution.device_dtypes import CpuDtypes, DeviceDtypes, GpuDtypes
 from pagedrun.paged.execution.kernel_choice import choose_kernel_set
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import is_repeatable, open_rows
@@ -34,7 +35,7 @@ from pagedrun.paged.planning.preview.forecast import Forecast, KVShape
 from pagedrun.paged.planning.preview.simulation import Simulator
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.precision import DTYPE_BYTES, choose_dtype_name, choose_kv_dtype_name
+from pagedrun.paged.values.precision import DTYPE_BYTES
 from pagedrun.paged.values.request import Request
 
 DEFAULT_SIMULATED_ROWS = 100_000
@@ -194,9 +195,9 @@ class _FilePlan:
 
 
 def _kv_shape(config: EngineConfig, model: ModelConfig) -> KVShape:
-    is_gpu = config.device == "cuda"
-    dtype = choose_dtype_name(config.dtype, model, is_gpu=is_gpu)
-    if choose_kv_dtype_name(config.kv_cache_dtype, dtype, is_gpu=is_gpu) is not None:
+    dtypes = _dtypes(config)
+    dtype = dtypes.of_model(config.dtype, model.dtype)
+    if dtypes.of_cache(config.kv_cache_dtype, dtype) is not None:
         dtype = config.kv_cache_dtype
     return KVShape(
         num_vectors=2 * model.num_layers * model.num_kv_heads,
@@ -206,9 +207,13 @@ def _kv_shape(config: EngineConfig, model: ModelConfig) -> KVShape:
     )
 
 
+def _dtypes(config: EngineConfig) -> DeviceDtypes:
+    return GpuDtypes() if config.device == "cuda" else CpuDtypes()
+
+
 def _num_blocks(config: EngineConfig, model: ModelConfig, kv: KVShape, needed: int) -> int:
     """Return the size of the pool that a run would choose, its weights being loaded by then."""
-    dtype = choose_dtype_name(config.dtype, model, is_gpu=config.device == "cuda")
+    dtype = _dtypes(config).of_model(config.dtype, model.dtype)
     weights = sum(map(math.prod, parameter_shapes(model).values())) * DTYPE_BYTES[dtype]
     return choose_num_blocks(
         bytes_per_block=kv.bytes_per_token * config.block_size,

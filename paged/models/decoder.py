@@ -6,15 +6,16 @@ The residual stream is float32 whatever the model's dtype. Every op treats each 
 
 import math
 from collections.abc import Callable
-from types import ModuleType
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pagedrun.paged.cache.kv_cache import KVCache, KVLayer, KVLayout
-from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.forward_batch import DecodeInputs, ForwardBatch
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.linear import Linear
+from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
+from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.parameters import parameter_shapes
 from pagedrun.paged.models.rotary import rotary_table
@@ -26,8 +27,8 @@ class Decoder:
     """The network: embedding, layers, and the head that gives logits.
 
     `read` gives a checkpoint's tensor by name; all are cast to `dtype`. `num_positions` bounds the
-    positions that will be asked for. `row_invariant` asks for products whose rows have the same
-    bytes whatever their number, where a device has others.
+    positions that will be asked for. `kernels` work on `device`. `row_invariant` asks for products
+    whose rows have the same bytes whatever their number, where a device has others.
     """
 
     def __init__(
@@ -36,25 +37,24 @@ class Decoder:
         read: ReadTensor,
         dtype: torch.dtype,
         num_positions: int,
-        device: Device,
+        kernels: Backend,
+        device: torch.device,
         *,
         row_invariant: bool = False,
     ) -> None:
         def tensor(name: str) -> Tensor:
-            return read(name).to(device=device.torch_device, dtype=dtype)
-
-        kernels = device.kernels
+            return read(name).to(device=device, dtype=dtype)
 
         self.config = config
         self.dtype = dtype
         self._kernels = kernels
         self._embedding = tensor("model.embed_tokens.weight")
         head = self._embedding if config.tie_word_embeddings else tensor("lm_head.weight")
-        self._head = kernels.PackedLinear(head, row_invariant=row_invariant)
+        self._head = kernels.pack_linear(head, row_invariant=row_invariant)
         self._norm = tensor("model.norm.weight")
         self._cos_sin = rotary_table(
             config.rope, config.head_dim, num_positions, config.max_position_embeddings
-        ).to(device.torch_device)
+        ).to(device)
         self._layers = [
             DecoderLayer(config, index, tensor, kernels, row_invariant)
             for index in range(config.num_layers)
@@ -64,9 +64,8 @@ class Decoder:
     def num_bytes(self) -> int:
         """Bytes of the weights as they are held: a tied head is packed, hence held twice."""
         num_values = sum(math.prod(shape) for shape in parameter_shapes(self.config).values())
-        if self.config.tie_word_embeddings and self._head.is_packed:
-            num_values += self._embedding.numel()
-        return num_values * self.dtype.itemsize
+        has_copy = self.config.tie_word_embeddings and self._head.is_packed
+        return num_values * self.dtype.itemsize + (self._head.num_bytes if has_copy else 0)
 
     def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
         """Return the bytes that a step's tensors take at the widest point of the network."""
@@ -76,11 +75,16 @@ class Decoder:
         per_token = (width + 2 * config.hidden_size) * self.dtype.itemsize + 4 * config.hidden_size
         return num_tokens * per_token + num_logits * config.vocab_size * self.dtype.itemsize
 
-    def kv_layout(self, dtype: torch.dtype | None = None) -> KVLayout:
-        """Return what this model stores for each token, in its own dtype or another."""
+    def kv_layout(self, dtype: torch.dtype) -> KVLayout:
+        """Return what this model stores for each token in that dtype."""
         config = self.config
-        return KVLayout(
-            config.num_layers, config.num_kv_heads, config.head_dim, dtype or self.dtype
+        return KVLayout(config.num_layers, config.num_kv_heads, config.head_dim, dtype)
+
+    def attention_shape(self, cache_dtype: torch.dtype) -> AttentionShape:
+        """Return what a backend must know to prepare attention over a cache of that dtype."""
+        config = self.config
+        return AttentionShape(
+            config.num_heads, config.num_kv_heads, config.head_dim, self.dtype, cache_dtype
         )
 
     def logits(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
@@ -97,8 +101,7 @@ class Decoder:
         if not len(x):
             return x.new_empty(0, self.config.vocab_size)
         hidden = self._kernels.add_rms_norm(x, residual, self._norm, self.config.rms_norm_eps)
-        logits: Tensor = self._head(hidden)
-        return logits
+        return self._head(hidden)
 
 
 class DecoderLayer:
@@ -109,19 +112,16 @@ class DecoderLayer:
         config: ModelConfig,
         index: int,
         tensor: ReadTensor,
-        kernels: ModuleType,
+        kernels: Backend,
         row_invariant: bool,
     ) -> None:
         prefix = f"model.layers.{index}"
 
-        def linear(names: tuple[str, ...], has_bias: bool) -> Callable[[Tensor], Tensor]:
+        def linear(names: tuple[str, ...], has_bias: bool) -> Linear:
             paths = [f"{prefix}.{name}" for name in names]
             weight = torch.cat([tensor(f"{path}.weight") for path in paths])
             bias = torch.cat([tensor(f"{path}.bias") for path in paths]) if has_bias else None
-            packed: Callable[[Tensor], Tensor] = kernels.PackedLinear(
-                weight, bias, row_invariant=row_invariant
-            )
-            return packed
+            return kernels.pack_linear(weight, bias, row_invariant=row_invariant)
 
         self._config = config
         self._index = index
@@ -173,9 +173,9 @@ class DecoderLayer:
         qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
         Returns [num_tokens, num_heads * head_dim].
         """
-        config, kernels = self._config, self._kernels
+        config = self._config
         layer = cache.layer(self._index)
-        q = kernels.rotary_store(
+        q = self._kernels.rotary_store(
             qkv,
             config.num_heads,
             config.num_kv_heads,
@@ -190,55 +190,14 @@ class DecoderLayer:
             config.rms_norm_eps,
             scales=layer.scales,
         )
+        attention, scale, window = batch.attention, self._scale, self._window
         parts: list[Tensor] = []
-        if batch.prefill is not None:
-            parts.append(
-                kernels.prefill_attention(
-                    q[: batch.num_prefill_tokens],
-                    layer.keys,
-                    layer.values,
-                    batch.block_tables,
-                    batch.prefill.chunk_starts,
-                    batch.prefill.table_rows,
-                    batch.prefill.first_positions,
-                    self._scale,
-                    self._window,
-                    scales=layer.scales,
-                )
-            )
-        if batch.decode is not None:
-            parts.append(self._decode(q[batch.num_prefill_tokens :], layer, batch, batch.decode))
+        if batch.has_prefill:
+            prompts = q[: batch.num_prefill_tokens]
+            parts.append(attention.prefill(prompts, layer, scale, window))
+        if batch.has_decode:
+            generated = q[batch.num_prefill_tokens :]
+            # With a sliding window no part is shared, since each row's begins elsewhere.
+            prefix = attention.prefix(generated, layer, scale) if window is None else None
+            parts.append(attention.decode(generated, layer, scale, window, prefix))
         return torch.cat(parts).flatten(1) if len(parts) > 1 else parts[0].flatten(1)
-
-    def _decode(
-        self, q: Tensor, layer: KVLayer, batch: ForwardBatch, decode: DecodeInputs
-    ) -> Tensor:
-        """Attend from generated tokens: over shared prefixes together, then each over its own.
-
-        A layer with a sliding window has no shared part, since each row's window begins elsewhere.
-        """
-        tables = batch.block_tables
-        prefix = None
-        if decode.prefixes is not None and self._window is None:
-            prefix = self._kernels.prefix_attention(
-                q,
-                layer.keys,
-                layer.values,
-                tables,
-                decode.prefixes,
-                self._scale,
-                scales=layer.scales,
-            )
-        attended: Tensor = self._kernels.decode_attention(
-            q,
-            layer.keys,
-            layer.values,
-            tables,
-            decode.table_rows,
-            decode.context_lens,
-            self._scale,
-            self._window,
-            prefix,
-            scales=layer.scales,
-        )
-        return attended

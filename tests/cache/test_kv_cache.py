@@ -1,8 +1,5 @@
 """KVCache: its memory, and transfers that must come out as if done one at a time."""
 
-from types import ModuleType
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pagedrun.kernels import reference
+from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
 from pagedrun.paged.execution.device import Device
@@ -19,11 +18,10 @@ LAYOUT = KVLayout(num_layers=2, num_kv_heads=3, head_dim=5, dtype=torch.float32)
 NUM_BLOCKS, NUM_HOST_BLOCKS, BLOCK_SIZE = 6, 4, 2
 
 
-class Strict(ModuleType):
+class Strict(ReferenceBackend):
     """The reference's copies, which hold the caller to what their docstrings ask of it."""
 
     def __init__(self) -> None:
-        super().__init__("strict")
         self.calls: list[tuple[list[int], list[int]]] = []
 
     def copy_blocks(self, kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
@@ -41,7 +39,7 @@ class Strict(ModuleType):
         self.calls.append((src_ids.tolist(), dst_ids.tolist()))
 
 
-def on_cpu(kernels: Any) -> Device:
+def on_cpu(kernels: Backend) -> Device:
     return Device(torch.device("cpu"), kernels, lag=0)
 
 
@@ -143,7 +141,11 @@ def test_nothing_but_the_targets_changes() -> None:
 def test_bytes_come_back_from_the_host_unchanged(dtype: torch.dtype) -> None:
     """NaN with a payload, infinities, denormals: swapping moves bits, not numbers."""
     cache = KVCache(
-        KVLayout(2, 3, 5, dtype), BLOCK_SIZE, NUM_BLOCKS, NUM_HOST_BLOCKS, on_cpu(reference)
+        KVLayout(2, 3, 5, dtype),
+        BLOCK_SIZE,
+        NUM_BLOCKS,
+        NUM_HOST_BLOCKS,
+        on_cpu(ReferenceBackend()),
     )
     integers = torch.int32 if dtype is torch.float32 else torch.int16
     bits = cache.blocks.view(integers)
@@ -178,6 +180,6 @@ def test_a_layer_is_a_view_of_the_pool() -> None:
 
 
 def test_a_cache_without_host_blocks() -> None:
-    cache = KVCache(LAYOUT, BLOCK_SIZE, NUM_BLOCKS, 0, on_cpu(reference))
+    cache = KVCache(LAYOUT, BLOCK_SIZE, NUM_BLOCKS, 0, on_cpu(ReferenceBackend()))
     assert cache.host_blocks.nbytes == 0
     cache.transfer([])

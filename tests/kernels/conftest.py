@@ -7,7 +7,6 @@ prepare_environment()  # before torch and numba
 import os  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
-from types import ModuleType  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -15,7 +14,9 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from pagedrun.kernels import cpu, gpu  # noqa: E402
+from pagedrun.kernels.backend import Backend  # noqa: E402
+from pagedrun.kernels.cpu.backend import CpuBackend  # noqa: E402
+from pagedrun.kernels.gpu.backend import GpuBackend  # noqa: E402
 
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
 # Of a result rounded once, relative to the largest element of the expected one.
@@ -59,7 +60,7 @@ def bfloat16_products(monkeypatch: pytest.MonkeyPatch) -> None:
 class Twin:
     """A backend and the device of its tensors."""
 
-    ops: ModuleType
+    ops: Backend
     device: torch.device
 
 
@@ -67,8 +68,8 @@ class Twin:
 def twin(request: pytest.FixtureRequest) -> Twin:
     """Each fast backend in turn."""
     if request.param == "cpu":
-        return Twin(cpu, torch.device("cpu"))
-    return Twin(gpu, torch.device("cpu" if INTERPRETS else "cuda"))
+        return Twin(CpuBackend(), torch.device("cpu"))
+    return Twin(GpuBackend(), torch.device("cpu" if INTERPRETS else "cuda"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,24 @@
-from types import ModuleType
-
 import pytest
 import torch
 
-from pagedrun.kernels import cpu, gpu, reference
+from pagedrun.kernels import gpu
+from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.gpu.backend import GpuBackend
+from pagedrun.kernels.reference.backend import ReferenceBackend
 from tests.kernels.conftest import GPU_MARKS
 
-BACKENDS = [cpu, reference, pytest.param(gpu, marks=GPU_MARKS)]
+BACKENDS = [CpuBackend(), ReferenceBackend(), pytest.param(GpuBackend(), marks=GPU_MARKS)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda each: each.name)
 @pytest.mark.parametrize("num_copies", [0, 1, 4])
 def test_copies_these_blocks_and_no_other(
-    num_copies: int, backend: ModuleType, dtype: torch.dtype, gpu_device: torch.device
+    num_copies: int, backend: Backend, dtype: torch.dtype, gpu_device: torch.device
 ) -> None:
     torch.manual_seed(0)
-    device = gpu_device if backend is gpu else torch.device("cpu")
+    device = gpu_device if isinstance(backend, GpuBackend) else torch.device("cpu")
     kv_cache = torch.randn(3, 2, 9, 2, 5, 16).to(device, dtype)
     src_ids = torch.tensor([8, 0, 0, 5], device=device)[:num_copies]
     dst_ids = torch.tensor([1, 7, 2, 3], device=device)[:num_copies]

@@ -1,20 +1,24 @@
-from types import ModuleType
-
 import pytest
 import torch
 
-from pagedrun.kernels import cpu, gpu, reference
+from pagedrun.kernels import gpu
+from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.gpu.backend import GpuBackend
+from pagedrun.kernels.reference.backend import ReferenceBackend
 from tests.kernels.conftest import GPU_MARKS
+
+BACKENDS = [CpuBackend(), ReferenceBackend(), pytest.param(GpuBackend(), marks=GPU_MARKS)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("backend", [cpu, reference, pytest.param(gpu, marks=GPU_MARKS)])
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda each: each.name)
 @pytest.mark.parametrize("block_size", [1, 5, 64])
 def test_there_and_back_restores_the_bytes(
-    block_size: int, backend: ModuleType, dtype: torch.dtype, gpu_device: torch.device
+    block_size: int, backend: Backend, dtype: torch.dtype, gpu_device: torch.device
 ) -> None:
     torch.manual_seed(0)
-    is_on_gpu = backend is gpu and gpu_device.type != "cpu"
+    is_on_gpu = isinstance(backend, GpuBackend) and gpu_device.type != "cpu"
     blocks = torch.randn(2, 2, 11, 3, block_size, 16).to(dtype)
     blocks[0, 0, 4] = torch.nan  # bytes, not numbers: a half-filled block holds anything
     blocks = blocks.to(gpu_device) if is_on_gpu else blocks

@@ -1,1 +1,1 @@
-"""Attention of many rows over partitions of the context, as matrix products: see `attend`."""
+"""Attention on a CPU: of single queries, and of many rows as matrix products (see `attend`)."""

@@ -20,10 +20,10 @@ from pagedrun.kernels.cpu.attention.operands import (
     bfloat16_operands,
     float32_operands,
 )
+from pagedrun.kernels.cpu.attention.scale_arrays import scale_arrays
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.exp2 import LOG2_E
 from pagedrun.kernels.cpu.jit import kernel, num_threads
-from pagedrun.kernels.cpu.scale_arrays import scale_arrays
 from pagedrun.kernels.cpu.simd.amx import configure, release, tile_shapes
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.kv_scales import KVScales

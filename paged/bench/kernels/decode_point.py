@@ -1,22 +1,22 @@
 """Decode attention: one query a row over its own context, paged and dense."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
-from typing import Any
 
 import torch
+from torch import Tensor
 
+from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
+from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.dense_attention import dense_decode
-from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
+from pagedrun.paged.bench.kernels.kernel_context import KernelContext, KernelContexts
 from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
 from pagedrun.paged.bench.kernels.roof import Work
 
 CONTIGUOUS = "contiguous"
-# What the backends call them: one program reads a whole context, or several read a part each.
-FORMS = {"paged v1": "decode_single_pass", "paged v2": "decode_split"}
+# On a GPU: one program reads a whole context, or several read a part each.
+FORMS = ("paged v1", "paged v2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class DecodePoint:
         dense = contexts.shape.kv_elements(self.batch * self.context) * contexts.dtype.itemsize
         return contexts.context_bytes(self.batch, self.context) + dense
 
-    def build(self, contexts: KernelContexts, kernels: ModuleType) -> KernelPoint:
+    def build(self, contexts: KernelContexts, kernels: Backend) -> KernelPoint:
         """Return the point with its data."""
         shape = contexts.shape
         made = contexts.make(self.batch, self.context, num_queries=self.batch)
@@ -50,29 +50,36 @@ class DecodePoint:
             elements * contexts.dtype.itemsize,
             shape.attention_flops(self.batch * self.context),
         )
-        arguments = (
-            made.q,
-            made.key_cache,
-            made.value_cache,
-            made.block_tables,
-            torch.arange(self.batch, dtype=torch.int32, device=contexts.device),
-            contexts.int32(*[self.context] * self.batch),
-            shape.scale,
-            None,
-        )
-        forms = decode_forms(kernels)
+        forms = decode_forms(made, self._rows(contexts), contexts, kernels)
         calls = [KernelCall(CONTIGUOUS, dense_decode(made.q, *made.dense(self.context)), work)]
-        calls += [KernelCall(name, partial(op, *arguments), work) for name, op in forms.items()]
+        calls += [KernelCall(name, form, work) for name, form in forms.items()]
         ratios = {f"{name} over contiguous": (name, CONTIGUOUS) for name in forms}
         if len(forms) > 1:
             single, split = FORMS
             ratios["v1 over v2"] = (single, split)
         return KernelPoint(self.place, calls, ratios=ratios)
 
+    def _rows(self, contexts: KernelContexts) -> DecodeInputs:
+        return DecodeInputs(
+            torch.arange(self.batch, dtype=torch.int32, device=contexts.device),
+            contexts.int32(*[self.context] * self.batch),
+        )
 
-def decode_forms(kernels: ModuleType) -> dict[str, Callable[..., Any]]:
+
+def decode_forms(
+    made: KernelContext, rows: DecodeInputs, contexts: KernelContexts, kernels: Backend
+) -> dict[str, Callable[[], Tensor]]:
     """Return the forms of decode attention that a backend has: both of `FORMS`, or its one."""
-    # The package calls its op like the module that the op is in, and so hides that.
-    module = sys.modules[kernels.decode_attention.__module__]
-    forms = {name: getattr(module, op) for name, op in FORMS.items() if hasattr(module, op)}
-    return forms or {"paged": kernels.decode_attention}
+    scale = contexts.shape.scale
+    if kernels.name != "pagedrun.kernels.gpu":
+        inputs = AttentionInputs(made.block_tables, decode=rows)
+        attention = kernels.prepare(inputs, contexts.attention_shape)
+        return {"paged": partial(attention.decode, made.q, made.layer, scale)}
+    from pagedrun.kernels.gpu.attention import decode_attention  # Triton is not everywhere
+
+    ops = (decode_attention.decode_single_pass, decode_attention.decode_split)
+    read = (made.q, made.key_cache, made.value_cache, made.block_tables)
+    return {
+        name: partial(op, *read, rows.table_rows, rows.context_lens, scale, None)
+        for name, op in zip(FORMS, ops, strict=True)
+    }

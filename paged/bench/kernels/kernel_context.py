@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
 
 # A prime: noise repeated with this period begins elsewhere in every block, so that no block is like
@@ -26,6 +28,11 @@ class KernelContext:
     value_cache: Tensor
     block_tables: Tensor
     q: Tensor
+
+    @property
+    def layer(self) -> KVLayer:
+        """The memory as ops read it."""
+        return KVLayer(self.key_cache, self.value_cache)
 
     def dense(self, num_tokens: int) -> tuple[Tensor, Tensor]:
         """Return keys and values as [num_rows, num_kv_heads, num_tokens, head_dim], without gaps.
@@ -52,6 +59,14 @@ class KernelContexts:
         self.dtype = dtype
         self.generator = torch.Generator(device).manual_seed(SEED)
         self._noise = self.random(NOISE_ELEMENTS)
+
+    @property
+    def attention_shape(self) -> AttentionShape:
+        """What a backend must know to prepare attention over one of the contexts."""
+        shape = self.shape
+        return AttentionShape(
+            shape.num_heads, shape.num_kv_heads, shape.head_dim, self.dtype, self.dtype
+        )
 
     def random(self, *shape: int) -> Tensor:
         """Return normal numbers."""

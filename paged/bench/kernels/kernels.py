@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from types import ModuleType
 from typing import Any, Protocol
 
 import torch
 
+from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.environment import threads
 from pagedrun.paged.bench.budget import Budget
 from pagedrun.paged.bench.device_facts import DeviceFacts
@@ -48,7 +48,7 @@ class Point(Protocol):
         """Return the memory that it takes."""
         ...
 
-    def build(self, contexts: KernelContexts, kernels: ModuleType) -> KernelPoint:
+    def build(self, contexts: KernelContexts, kernels: Backend) -> KernelPoint:
         """Return the point with its data."""
         ...
 
@@ -96,7 +96,7 @@ class KernelsBench:
         }
 
     def _stopwatch(self) -> Stopwatch:
-        kind = GpuStopwatch if self.device.is_gpu else HostStopwatch
+        kind = GpuStopwatch if self.device.is_asynchronous else HostStopwatch
         return kind(DeviceFacts(self.device).cache_bytes)
 
     def _points(self) -> dict[str, list[Point]]:

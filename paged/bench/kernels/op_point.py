@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from pagedrun.kernels import reference
+from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
 from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
 from pagedrun.paged.bench.kernels.roof import Work
@@ -20,7 +20,7 @@ EPS = 1e-6
 LOGITS_STD, NUM_LIKELY, LIKELIER = 3.0, 100, 12.0
 DRAWS = {"greedy": (0.0, 1.0), "temperature 1": (1.0, 1.0), "top-p 0.9": (1.0, 0.9)}
 
-_Build = Callable[["OpPoint", KernelContexts, ModuleType], KernelPoint]
+_Build = Callable[["OpPoint", KernelContexts, Backend], KernelPoint]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class OpPoint:
         weight = 6 * shape.intermediate_size * shape.hidden_size * contexts.dtype.itemsize
         return 32 * self.rows * widest + weight
 
-    def build(self, contexts: KernelContexts, kernels: ModuleType) -> KernelPoint:
+    def build(self, contexts: KernelContexts, kernels: Backend) -> KernelPoint:
         """Return the point with its data."""
         return BUILDERS[self.op](self, contexts, kernels)
 
@@ -78,18 +78,18 @@ def _point(
     )
 
 
-def _linear(point: OpPoint, contexts: KernelContexts, kernels: ModuleType) -> KernelPoint:
+def _linear(point: OpPoint, contexts: KernelContexts, kernels: Backend) -> KernelPoint:
     """The layer's widest product: gate and up at once."""
     rows, size = point.rows, contexts.shape.hidden_size
     weight = contexts.random(2 * contexts.shape.intermediate_size, size)
     x = contexts.random(rows, size)
-    layer = kernels.PackedLinear(weight.clone())
+    layer = kernels.pack_linear(weight.clone())
     num_bytes = (weight.numel() + x.numel() + rows * len(weight)) * x.itemsize
     work = Work(num_bytes, 2 * rows * weight.numel())
     return _point(point, partial(functional.linear, x, weight), partial(layer, x), work)
 
 
-def _add_rms_norm(point: OpPoint, contexts: KernelContexts, kernels: ModuleType) -> KernelPoint:
+def _add_rms_norm(point: OpPoint, contexts: KernelContexts, kernels: Backend) -> KernelPoint:
     rows, size = point.rows, contexts.shape.hidden_size
     x, weight = contexts.random(rows, size), contexts.random(size)
     ours = torch.zeros(rows, size, device=contexts.device)
@@ -103,7 +103,7 @@ def _add_rms_norm(point: OpPoint, contexts: KernelContexts, kernels: ModuleType)
     return _point(point, plain, partial(kernels.add_rms_norm, x, ours, weight, EPS), work)
 
 
-def _silu_mul(point: OpPoint, contexts: KernelContexts, kernels: ModuleType) -> KernelPoint:
+def _silu_mul(point: OpPoint, contexts: KernelContexts, kernels: Backend) -> KernelPoint:
     gate_up = contexts.random(point.rows, 2 * contexts.shape.intermediate_size)
 
     def plain() -> Tensor:
@@ -119,7 +119,7 @@ def _sample(
     top_p: float,
     point: OpPoint,
     contexts: KernelContexts,
-    kernels: ModuleType,
+    kernels: Backend,
 ) -> KernelPoint:
     """Beside the usual sort and cumulative sum; what is drawn must be what the reference draws."""
     rows, device = point.rows, contexts.device

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 
+from pagedrun.kernels.attention_inputs import AttentionInputs, PrefillInputs
+from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.decode_point import CONTIGUOUS
 from pagedrun.paged.bench.kernels.dense_attention import dense_prefill
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
@@ -37,24 +38,18 @@ class PrefillPoint:
         mask = self.chunk * length
         return contexts.context_bytes(1, length) + elements * contexts.dtype.itemsize + mask
 
-    def build(self, contexts: KernelContexts, kernels: ModuleType) -> KernelPoint:
+    def build(self, contexts: KernelContexts, kernels: Backend) -> KernelPoint:
         """Return the point with its data."""
         shape, length = contexts.shape, self.before + self.chunk
         made = contexts.make(1, length, num_queries=self.chunk)
         elements = shape.kv_elements(length) + shape.query_elements(self.chunk)
         work = Work(elements * contexts.dtype.itemsize, shape.attention_flops(self._num_pairs))
-        paged = partial(
-            kernels.prefill_attention,
-            made.q,
-            made.key_cache,
-            made.value_cache,
-            made.block_tables,
-            contexts.int32(0, self.chunk),
-            contexts.int32(0),
-            contexts.int32(self.before),
-            shape.scale,
-            None,
+        chunks = PrefillInputs(
+            contexts.int32(0, self.chunk), contexts.int32(0), contexts.int32(self.before)
         )
+        inputs = AttentionInputs(made.block_tables, self.chunk, prefill=chunks)
+        attention = kernels.prepare(inputs, contexts.attention_shape)
+        paged = partial(attention.prefill, made.q, made.layer, shape.scale)
         return KernelPoint(
             self.place,
             [

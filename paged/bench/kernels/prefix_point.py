@@ -1,12 +1,12 @@
 """Attention over a shared prefix: read once for all rows, or by each of them."""
 
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
+from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
@@ -39,27 +39,24 @@ class PrefixPoint:
         states = 4 * contexts.shape.query_elements(self.group)
         return contexts.context_bytes(self.group, OWN_TOKENS, self.prefix) + states
 
-    def build(self, contexts: KernelContexts, kernels: ModuleType) -> KernelPoint:
+    def build(self, contexts: KernelContexts, kernels: Backend) -> KernelPoint:
         """Return the point with its data."""
         made = contexts.make(
             self.group, OWN_TOKENS, shared_tokens=self.prefix, num_queries=self.group
         )
         rows = torch.arange(self.group, dtype=torch.int32, device=contexts.device)
         lengths = contexts.int32(*[self.prefix + OWN_TOKENS] * self.group)
-        groups = self._work_items(contexts, kernels)
-        memory = (made.key_cache, made.value_cache, made.block_tables)
-        scale = contexts.shape.scale
+        decode = DecodeInputs(rows, lengths, _one_group(self))
+        inputs = AttentionInputs(made.block_tables, decode=decode)
+        attention = kernels.prepare(inputs, contexts.attention_shape)
+        q, layer, scale = made.q, made.layer, contexts.shape.scale
 
         def once() -> Tensor:
-            state = kernels.prefix_attention(made.q, *memory, groups, scale)
-            answer: Tensor = kernels.decode_attention(
-                made.q, *memory, rows, lengths, scale, None, state
-            )
-            return answer
+            prefix = attention.prefix(q, layer, scale)
+            return attention.decode(q, layer, scale, None, prefix)
 
         def reread() -> Tensor:
-            answer: Tensor = kernels.decode_attention(made.q, *memory, rows, lengths, scale, None)
-            return answer
+            return attention.decode(q, layer, scale)
 
         own = self.group * OWN_TOKENS
         return KernelPoint(
@@ -69,23 +66,6 @@ class PrefixPoint:
                 KernelCall(ONCE, once, self._work(contexts, self.prefix + own)),
             ],
             ratios={"re-read over once": (REREAD, ONCE)},
-        )
-
-    def _work_items(self, contexts: KernelContexts, kernels: ModuleType) -> Any:
-        """Return who reads what: in the form that a launch on a GPU can be captured with."""
-        groups = _one_group(self)
-        if kernels.__name__ != "pagedrun.kernels.gpu":
-            return groups
-        from pagedrun.kernels.gpu.prefix_attention import prefix_work  # Triton is not everywhere
-
-        return prefix_work(
-            groups,
-            num_heads=contexts.shape.num_heads,
-            num_kv_heads=contexts.shape.num_kv_heads,
-            head_dim=contexts.shape.head_dim,
-            dtype=contexts.dtype,
-            cache_dtype=contexts.dtype,
-            device=contexts.device,
         )
 
     def _work(self, contexts: KernelContexts, tokens_read: int) -> Work:

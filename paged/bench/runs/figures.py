@@ -82,7 +82,7 @@ def measure(
     report = run.report()
     tokens, kv = report["tokens"], report["kv"]
     decode_steps = log.decode_steps
-    is_timed = not engine.device.is_gpu  # there, ops have only been queued when they return
+    is_timed = not engine.device.is_asynchronous
     decode_s = sum(step.seconds for step in log.steps if step.only_decodes)
     figures = RunFigures(
         total_s=total_s,

@@ -3,19 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
+from pagedrun.kernels.backend import Backend
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.random_weights import RandomWeights
 from pagedrun.paged.models.shapes import Shape
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.precision import choose_dtype
 
 SEED = 0
 
@@ -40,18 +39,18 @@ class BenchModel:
         """Return the model in a folder; raises `ModelError`."""
         return cls(folder.name, ModelConfig.from_folder(folder), folder)
 
-    def engine(self, kernels: ModuleType | None = None, **flags: Any) -> Engine:
+    def engine(self, kernels: Backend | None = None, **flags: Any) -> Engine:
         """Load the model, or make it up. `flags` are fields of `EngineConfig`.
 
         `kernels` stand in for those of the device.
         """
         config = EngineConfig(model=self.folder or Path(self.name), **flags)
-        device = Device.choose(config.device, config.kernel_set)
+        device = choose_device(config.device, config.kernel_set)
         if kernels is not None:
             device = replace(device, kernels=kernels)
         read = None
         if self.folder is None:
-            dtype = choose_dtype(config.dtype, self.config, is_gpu=device.is_gpu)
+            dtype = device.dtype(config.dtype, self.config.dtype)
             read = self.weights(dtype, device.torch_device).read
         return Engine(config, self.config, self.tokenizer(), device, read)
 

@@ -3,11 +3,23 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from types import ModuleType
-from typing import Any
+from typing import ParamSpec, TypeVar
+
+from torch import Tensor
+
+from pagedrun.kernels.attention import Attention, AttentionShape
+from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
+from pagedrun.paged.bench.runs.backend_wrapper import BackendWrapper
 
 OpSeconds = Mapping[str, float]
 ATTENTION = "attention"  # in the name of every op that reads keys and values
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 
 
 class OpTimer:
@@ -17,14 +29,10 @@ class OpTimer:
     for backends whose ops are done when they return.
     """
 
-    def __init__(self, backend: ModuleType) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.calls: Counter[str] = Counter()
-        self.kernels = ModuleType(f"{backend.__name__}.timed")
-        for name in backend.__all__:
-            op = getattr(backend, name)
-            timed = self._timed_class(name, op) if isinstance(op, type) else self._timed(name, op)
-            setattr(self.kernels, name, timed)
+        self.kernels: Backend = _Timed(backend, self)
 
     def snapshot(self) -> OpSeconds:
         """Return the seconds of each op so far."""
@@ -35,22 +43,77 @@ class OpTimer:
         grown = {name: value - snapshot.get(name, 0.0) for name, value in self.seconds.items()}
         return {name: value for name, value in grown.items() if value > 0.0}
 
-    def _timed(self, name: str, op: Callable[..., Any]) -> Callable[..., Any]:
-        seconds, calls = self.seconds, self.calls
+    def timed(self, name: str, op: Callable[Given, Returned]) -> Callable[Given, Returned]:
+        """Return an op that counts its calls and their seconds under `name`."""
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def timed(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
             began = perf_counter()
             result = op(*args, **kwargs)
-            seconds[name] += perf_counter() - began
-            calls[name] += 1
+            self.note(name, perf_counter() - began)
             return result
 
         return timed
 
-    def _timed_class(self, name: str, kind: type) -> type:
-        """Return `kind` with its instances timed when called: an op that keeps its weights."""
-        call = self._timed(name, kind.__call__)
-        return type(kind.__name__, (kind,), {"__call__": lambda *args: call(*args)})
+    def note(self, name: str, seconds: float) -> None:
+        """Count one call of an op."""
+        self.seconds[name] += seconds
+        self.calls[name] += 1
+
+
+class _Timed(BackendWrapper):
+    def __init__(self, backend: Backend, timer: OpTimer) -> None:
+        super().__init__(backend)
+        self._timer = timer
+        self.rms_norm = timer.timed("rms_norm", backend.rms_norm)
+        self.add_rms_norm = timer.timed("add_rms_norm", backend.add_rms_norm)
+        self.silu_mul = timer.timed("silu_mul", backend.silu_mul)
+        self.rotary_store = timer.timed("rotary_store", backend.rotary_store)
+        self.sample = timer.timed("sample", backend.sample)
+        self.copy_blocks = timer.timed("copy_blocks", backend.copy_blocks)
+        self.swap_blocks = timer.timed("swap_blocks", backend.swap_blocks)
+
+    def prepare(
+        self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
+    ) -> Attention:
+        return _TimedAttention(super().prepare(inputs, shape, room=room), self._timer)
+
+    def pack_linear(
+        self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
+    ) -> Linear:
+        packed = super().pack_linear(weight, bias, row_invariant=row_invariant)
+        return _TimedLinear(packed, self._timer)
+
+
+class _TimedAttention:
+    def __init__(self, attention: Attention, timer: OpTimer) -> None:
+        self._attention = attention
+        self._timer = timer
+        self.prefill = timer.timed("prefill_attention", attention.prefill)
+        self.decode = timer.timed("decode_attention", attention.decode)
+
+    def prefix(
+        self, q: Tensor, layer: KVLayer, scale: float, softcap: float | None = None
+    ) -> PrefixResult | None:
+        """Count it only where rows do read together."""
+        began = perf_counter()
+        result = self._attention.prefix(q, layer, scale, softcap)
+        if result is not None:
+            self._timer.note("prefix_attention", perf_counter() - began)
+        return result
+
+    def regroup(self, groups: PrefixGroups) -> None:
+        self._attention.regroup(groups)
+
+
+class _TimedLinear:
+    def __init__(self, linear: Linear, timer: OpTimer) -> None:
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.num_bytes, self.is_packed = linear.num_bytes, linear.is_packed
+        self.row_invariant = linear.row_invariant
+        self._multiply = timer.timed("PackedLinear", linear.__call__)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._multiply(x)
 
 
 def attention_seconds(seconds: OpSeconds) -> float:

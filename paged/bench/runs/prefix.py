@@ -17,7 +17,7 @@ from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.op_timer import OpTimer
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
 
@@ -71,7 +71,7 @@ class PrefixBench:
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """
-        device = Device.choose(
+        device = choose_device(
             self.flags.get("device", "auto"), self.flags.get("kernel_set", "auto")
         )
         switch = SharingSwitch(device.kernels)

@@ -14,7 +14,7 @@ from pagedrun.paged.bench.runs.op_timer import OpTimer
 from pagedrun.paged.bench.runs.transformers_peer import TransformersPeer
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.values.errors import UsageError
 
 NAME = "pagedrun"
@@ -64,10 +64,10 @@ class ThroughputBench:
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """
-        device = Device.choose(
+        device = choose_device(
             self.flags.get("device", "auto"), self.flags.get("kernel_set", "auto")
         )
-        if self.profile and device.is_gpu:
+        if self.profile and device.is_asynchronous:
             raise UsageError(
                 "--profile cannot see into a GPU's queue; bench kernels times the ops alone"
             )

@@ -1,8 +1,9 @@
 """PrefixStore: the store that an engine was given, and what each of its runs may take from it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,7 +12,6 @@ from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.run_identity import run_identity
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.cache.prefix_store.weight_digests import stamps, weights_digest
-from pagedrun.paged.execution.device import Device
 from pagedrun.paged.models.model_config import ModelConfig
 
 
@@ -36,10 +36,13 @@ class PrefixStore:
         model_config: ModelConfig,
         dtype: torch.dtype,
         reproducible: bool,
-        device: Device,
+        machine: Mapping[str, Any],
         warn: Callable[[str], None],
     ) -> StoredPrefixes | None:
-        """Return the store's side of a run, None if nobody can say which weights it runs with."""
+        """Return the store's side of a run, None if it is unknown which weights it runs with.
+
+        `reproducible` and `machine`: see `run_identity`.
+        """
         began = time.perf_counter()
         try:
             if self._weights_sha256 is None:
@@ -61,7 +64,7 @@ class PrefixStore:
             layout=cache.layout,
             block_size=cache.block_size,
             reproducible=reproducible,
-            device=device,
+            machine=machine,
         )
         stored = StoredPrefixes(self._folder, identity, cache, self._max_bytes, warn)
         stored.counts.seconds = time.perf_counter() - began

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,7 +14,6 @@ import pagedrun.kernels
 import pagedrun.paged.models
 from pagedrun.paged.cache.kv_cache import KVLayout
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
-from pagedrun.paged.execution.device import Device
 from pagedrun.paged.models.model_config import ModelConfig
 
 FORMAT = 1
@@ -29,9 +30,13 @@ def run_identity(
     layout: KVLayout,
     block_size: int,
     reproducible: bool,
-    device: Device,
+    machine: Mapping[str, Any],
 ) -> StoreIdentity:
-    """Return the identity of what a run on this machine computes."""
+    """Return the identity of what a run computes.
+
+    `reproducible`: whether other kernels are taken for it. `machine`: what decides the last bits of
+    these kernels here, as plain JSON values.
+    """
     config = asdict(model_config)
     for name in _NOT_DECIDING:
         del config[name]
@@ -42,11 +47,8 @@ def run_identity(
         "dtype": _dtype_name(dtype),
         "kv_dtype": _dtype_name(layout.dtype),
         "block_size": block_size,
-        "reproducible": reproducible and device.is_gpu,  # a CPU always is
-        "machine": {
-            "kernels": device.kernels.__name__,
-            **device.arithmetic(_dtype_name(dtype)),
-        },
+        "reproducible": reproducible,
+        "machine": dict(machine),
         "code": _code_digest(),
     }
     plain = json.loads(json.dumps(fields))  # as it comes back from a file

@@ -1,26 +1,22 @@
 """DecodeBuffers: the inputs of decode steps at fixed addresses, advanced by the device itself."""
 
 from dataclasses import dataclass
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.kernels.attention import Attention
+from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.forward_batch import NO_SLOT, DecodeInputs, ForwardBatch
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.sampling_batch import SamplingBatch
 from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
 from pagedrun.paged.scheduling.step_input import StepInput
-
-if TYPE_CHECKING:  # Triton is not everywhere
-    from pagedrun.kernels.gpu.prefix_work import PrefixWork
 
 _INTEGERS = ("input_ids", "positions", "context_lens", "top_k", "seed", "row", "sample")
 _FLOATS = ("temperature", "top_p", "min_p")
@@ -30,20 +26,22 @@ _FLOATS = ("temperature", "top_p", "min_p")
 class DecodeBuffers:
     """Memory for the inputs of steps in which up to `num_rows` sequences decode one token each.
 
-    A row whose context has no tokens is nobody's: it writes nothing, and what it samples is not
+    A row whose context has no tokens is empty: it writes nothing, and what it samples is not
     looked at. integers: [7, num_rows] int64, see `_INTEGERS`. floats: [3, num_rows] float32, see
     `_FLOATS`. block_tables: [num_rows, width] int32. rows: [num_rows] int32, 0, 1, 2, …
+    context_lens: [num_rows] int32, the integers of that name as attention reads them.
     """
 
     integers: Tensor
     floats: Tensor
     block_tables: Tensor
     rows: Tensor
+    context_lens: Tensor
     device: Device
 
     @classmethod
     def allocate(cls, num_rows: int, width: int, device: Device) -> "DecodeBuffers":
-        """Return buffers in which no row is anybody's."""
+        """Return buffers in which all rows are empty."""
 
         def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device.torch_device)
@@ -53,6 +51,7 @@ class DecodeBuffers:
             zeros((len(_FLOATS), num_rows), torch.float32),
             zeros((num_rows, width), torch.int32),
             torch.arange(num_rows, dtype=torch.int32, device=device.torch_device),
+            zeros((num_rows,), torch.int32),
             device,
         )
 
@@ -83,11 +82,15 @@ class DecodeBuffers:
         """Replace all block tables. tables: [num_rows, width]."""
         self.block_tables.copy_(self.device.place(torch.from_numpy(tables)), non_blocking=True)
 
-    def step(
-        self, model: Decoder, cache: KVCache, prefixes: "PrefixGroups | PrefixWork | None"
-    ) -> Tensor:
+    @property
+    def attention(self) -> AttentionInputs:
+        """What attention reads in every step: it is prepared once, before the first."""
+        return AttentionInputs(self.block_tables, decode=DecodeInputs(self.rows, self.context_lens))
+
+    def step(self, model: Decoder, cache: KVCache, attention: Attention) -> Tensor:
         """Compute a step, sample, and advance every row to the next one, all on the device.
 
+        attention: prepared from the inputs of that name.
         Returns the sampled tokens, [num_rows] int64. Nothing here depends on what is in the
         buffers but values in kernels: a captured step can be replayed for any of it.
         """
@@ -97,25 +100,20 @@ class DecodeBuffers:
         is_used = lens > 0
         blocks = self.block_tables.gather(1, (positions // size).unsqueeze(1)).squeeze(1)
         slots = torch.where(is_used, blocks.long() * size + positions % size, NO_SLOT)
+        self.context_lens.copy_(lens)
         batch = ForwardBatch(
             input_ids=input_ids,
             positions=positions,
             slots=slots,
-            block_tables=self.block_tables,
             num_prefill_tokens=0,
-            prefill=None,
-            decode=DecodeInputs(self.rows, lens.to(torch.int32), prefixes),
+            attention=attention,
             logits_rows=self.rows.long(),
         )
         sampling = SamplingBatch(
             temperature, top_k.to(torch.int32), top_p, min_p, seed, row, sample, positions + 1
         )
-        ids = sampling.draw(model.logits(batch, cache), self._kernels)
+        ids = sampling.draw(model.logits(batch, cache), self.device.kernels)
         input_ids.copy_(ids.clamp(min=0))
         positions.add_(is_used)
         lens.add_(is_used)
         return ids
-
-    @property
-    def _kernels(self) -> ModuleType:
-        return self.device.kernels

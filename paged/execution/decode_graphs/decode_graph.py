@@ -1,7 +1,7 @@
 """DecodeGraph: one step that only decodes, captured for so many rows, and replayed."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +11,6 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_buffers import DecodeBuffers
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.models.decoder import Decoder
-
-if TYPE_CHECKING:  # Triton is not everywhere
-    from pagedrun.kernels.gpu.prefix_work import PrefixWork
 
 # Rows for which steps are captured: a step is padded to the next of them. The steps at a run's end
 # have ever fewer rows, and there a row too many costs a larger share, so small steps lie close.
@@ -60,10 +57,13 @@ class DecodeGraph:
 
     def __init__(self, shape: GraphShape, model: Decoder, cache: KVCache, device: Device) -> None:
         self.buffers = DecodeBuffers.allocate(shape.num_rows, shape.width, device)
-        self._shape = shape
         self._model = model
         self._cache = cache
-        self._device = device
+        self._attention = device.kernels.prepare(
+            self.buffers.attention,
+            model.attention_shape(cache.layout.dtype),
+            room=shape.num_shared_partitions,
+        )
         self._captured: _Captured | None = None
 
     def capture(self, pool: Any) -> None:
@@ -72,51 +72,35 @@ class DecodeGraph:
         It is computed once before, since neither compiling a kernel nor a library's first use of a
         device can be recorded. `pool`: scratch memory to share with other graphs.
         """
-        work = None
-        if self._shape.num_shared_partitions:
-            work = self._prefix_work()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self.buffers.step(self._model, self._cache, work)
+            self._step()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool):
-            ids = self.buffers.step(self._model, self._cache, work)
-        self._captured = _Captured(graph, work, ids)
+            ids = self._step()
+        self._captured = _Captured(graph, ids)
 
     def run(self, groups: PrefixGroups | None, *, is_new: bool) -> Tensor:
         """Compute the step for the rows in the buffers; `groups` are their shared prefixes.
 
-        `is_new` says that the groups are not those of the last run. Returns the sampled tokens,
-        [num_rows] int64, which the next run overwrites.
+        `is_new` says that the groups are not those of the last run; they are None in a shape
+        without shared partitions, and in no other. Returns the sampled tokens, [num_rows] int64,
+        which the next run overwrites.
         """
-        if self._captured is None:
-            return self.buffers.step(self._model, self._cache, groups)
         if is_new and groups is not None:
-            assert self._captured.work is not None
-            self._captured.work.write(groups)
+            self._attention.regroup(groups)
+        if self._captured is None:
+            return self._step()
         self._captured.graph.replay()
         return self._captured.ids
 
-    def _prefix_work(self) -> "PrefixWork":
-        from pagedrun.kernels.gpu.prefix_room import prefix_room  # Triton is not everywhere
-
-        layout = self._cache.layout
-        return prefix_room(
-            self._shape.num_rows,
-            self._shape.num_shared_partitions,
-            num_heads=self._model.config.num_heads,
-            num_kv_heads=layout.num_kv_heads,
-            head_dim=layout.head_dim,
-            dtype=self._model.dtype,
-            cache_dtype=layout.dtype,
-            device=self._device.torch_device,
-        )
+    def _step(self) -> Tensor:
+        return self.buffers.step(self._model, self._cache, self._attention)
 
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
     graph: torch.cuda.CUDAGraph
-    work: "PrefixWork | None"
     ids: Tensor

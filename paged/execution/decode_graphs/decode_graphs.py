@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pagedrun.kernels.attention_inputs import DecodeInputs
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_graph import DecodeGraph, GraphShape
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.forward_batch import DecodeInputs
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.prefix_sharing import group_prefixes
 from pagedrun.paged.models.decoder import Decoder

@@ -6,17 +6,19 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
-from pagedrun.paged.bench.device_facts import DeviceFacts, largest_cpu_cache
+from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.paged.bench.device_facts import DeviceFacts
 from pagedrun.paged.bench.kernels import op_point
-from pagedrun.paged.bench.kernels.decode_point import DecodePoint, decode_forms
+from pagedrun.paged.bench.kernels.decode_point import DecodePoint
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
 from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint, difference
 from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
@@ -27,12 +29,14 @@ from pagedrun.paged.bench.kernels.prefill_point import PrefillPoint
 from pagedrun.paged.bench.kernels.prefix_point import PrefixPoint
 from pagedrun.paged.bench.kernels.roof import Roof, Work
 from pagedrun.paged.bench.kernels.stopwatch import HostStopwatch
+from pagedrun.paged.execution.cpu_caches import largest_cpu_cache
 from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.models.shapes import Shape
 from pagedrun.paged.values.errors import UsageError
 
 TINY = KernelShape.of("tiny", Shape.named("tiny").config, 16)
-CPU = Device.choose("cpu")
+CPU = choose_device("cpu")
 ROOF = Roof(100.0, 1000.0, 80.0, 900.0, launch_s=0.0, dtype="float32")
 SWEEP = KernelSweep((40,), (1, 3), (128,), (4,), (24,), (0, 40))
 
@@ -93,9 +97,9 @@ class TestContext:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kernels", [cpu, reference], ids=["cpu", "reference"])
+@pytest.mark.parametrize("kernels", [CpuBackend(), ReferenceBackend()], ids=["cpu", "reference"])
 def test_all_that_is_timed_computes_the_same(
-    contexts: KernelContexts, stopwatch: HostStopwatch, point: Any, kernels: ModuleType
+    contexts: KernelContexts, stopwatch: HostStopwatch, point: Any, kernels: Backend
 ) -> None:
     result = point.build(contexts, kernels).measure(stopwatch, 2, ROOF)
     assert {name: result[name] for name in point.place} == dict(point.place)
@@ -119,18 +123,23 @@ def test_all_that_is_timed_computes_the_same(
 )
 def test_the_kernels_for_gpus_are_measured_as_well(stopwatch: HostStopwatch, point: Any) -> None:
     """Under Triton's interpreter: what they compute, and nothing about their speed."""
-    gpu = import_module("pagedrun.kernels.gpu")
+    gpu = import_module("pagedrun.kernels.gpu.backend").GpuBackend()
     shape = replace(TINY, head_dim=32)
     contexts = KernelContexts(shape, torch.device("cpu"), torch.float32)
     result = point.build(contexts, gpu).measure(stopwatch, 1, ROOF)
     assert all("seconds" in each for each in result["contenders"].values()), result
     if isinstance(point, DecodePoint):
         assert list(result["contenders"]) == ["contiguous", "paged v1", "paged v2"]
+        assert list(result["ratios"]) == [
+            "paged v1 over contiguous",
+            "paged v2 over contiguous",
+            "v1 over v2",
+        ]
 
 
 @pytest.mark.gpu
 def test_everything_is_measured_on_a_gpu() -> None:
-    device = Device.choose("cuda")
+    device = choose_device("cuda")
     bench = KernelsBench(device, replace(TINY, head_dim=64), torch.bfloat16, SWEEP, 2, 60.0)
     result = bench.run(silent)
     assert result["skipped"] == []
@@ -145,16 +154,16 @@ class TestWork:
     """Bytes and operations as counted by hand: 4 query heads, 2 kv heads of 16, float32."""
 
     def test_of_decode(self, contexts: KernelContexts) -> None:
-        (work, _) = [call.work for call in DecodePoint(40, 3).build(contexts, cpu).calls]
+        (work, _) = [call.work for call in DecodePoint(40, 3).build(contexts, CPU.kernels).calls]
         assert work == Work(4 * (3 * 40 * 2 * 2 * 16 + 2 * 3 * 4 * 16), 4 * 3 * 40 * 4 * 16)
 
     def test_of_prefix(self, contexts: KernelContexts) -> None:
-        reread, once = PrefixPoint(128, 5).build(contexts, cpu).calls
+        reread, once = PrefixPoint(128, 5).build(contexts, CPU.kernels).calls
         assert reread.work.flops == once.work.flops == 4 * 5 * (128 + 64) * 4 * 16
         assert reread.work.num_bytes - once.work.num_bytes == 4 * 4 * 128 * 2 * 2 * 16
 
     def test_of_prefill(self, contexts: KernelContexts) -> None:
-        (work, _) = [call.work for call in PrefillPoint(3, 10).build(contexts, cpu).calls]
+        (work, _) = [call.work for call in PrefillPoint(3, 10).build(contexts, CPU.kernels).calls]
         assert work.flops == 4 * (11 + 12 + 13) * 4 * 16
 
 
@@ -291,24 +300,7 @@ class TestDeviceFacts:
             (tmp_path / f"index{index}").mkdir()
             (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
         assert largest_cpu_cache(tmp_path) == 256 << 20
-        assert largest_cpu_cache(tmp_path / "none") > 0
-
-
-def test_both_forms_of_decode_where_a_backend_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    assert decode_forms(cpu) == {"paged": cpu.decode_attention}
-    module = sys.modules[cpu.decode_attention.__module__]
-    for op in ("decode_single_pass", "decode_split"):
-        monkeypatch.setattr(module, op, cpu.decode_attention, raising=False)
-    contexts = KernelContexts(TINY, torch.device("cpu"), torch.float32)
-    result = DecodePoint(40, 2).build(contexts, cpu).measure(HostStopwatch(64), 1, ROOF)
-    assert list(result["contenders"]) == ["contiguous", "paged v1", "paged v2"]
-    assert list(result["ratios"]) == [
-        "paged v1 over contiguous",
-        "paged v2 over contiguous",
-        "v1 over v2",
-    ]
+        assert largest_cpu_cache(tmp_path / "none") is None
 
 
 class TestSweep:

@@ -5,13 +5,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from pagedrun.kernels import cpu
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.prefix_groups import PrefixState
+from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.budget import Budget
 from pagedrun.paged.bench.neighbours import Neighbours
 from pagedrun.paged.bench.runs.alone import SharingSwitch
@@ -112,17 +115,14 @@ class TestSpread:
 
 
 def test_decode_steps_are_those_of_the_full_batch_that_touch_no_prompt() -> None:
-    backend = ModuleType("backend")
-    ops = ("prefill_attention", "decode_attention")
-    vars(backend).update({"__all__": ops, **{name: lambda: None for name in ops}})
-    timer = OpTimer(backend)
+    timer = OpTimer(ReferenceBackend())
     log = StepLog(timer)
     generated = 0
     for called, tokens in [("pd", 1), ("p", 0), ("d", 3), ("d", 3), ("pd", 3), ("d", 2)]:
         if "p" in called:
-            timer.kernels.prefill_attention()
+            timer.note("prefill_attention", 0.1)
         if "d" in called:
-            timer.kernels.decode_attention()
+            timer.note("decode_attention", 0.1)
         generated += tokens
         fields = {"generated_tokens": generated, "prompt_tokens": 99}  # counted when rows begin
         log(StepRecord(**{**dict.fromkeys(StepRecord.__dataclass_fields__, 0), **fields}))
@@ -132,15 +132,12 @@ def test_decode_steps_are_those_of_the_full_batch_that_touch_no_prompt() -> None
 
 
 def test_a_step_that_is_looked_at_late_is_told_by_the_ops_it_called() -> None:
-    backend = ModuleType("backend")
-    ops = ("prefill_attention", "decode_attention")
-    vars(backend).update({"__all__": ops, **{name: lambda: None for name in ops}})
-    timer = OpTimer(backend)
+    timer = OpTimer(ReferenceBackend())
     log = StepLog(timer, lag=1)
     generated = 0
     for called, tokens in [("prefill_attention", 0), ("decode_attention", 1), ("", 1)]:
         if called:
-            getattr(timer.kernels, called)()
+            timer.note(called, 0.1)
         generated += tokens
         fields = {"generated_tokens": generated}
         log(StepRecord(**{**dict.fromkeys(StepRecord.__dataclass_fields__, 0), **fields}))
@@ -154,30 +151,24 @@ def test_a_step_that_is_looked_at_late_is_told_by_the_ops_it_called() -> None:
 
 class TestOpTimer:
     def test_passes_everything_on(self) -> None:
-        backend = ModuleType("backend")
-        backend.__all__ = ["decode_attention", "Layer"]  # type: ignore[attr-defined]
-
-        class Layer:
-            def __init__(self, weight: int, bias: int = 0) -> None:
-                self.weight, self.bias = weight, bias
-
-            def __call__(self, x: int) -> int:
-                return x * self.weight + self.bias
-
-        backend.Layer = Layer  # type: ignore[attr-defined]
-        backend.decode_attention = lambda q, *, scale: q * scale  # type: ignore[attr-defined]
-        timer = OpTimer(backend)
-        layer = timer.kernels.Layer(3, bias=1)
-        assert isinstance(layer, Layer)
-        assert (layer(2), layer.weight) == (7, 3)
+        kernels = ReferenceBackend()
+        timer = OpTimer(kernels)
+        weight, bias, x = torch.randn(5, 4), torch.randn(5), torch.randn(3, 4)
+        layer, plain = (
+            each.pack_linear(weight, bias, row_invariant=True) for each in (timer.kernels, kernels)
+        )
+        assert torch.equal(layer(x), plain(x))
+        assert (layer.in_features, layer.out_features, layer.num_bytes) == (4, 5, 4 * (20 + 5))
+        assert (layer.is_packed, layer.row_invariant) == (plain.is_packed, plain.row_invariant)
         before = timer.snapshot()
-        assert timer.kernels.decode_attention(2, scale=5) == 10
-        assert dict(timer.calls) == {"Layer": 1, "decode_attention": 1}
-        assert set(timer.since(before)) == {"decode_attention"}
-        assert attention_seconds(timer.seconds) == timer.seconds["decode_attention"] > 0
+        gate_up = torch.randn(2, 8)
+        assert torch.equal(timer.kernels.silu_mul(gate_up=gate_up), kernels.silu_mul(gate_up))
+        assert dict(timer.calls) == {"PackedLinear": 1, "silu_mul": 1}
+        assert set(timer.since(before)) == {"silu_mul"}
+        assert attention_seconds(timer.seconds) == 0.0
 
     def test_ops_add_up_to_part_of_the_run(self) -> None:
-        timer = OpTimer(cpu)
+        timer = OpTimer(CpuBackend())
         engine = TINY.engine(timer.kernels, **FLOAT32)
         figures, _ = measure(engine, Workload(4, 64, 8, 6).requests(512), timer)
         assert 0 < sum(figures.decode_ops.values()) < sum(figures.ops.values()) < figures.total_s
@@ -241,7 +232,7 @@ class TestNeighbours:
 
 class TestMeasure:
     def test_counts_what_was_asked_for(self) -> None:
-        timer = OpTimer(cpu)
+        timer = OpTimer(CpuBackend())
         engine = TINY.engine(timer.kernels, **FLOAT32, block_size=16)
         figures, answers = measure(engine, Workload(4, 64, 8, 6).requests(512), timer)
         assert [answer.request.index for answer in answers] == [0, 1, 2, 3]
@@ -255,13 +246,13 @@ class TestMeasure:
         assert 0 < figures.prefill_s + figures.decode_s <= figures.total_s
 
     def test_a_row_that_cannot_run_ends_it(self) -> None:
-        timer = OpTimer(cpu)
+        timer = OpTimer(CpuBackend())
         engine = TINY.engine(timer.kernels, **FLOAT32, num_blocks=2)
         with pytest.raises(UsageError, match=r"row 0 cannot be run: .*--num-blocks"):
             measure(engine, Workload(2, 64, 8, 6).requests(512), timer)
 
     def test_a_prompt_in_chunks_is_prefill_to_its_end(self) -> None:
-        timer = OpTimer(cpu)
+        timer = OpTimer(CpuBackend())
         engine = TINY.engine(timer.kernels, **FLOAT32, max_num_batched_tokens=16)
         figures, _ = measure(engine, Workload(1, 0, 50, 4).requests(512), timer)
         assert figures.decode_step is not None
@@ -366,7 +357,7 @@ class TestTransformers:
 
 class TestSharingSwitch:
     def test_alone_every_token_is_read_by_the_decode_kernel(self) -> None:
-        switch = SharingSwitch(cpu)
+        switch = SharingSwitch(CpuBackend())
         timer = OpTimer(switch.kernels)
         engine = TINY.engine(timer.kernels, **FLOAT32)
         workload = Workload(rows=4, shared=512, unique=8, output=4)
@@ -379,25 +370,25 @@ class TestSharingSwitch:
         assert ratio["once"] == ratio["alone"]  # float32: rounding changes no token
 
     def test_what_the_decode_kernel_is_given(self) -> None:
-        seen: list[Any] = []
-        backend = ModuleType("backend")
-        vars(backend).update({name: getattr(cpu, name) for name in cpu.__all__})
+        seen: list[PrefixState | None] = []
 
-        def decode_attention(*args: Any, **more: Any) -> Any:
-            seen.append(args[8])
-            return cpu.decode_attention(*args, **more)
+        class Watched(CpuBackend):
+            def decode_attention(self, *args: Any) -> Tensor:
+                seen.append(args[8])
+                return cpu.decode_attention(*args)
 
-        vars(backend).update(__all__=cpu.__all__, decode_attention=decode_attention)
-        switch = SharingSwitch(backend)
+        switch = SharingSwitch(Watched())
         timer = OpTimer(switch.kernels)
         engine = TINY.engine(timer.kernels, **FLOAT32)
         requests = Workload(rows=32, shared=512, unique=8, output=3).requests(512)
         EngineContender("alone", engine, timer, switch).run(requests)
         assert seen
         assert all(prefix is None for prefix in seen)
+        assert "prefix_attention" not in timer.calls
         seen.clear()
         EngineContender("once", engine, timer).run(requests)
         assert any(prefix is not None for prefix in seen)
+        assert timer.calls["prefix_attention"] > 0
 
 
 class TestPrefix:

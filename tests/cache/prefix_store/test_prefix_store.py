@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from pagedrun.kernels import reference
+from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
 from pagedrun.paged.cache.prefix_store.choice import tokens_to_store
@@ -168,7 +168,7 @@ class TestWeightDigests:
 
 
 LAYOUT = KVLayout(num_layers=2, num_kv_heads=2, head_dim=8, dtype=torch.int8)
-HOST = Device(torch.device("cpu"), reference, lag=0)
+HOST = Device(torch.device("cpu"), ReferenceBackend(), lag=0)
 
 
 def test_a_quantized_block_comes_back_with_its_scales() -> None:

@@ -13,7 +13,7 @@ from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
 from tests.scheduling.made_step import MadeChunk, made_step
@@ -48,7 +48,7 @@ def test_a_run_has_few_shapes() -> None:
 @pytest.fixture
 def graphs() -> DecodeGraphs:
     engine = BenchModel.from_shape("tiny").engine(dtype="float32", device="cpu")
-    device = replace(Device.choose("cpu"), lag=1, graphs=True)
+    device = replace(choose_device("cpu"), lag=1, graphs=True)
     cache = KVCache(engine.kv_layout, 16, 8, 0, device)
     cache.blocks.zero_()  # a prompt that nobody computed: whatever the memory held may be NaN
     return DecodeGraphs(engine.model, cache, device, prefix_once=True, capture=False)

@@ -1,0 +1,95 @@
+"""Backend: the ops that a model's step is made of, on one kind of device."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from pagedrun.kernels.attention import Attention, AttentionShape
+from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.linear import Linear
+
+
+class Backend(Protocol):
+    """Tensors in, tensors out. What each op computes is said in `pagedrun.kernels.reference`."""
+
+    @property
+    def name(self) -> str:
+        """What stored prefixes name as the kernels that computed them."""
+        ...
+
+    def prepare(
+        self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
+    ) -> Attention:
+        """Return the attention of a step over `inputs`, whose tensors are on the device.
+
+        Once a step, for all of its layers. `room` is for a step that is captured and replayed with
+        other groups (see `Attention.regroup`): the partitions that all rows together may share.
+        """
+        ...
+
+    def pack_linear(
+        self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
+    ) -> Linear:
+        """Return `y = x @ weight.T + bias` as this backend computes it fastest.
+
+        weight: [out_features, in_features]. bias: [out_features], same dtype, or None.
+        `row_invariant` asks for rows whose bytes do not depend on the number of rows.
+        """
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Normalise each row of x [num_tokens, hidden_size] by its root mean square."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Add x to the float32 `residual` in place; return the sum, normalised."""
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """Return `silu(gate) * up` of gate and up side by side."""
+        ...
+
+    def rotary_store(
+        self,
+        qkv: Tensor,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        cos_sin: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+        scales: KVScales | None = None,
+    ) -> Tensor:
+        """Normalise and rotate queries and keys, write keys and values; return the queries."""
+        ...
+
+    def sample(
+        self,
+        logits: Tensor,
+        temperature: Tensor,
+        top_k: Tensor,
+        top_p: Tensor,
+        min_p: Tensor,
+        seed: Tensor,
+        row: Tensor,
+        sample: Tensor,
+        position: Tensor,
+    ) -> Tensor:
+        """Choose a token for each row of logits, [num_rows] int64; -1 where there is no choice."""
+        ...
+
+    def copy_blocks(self, kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
+        """Copy blocks within one KV memory."""
+        ...
+
+    def swap_blocks(
+        self, src_cache: Tensor, dst_cache: Tensor, src_ids: Tensor, dst_ids: Tensor
+    ) -> None:
+        """Copy blocks of one KV memory to another."""
+        ...

@@ -1,0 +1,314 @@
+"""Attention of single queries, read straight out of the blocks.
+
+One task is one (query row, kv head): it reads each key and each value once for the whole group of
+query heads, a partition at a time. Three habits keep it at the speed of memory: partial results
+live in small local arrays (LLVM cannot know that the output does not overlap the cache: a factor
+of two), the block after the one in hand is prefetched (a factor of 1.3 to 1.9), and values are
+added four at a time.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.cpu.attention.decode_softmax import bend, weigh
+from pagedrun.kernels.cpu.attention.scale_arrays import scale_arrays
+from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
+from pagedrun.kernels.cpu.exp2 import LOG2_E, exp2
+from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
+from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, fused, load, splat, store, sum_of_lanes
+from pagedrun.kernels.cpu.simd.prefetch import prefetch_row
+from pagedrun.kernels.cpu.simd.words import read_lanes
+from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.prefix_groups import PrefixState
+
+
+def decode_attention(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    table_rows: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    window: int | None,
+    prefix: PrefixState | None = None,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
+) -> Tensor:
+    """Attend from single query rows over the blocks of their tables; see the reference."""
+    assert key_cache.is_contiguous(), "a copy would cost too much"
+    assert value_cache.is_contiguous(), "a copy would cost too much"
+    assert prefix is None or window is None, "a window may end inside a prefix"
+    out = torch.empty(q.shape, dtype=q.dtype)
+    spread(q.numel() * block_tables.shape[1] * key_cache.shape[2])
+    _decode(
+        as_array(q.contiguous()),
+        as_array(key_cache),
+        as_array(value_cache),
+        as_array(block_tables.contiguous()),
+        as_array(table_rows),
+        as_array(context_lens),
+        *scale_arrays(scales),
+        np.float32(scale) if softcap else np.float32(scale) * LOG2_E,
+        np.float32(softcap or 0.0),
+        window or 0,
+        *_prefix_arrays(prefix),
+        as_array(out),
+    )
+    return out
+
+
+def _prefix_arrays(prefix: PrefixState | None) -> tuple[Any, ...]:
+    """Return what the kernel reads of a prefix: arrays without rows where there is none."""
+    if prefix is None:
+        nothing = np.empty((0, 0), np.float32)
+        return np.empty(0, np.int32), nothing, nothing, np.empty((0, 0, 0), np.float32)
+    states = (prefix.num_partitions, prefix.peaks, prefix.masses, prefix.totals)
+    return tuple(as_array(each) for each in states)
+
+
+@kernel
+def _decode(
+    q: Any,
+    key_cache: Any,
+    value_cache: Any,
+    block_tables: Any,
+    table_rows: Any,
+    context_lens: Any,
+    key_scales: Any,
+    value_scales: Any,
+    scale: Any,
+    softcap: Any,
+    window: Any,
+    num_partitions: Any,
+    peaks: Any,
+    masses: Any,
+    totals: Any,
+    out: Any,
+) -> None:
+    num_kv_heads = key_cache.shape[1]
+    for task in numba.prange(q.shape[0] * num_kv_heads):
+        row, kv_head = task // num_kv_heads, task % num_kv_heads
+        table = block_tables[table_rows[row]]
+        last = context_lens[row]
+        first = max(0, last - window) if window > 0 else 0
+        group = q.shape[1] // num_kv_heads
+        heads = slice(kv_head * group, (kv_head + 1) * group)
+        if last == 0:
+            out[row, heads] = 0
+            continue
+        total = np.zeros((group, q.shape[2]), np.float32)
+        peak = np.full(group, -np.inf, np.float32)  # the largest score so far, a power of two
+        mass = np.zeros(group, np.float32)  # the sum of weights relative to it
+        if num_partitions.shape[0] > 0:
+            first = num_partitions[row] * PARTITION_TOKENS
+            # Not `total[:] = totals[row, heads]`: its check of shapes takes seconds to compile.
+            for g in range(group):
+                peak[g], mass[g] = peaks[row, heads][g], masses[row, heads][g]
+                for d in range(total.shape[1]):
+                    total[g, d] = totals[row, heads][g, d]
+        _attend(
+            q[row, heads],
+            key_cache,
+            value_cache,
+            key_scales,
+            value_scales,
+            table,
+            kv_head,
+            first,
+            last,
+            scale,
+            softcap,
+            total,
+            peak,
+            mass,
+        )
+        _write(total, mass, out[row, heads])
+
+
+@part()
+def _attend(
+    q: Any,
+    key_cache: Any,
+    value_cache: Any,
+    key_scales: Any,
+    value_scales: Any,
+    table: Any,
+    kv_head: Any,
+    first: Any,
+    last: Any,
+    scale: Any,
+    softcap: Any,
+    total: Any,
+    peaks: Any,
+    masses: Any,
+) -> None:
+    """Merge positions first .. last - 1 into the state of one row's query heads [group, dim]."""
+    group, head_dim = q.shape
+    query = np.empty((group, head_dim), np.float32)
+    for g in range(group):
+        for d in range(head_dim):
+            query[g, d] = to_float32(q[g, d])
+    weights = np.empty((group, PARTITION_TOKENS), np.float32)
+    partial = np.empty((group, head_dim), np.float32)
+    part_peaks, part_masses = np.empty(group, np.float32), np.empty(group, np.float32)
+
+    for start in range(first - first % PARTITION_TOKENS, last, PARTITION_TOKENS):
+        low, high = max(start, first), min(start + PARTITION_TOKENS, last)
+        _score(query, key_cache, table, kv_head, low, high, last, weights)
+        _multiply(weights, key_scales, table, kv_head, low, high)
+        for g in range(group):
+            factor = scale
+            if softcap > 0:
+                bend(weights[g, : high - low], scale, softcap)
+                factor = LOG2_E
+            part_peaks[g], part_masses[g] = weigh(weights[g, : high - low], factor)
+        _multiply(weights, value_scales, table, kv_head, low, high)
+        partial[:] = np.float32(0.0)
+        _add_values(weights, value_cache, table, kv_head, low, high, last, partial)
+        for g in range(group):
+            peak = max(peaks[g], part_peaks[g])
+            old, new = exp2(peaks[g] - peak), exp2(part_peaks[g] - peak)
+            peaks[g] = peak
+            masses[g] = masses[g] * old + part_masses[g] * new
+            for d in range(head_dim):
+                total[g, d] = total[g, d] * old + partial[g, d] * new
+
+
+@part()
+def _multiply(weights: Any, scales: Any, table: Any, kv_head: Any, low: Any, high: Any) -> None:
+    """Multiply column i by the scale of position low + i, if there are scales."""
+    if scales.shape[0] == 0:
+        return
+    block_size = scales.shape[2]
+    for position in range(low, high):
+        factor = scales[table[position // block_size], kv_head, position % block_size]
+        for g in range(weights.shape[0]):
+            weights[g, position - low] *= factor
+
+
+@part()
+def _write(total: Any, masses: Any, out: Any) -> None:
+    for g in range(total.shape[0]):
+        inverse = np.float32(1.0) / masses[g]
+        for d in range(total.shape[1]):
+            out[g, d] = from_float32(total[g, d] * inverse, out)
+
+
+@part()
+def _score(
+    query: Any,
+    key_cache: Any,
+    table: Any,
+    kv_head: Any,
+    low: Any,
+    high: Any,
+    last: Any,
+    scores: Any,
+) -> None:
+    """Write the products of the queries with keys low .. high - 1 to the columns from 0 on."""
+    block_size = key_cache.shape[2]
+    position = low
+    while position < high:
+        index, offset = position // block_size, position % block_size
+        block = table[index]
+        next_block = table[index + 1] if (index + 1) * block_size < last else block
+        run = min(block_size - offset, high - position)
+        for i in range(run):
+            prefetch_row(key_cache, next_block, kv_head, offset + i)
+            _multiply_key(query, key_cache[block, kv_head, offset + i], position - low + i, scores)
+        position += run
+
+
+@part(fastmath=EXACT)
+def _multiply_key(query: Any, key: Any, column: Any, scores: Any) -> None:
+    """Write the products of one key with the queries, two at a time, which read it once."""
+    group, head_dim = query.shape
+    whole = head_dim - head_dim % NUM_LANES
+    for g in range(0, group - 1, 2):
+        one, other = splat(np.float32(0.0)), splat(np.float32(0.0))
+        for d in range(0, whole, NUM_LANES):
+            numbers = read_lanes(key, d)
+            one = fused(load(query, g * head_dim + d), numbers, one)
+            other = fused(load(query, (g + 1) * head_dim + d), numbers, other)
+        scores[g, column], scores[g + 1, column] = sum_of_lanes(one), sum_of_lanes(other)
+    if group % 2:
+        total = splat(np.float32(0.0))
+        for d in range(0, whole, NUM_LANES):
+            total = fused(load(query, (group - 1) * head_dim + d), read_lanes(key, d), total)
+        scores[group - 1, column] = sum_of_lanes(total)
+    for d in range(whole, head_dim):
+        number = to_float32(key[d])
+        for g in range(group):
+            scores[g, column] += query[g, d] * number
+
+
+@part()
+def _add_values(
+    weights: Any,
+    value_cache: Any,
+    table: Any,
+    kv_head: Any,
+    low: Any,
+    high: Any,
+    last: Any,
+    partial: Any,
+) -> None:
+    """Add weight times value of low .. high - 1 to `partial`, in ascending order of position."""
+    block_size = value_cache.shape[2]
+    position = low
+    while position < high:
+        index, offset = position // block_size, position % block_size
+        block = table[index]
+        next_block = table[index + 1] if (index + 1) * block_size < last else block
+        run = min(block_size - offset, high - position)
+        fours = run - run % 4
+        for i in range(0, fours, 4):
+            for ahead in range(offset + i, offset + i + 4):
+                prefetch_row(value_cache, next_block, kv_head, ahead)
+            values = value_cache[block, kv_head, offset + i : offset + i + 4]
+            _add_four(weights, position - low + i, values, partial)
+        for i in range(fours, run):
+            value = value_cache[block, kv_head, offset + i]
+            _add_one(weights, position - low + i, value, partial)
+        position += run
+
+
+@part(fastmath=EXACT)
+def _add_four(weights: Any, column: Any, values: Any, partial: Any) -> None:
+    """Add four values [4, head_dim] times their weights, for two query heads at a time."""
+    group, head_dim = partial.shape
+    whole = head_dim - head_dim % NUM_LANES
+    for g in range(0, group, 2):
+        other = min(g + 1, group - 1)  # the last one alone is added once, and written twice
+        a0, a1 = splat(weights[g, column]), splat(weights[g, column + 1])
+        a2, a3 = splat(weights[g, column + 2]), splat(weights[g, column + 3])
+        b0, b1 = splat(weights[other, column]), splat(weights[other, column + 1])
+        b2, b3 = splat(weights[other, column + 2]), splat(weights[other, column + 3])
+        for d in range(0, whole, NUM_LANES):
+            v0, v1 = read_lanes(values, d), read_lanes(values, head_dim + d)
+            v2, v3 = read_lanes(values, 2 * head_dim + d), read_lanes(values, 3 * head_dim + d)
+            total = load(partial, g * head_dim + d)
+            second = load(partial, other * head_dim + d)
+            total = fused(a3, v3, fused(a2, v2, fused(a1, v1, fused(a0, v0, total))))
+            second = fused(b3, v3, fused(b2, v2, fused(b1, v1, fused(b0, v0, second))))
+            store(partial, g * head_dim + d, total)
+            store(partial, other * head_dim + d, second)
+    for g in range(group):
+        for i in range(4):
+            for d in range(whole, head_dim):
+                partial[g, d] += weights[g, column + i] * to_float32(values[i, d])
+
+
+@part()
+def _add_one(weights: Any, column: Any, value: Any, partial: Any) -> None:
+    group, head_dim = partial.shape
+    for g in range(group):
+        weight = weights[g, column]
+        for d in range(head_dim):
+            partial[g, d] += weight * to_float32(value[d])

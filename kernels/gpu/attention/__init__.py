@@ -1,0 +1,1 @@
+"""Attention over the blocks of the KV memory on a GPU."""

@@ -1,0 +1,257 @@
+"""Attention of single queries, read straight out of the blocks.
+
+The query heads that share a kv head are one matrix, padded to the 16 rows of a tensor core: each
+key is read once for all of them, and the reading, not the arithmetic, takes the time. Head sizes
+that are no power of two are padded in registers and shared memory only: masked columns are never
+read, so they cost no memory traffic, and two narrower tiles (64 + 16) would read the same bytes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from pagedrun.kernels.gpu import chip
+from pagedrun.kernels.gpu.attention.decode_kernels import partial_states, single_pass
+from pagedrun.kernels.gpu.attention.decode_reduction import reduce_states
+from pagedrun.kernels.gpu.attention.kv_tile import readable
+from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPartials
+from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E
+from pagedrun.kernels.gpu.chip import Chip
+from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.partition import PARTITION_TOKENS
+
+# Keys, counted from token 0, that are attended to on their own before the result merges. Part of
+# what decides a row's bytes, so it depends on nothing.
+DECODE_PARTITION = 4 * PARTITION_TOKENS
+# A split aims at this many programs for each processor, so that a long row does not run alone.
+PROGRAMS_PER_PROCESSOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTile:
+    """How one program of decode attention walks: tile is in tokens."""
+
+    tile: int
+    num_warps: int
+    num_stages: int
+
+
+def decode_tile(
+    head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype, on: Chip
+) -> DecodeTile:
+    """Return the tile for queries and caches of a dtype: some are on their way all the time."""
+    width = triton.next_power_of_2(head_dim)
+    if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
+        return DecodeTile(16, 8, 2)  # spills 0.6 KB at head size 256, rare in float32
+    if on.backend == "hip":
+        return DecodeTile(32, 4, 1)
+    # Block ids are loaded a stage ahead of keys: 3 stages hold one tile of keys ahead, 5 hold two.
+    tile = 32 if width > 128 else 64
+    if cache_dtype.itemsize == 1:  # registers hold the tile twice, as it is and as it is multiplied
+        return DecodeTile(min(64, 4096 // width), 4, 3)
+    return DecodeTile(tile, 4, 3 if on.arch == 80 else 5)
+
+
+def decode_attention(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    table_rows: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    window: int | None,
+    prefix: PrefixPartials | None = None,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
+) -> Tensor:
+    """Attend from single query rows over the blocks of their tables; see the reference.
+
+    float32, float16 and bfloat16 queries; a cache of the same dtype, or one with `scales`. `scale`
+    is above 0. Rows are split over partitions where rows and kv heads alone would leave processors
+    idle; a row's bytes are the same either way.
+    """
+    num_programs = q.shape[0] * key_cache.shape[1]
+    num_processors = chip.chip_of(q.device).num_processors
+    max_partitions = max_row_partitions(block_tables.shape[1] * key_cache.shape[2], window)
+    if num_programs >= 2 * num_processors or max_partitions == 1:
+        return decode_single_pass(
+            q, key_cache, value_cache, block_tables, table_rows, context_lens,
+            scale, window, prefix, softcap, scales,
+        )  # fmt: skip
+    return decode_split(
+        q, key_cache, value_cache, block_tables, table_rows, context_lens,
+        scale, window, prefix, softcap, scales,
+    )  # fmt: skip
+
+
+def max_row_partitions(num_tokens: int, window: int | None) -> int:
+    """Return the partitions that a row of at most `num_tokens` tokens may have to read."""
+    num_partitions = max(1, -(-num_tokens // DECODE_PARTITION))
+    if window is None:
+        return num_partitions
+    return min(num_partitions, -(-window // DECODE_PARTITION) + 1)
+
+
+def decode_single_pass(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    table_rows: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    window: int | None,
+    prefix: PrefixPartials | None = None,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
+) -> Tensor:
+    """Return `decode_attention` by one program for each row and kv head."""
+    _check(q, key_cache, value_cache, scale, window, prefix, scales)
+    on = chip.chip_of(q.device)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    num_kv_heads = key_cache.shape[1]
+    if not q.numel():
+        return out
+    single_pass[(num_kv_heads, q.shape[0])](
+        q, *_memory(key_cache, value_cache, scales, on), block_tables, table_rows, context_lens,
+        out, *_states(prefix), *_numbers(scale, window, softcap),
+        q.stride(0), block_tables.stride(0), *_strides(key_cache, value_cache, scales),
+        **_constants(q, key_cache, window, prefix, softcap, on), PREFIX_UNIT=UNIT_TOKENS,
+    )  # fmt: skip
+    return out
+
+
+def decode_split(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    table_rows: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    window: int | None,
+    prefix: PrefixPartials | None = None,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
+) -> Tensor:
+    """Return `decode_attention` by programs for partitions of rows, and one merging launch.
+
+    How many programs a row has follows from shapes; those behind its end leave at once.
+    """
+    _check(q, key_cache, value_cache, scale, window, prefix, scales)
+    on = chip.chip_of(q.device)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    num_rows, num_heads, head_dim = q.shape
+    num_kv_heads = key_cache.shape[1]
+    if not q.numel():
+        return out
+    max_partitions = max_row_partitions(block_tables.shape[1] * key_cache.shape[2], window)
+    wanted = -(-PROGRAMS_PER_PROCESSOR * on.num_processors // (num_rows * num_kv_heads))
+    states = torch.empty(
+        num_rows, max_partitions, num_heads, head_dim + 2, dtype=torch.float32, device=q.device
+    )
+    peaks, masses, totals = _fields(states)
+    constants = _constants(q, key_cache, window, prefix, softcap, on)
+    partial_states[(num_kv_heads, num_rows, min(wanted, max_partitions))](
+        q, *_memory(key_cache, value_cache, scales, on), block_tables, table_rows, context_lens,
+        peaks, masses, totals, _states(prefix)[-1], *_numbers(scale, window, softcap),
+        max_partitions, q.stride(0), block_tables.stride(0),
+        *_strides(key_cache, value_cache, scales), **constants,
+    )  # fmt: skip
+    shared = ("HEAD_DIM", "WIDTH", "PARTITION", "PREFIX_PARTITION", "HAS_PREFIX", "HAS_WINDOW")
+    reduce_states[(num_heads, num_rows)](
+        peaks, masses, totals, context_lens, out, *_states(prefix), window, max_partitions,
+        **{name: constants[name] for name in shared}, PREFIX_UNIT=UNIT_TOKENS,
+        STATES_AHEAD=1 if on.backend == "hip" else 4, num_warps=1, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def _check(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    scale: float,
+    window: int | None,
+    prefix: PrefixPartials | None,
+    scales: KVScales | None,
+) -> None:
+    assert q[:1].is_contiguous(), "heads of a row must lie side by side"
+    for cache in (key_cache, value_cache):
+        assert cache[:1].is_contiguous(), "a block must lie in one piece"
+        assert scales is not None or cache.dtype is q.dtype
+    if scales is not None:
+        assert scales.keys[:1].is_contiguous() and scales.values.stride() == scales.keys.stride()
+    assert scale > 0, "the largest score must stay the largest"
+    assert prefix is None or window is None, "a window may end inside a prefix"
+
+
+def _fields(states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return peaks, masses [.., num_heads] and totals [.., num_heads, head_dim] in one memory."""
+    *outer, width = states.shape
+    flat = states.view(-1)
+    num_states = flat.numel() // width
+    totals, peaks, masses = flat.split([num_states * (width - 2), num_states, num_states])
+    return peaks.view(outer), masses.view(outer), totals.view(*outer, width - 2)
+
+
+def _memory(
+    key_cache: Tensor, value_cache: Tensor, scales: KVScales | None, on: Chip
+) -> tuple[Tensor | None, ...]:
+    caches = (readable(key_cache, on), readable(value_cache, on))
+    return (*caches, None, None) if scales is None else (*caches, scales.keys, scales.values)
+
+
+def _strides(
+    key_cache: Tensor, value_cache: Tensor, scales: KVScales | None
+) -> tuple[int, int, int | None]:
+    """Return the elements from one block to the next of keys, values and scales."""
+    of_scales = None if scales is None else scales.keys.stride(0)
+    return key_cache.stride(0), value_cache.stride(0), of_scales
+
+
+def _states(prefix: PrefixPartials | None) -> tuple[Tensor | None, ...]:
+    if prefix is None:
+        return (None,) * 5
+    states = (prefix.peaks, prefix.masses, prefix.totals)
+    return (*states, prefix.first_slots, prefix.num_partitions)
+
+
+def _numbers(
+    scale: float, window: int | None, softcap: float | None
+) -> tuple[float, float | None, int | None]:
+    """Return scale, cap and window as kernels take them: log2(e) in the scale if nothing bends."""
+    return (scale * LOG2_E if softcap is None else scale), softcap, window
+
+
+def _constants(
+    q: Tensor,
+    key_cache: Tensor,
+    window: int | None,
+    prefix: PrefixPartials | None,
+    softcap: float | None,
+    on: Chip,
+) -> dict[str, Any]:
+    """Return the compile-time arguments that both forms share."""
+    head_dim, group = q.shape[2], q.shape[1] // key_cache.shape[1]
+    table = decode_tile(head_dim, q.dtype, key_cache.dtype, on)
+    return {
+        "GROUP": group,
+        "NUM_ROWS": max(16, triton.next_power_of_2(group)),
+        "HEAD_DIM": head_dim,
+        "WIDTH": triton.next_power_of_2(head_dim),
+        "BLOCK_SIZE": key_cache.shape[2],
+        "TILE": table.tile,
+        "PARTITION": DECODE_PARTITION,
+        "PREFIX_PARTITION": PARTITION_TOKENS,
+        "HAS_PREFIX": prefix is not None,
+        "HAS_WINDOW": window is not None,
+        "HAS_SOFTCAP": softcap is not None,
+        "num_warps": table.num_warps,
+        "num_stages": table.num_stages,
+        "enable_fp_fusion": False,
+    }

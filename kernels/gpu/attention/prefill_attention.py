@@ -1,0 +1,262 @@
+"""Causal attention of prompt chunks over the KV memory, their own part included.
+
+A tile of rows, a row being one (token, query head of the group that reads one kv head), walks the
+keys in tiles of a fixed width counted from token 0, in ascending order. Why a row's bytes depend on
+nothing but its own context: the width is the same for every tile of rows, key tiles that a row does
+not see leave its state as it was, to the bit, and a key tile that all rows of a tile see gives the
+same numbers with its masks as without.
+
+Which chunk and which rows a program works on it finds in `chunk_starts` on the device, so that
+nothing waits for the device. The grid follows from the shapes alone, and programs too many return.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pagedrun.kernels.gpu import chip
+from pagedrun.kernels.gpu.attention.kv_tile import readable
+from pagedrun.kernels.gpu.attention.prefill_tile import attend
+from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state
+from pagedrun.kernels.gpu.chip import Chip
+from pagedrun.kernels.gpu.quantize import magnitude
+from pagedrun.kernels.kv_scales import KVScales
+
+MAX_GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows of queries and keys in one step of a program, and how many warps and stages it gets."""
+
+    num_rows: int
+    num_keys: int
+    num_warps: int
+    num_stages: int
+
+
+def prefill_attention(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    chunk_starts: Tensor,
+    table_rows: Tensor,
+    first_positions: Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
+) -> Tensor:
+    """Attend from chunks of queries over the blocks of their tables; see the reference."""
+    num_tokens, num_heads, head_dim = q.shape
+    num_kv_heads, block_size = key_cache.shape[1:3]
+    num_chunks, group = len(table_rows), num_heads // num_kv_heads
+    assert group <= MAX_GROUP, "a token's rows must fit in a tile"
+    assert q.stride(2) == 1 and block_tables.stride(1) == 1
+    assert key_cache.is_contiguous() and value_cache.is_contiguous(), "a copy would cost too much"
+    out = torch.empty((num_tokens, num_heads, head_dim), dtype=q.dtype, device=q.device)
+    if not num_tokens:
+        return out
+    on = chip.chip_of(q.device)
+    rows_of_a_chunk = triton.cdiv(num_tokens, num_chunks) * group
+    tile = tile_for(head_dim, group, q.dtype, scales is not None, rows_of_a_chunk, on)
+    tile_tokens = tile.num_rows // group
+    _prefill_attention[(num_tokens // tile_tokens + num_chunks, num_kv_heads)](
+        q,
+        readable(key_cache, on),
+        readable(value_cache, on),
+        None if scales is None else scales.keys,
+        None if scales is None else scales.values,
+        block_tables,
+        chunk_starts,
+        table_rows,
+        first_positions,
+        out,
+        num_chunks,
+        block_tables.stride(0),
+        q.stride(0),
+        q.stride(1),
+        scale * LOG2_E if softcap is None else scale,
+        softcap,
+        window,
+        GROUP=group,
+        NUM_KV_HEADS=num_kv_heads,
+        HEAD_DIM=head_dim,
+        WIDTH=max(16, triton.next_power_of_2(head_dim)),
+        BLOCK_SIZE=block_size,
+        NUM_ROWS=tile.num_rows,
+        TILE_TOKENS=tile_tokens,
+        NUM_KEYS=tile.num_keys,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        enable_fp_fusion=False,
+    )
+    return out
+
+
+def tile_for(
+    head_dim: int,
+    group: int,
+    dtype: torch.dtype,
+    is_quantised: bool,
+    rows_of_a_chunk: int,
+    on: Chip,
+) -> Tile:
+    """Return the tile of a chip for heads of this size, `group` of them to a kv head, and chunks of
+    so many rows each.
+
+    The sizes are the largest that compile without spilling registers. On an sm_90, chunks of few
+    rows take a smaller tile. It changes no byte: keys come in the same tiles, and a row's products
+    and sums are made by the same instructions in the same order, since these take 64 rows of one
+    group of warps, and groups share out the rows alone. On other chips the compiler lays smaller
+    tiles out in other ways, so there all chunks take the same.
+    """
+    width = triton.next_power_of_2(head_dim)
+    is_uneven = group & (group - 1) != 0  # rows of a tile that are nobody's
+    if dtype == torch.float32:  # no tensor cores: registers hold what is multiplied
+        return Tile(32, 16 if width > 128 or is_uneven else 32, 8, 1)
+    if on.backend == "hip":
+        return Tile(64 if width > 128 else 128, 32, 4, 2)
+    if width > 128:
+        return Tile(64, 32, 8, 2)
+    if on.arch == 80 and width == 128:
+        # There is no float8 type: its codes are taken apart in registers. Masks of padded heads
+        # and of rows that are nobody's take some too.
+        needs_room = is_quantised or head_dim < width or is_uneven
+        return Tile(64, 32, 4, 2) if needs_room else Tile(128, 32, 8, 3)
+    return Tile(64, 64, 4, 2) if on.arch == 90 and rows_of_a_chunk <= 64 else Tile(128, 64, 8, 3)
+
+
+@triton.jit(do_not_specialize=["num_chunks", "table_stride"])
+def _prefill_attention(
+    q,
+    key_cache,
+    value_cache,
+    key_scales,
+    value_scales,
+    block_tables,
+    chunk_starts,
+    table_rows,
+    first_positions,
+    out,
+    num_chunks,
+    table_stride,
+    q_token_stride,
+    q_head_stride,
+    scale,
+    softcap,
+    window,
+    GROUP: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    NUM_ROWS: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
+    NUM_KEYS: tl.constexpr,
+):
+    # The last tiles of a prompt see the most keys, so they start first.
+    tile, kv_head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
+    chunk = _chunk_of(tile, chunk_starts, num_chunks, TILE_TOKENS)
+    chunk_start, chunk_end = tl.load(chunk_starts + chunk), tl.load(chunk_starts + chunk + 1)
+    first = chunk_start + (tile - chunk_start // TILE_TOKENS - chunk) * TILE_TOKENS
+    if first < chunk_end:
+        num_tokens = tl.minimum(TILE_TOKENS, chunk_end - first)
+        first_position = tl.load(first_positions + chunk) + first - chunk_start
+        last_position = first_position + num_tokens - 1
+
+        row, d = tl.arange(0, NUM_ROWS), tl.arange(0, WIDTH)[None, :]
+        heads = kv_head * GROUP + row % GROUP
+        tokens = (first + row // GROUP).to(tl.int64)
+        inside = (row < num_tokens * GROUP)[:, None] & (d < HEAD_DIM)
+        places = q + tokens[:, None] * q_token_stride + heads[:, None] * q_head_stride + d
+        query = tl.load(places, mask=inside, other=0.0)
+        positions = first_position + row // GROUP
+
+        state = empty_state(NUM_ROWS, WIDTH)
+        table = block_tables + tl.load(table_rows + chunk).to(tl.int64) * table_stride
+        caches = (key_cache, value_cache, key_scales, value_scales)
+        sizes: tl.constexpr = (BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, NUM_KEYS)
+        # Key tiles that all rows see: from full_first up to full_last.
+        full_first, full_last = 0, (first_position + 1) // NUM_KEYS
+        if window is not None:
+            edge = tl.maximum(first_position - window + 1, 0) // NUM_KEYS
+            full_first = tl.cdiv(tl.maximum(last_position - window + 1, 0), NUM_KEYS)
+            state = attend(
+                state,
+                query,
+                positions,
+                edge,
+                tl.minimum(full_first, last_position // NUM_KEYS + 1),
+                caches,
+                table,
+                kv_head,
+                last_position + 1,
+                scale,
+                softcap,
+                window,
+                sizes,
+                True,
+            )
+        state = attend(
+            state,
+            query,
+            positions,
+            full_first,
+            full_last,
+            caches,
+            table,
+            kv_head,
+            last_position + 1,
+            scale,
+            softcap,
+            window,
+            sizes,
+            False,
+        )
+        state = attend(
+            state,
+            query,
+            positions,
+            tl.maximum(full_first, full_last),
+            last_position // NUM_KEYS + 1,
+            caches,
+            table,
+            kv_head,
+            last_position + 1,
+            scale,
+            softcap,
+            window,
+            sizes,
+            True,
+        )
+        mass, total = state[1], state[2]
+        # An infinite value shows in its own elements only; it spoils the row.
+        spoilt = tl.max(magnitude(total), axis=1) == float("inf")
+        # Adding 0 turns a negative zero, which tiles behind a row could leave or take, into zero.
+        result = tl.where(spoilt[:, None], float("nan"), total / mass[:, None] + 0.0)
+        NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
+        places = out + (tokens[:, None] * NUM_HEADS + heads[:, None]) * HEAD_DIM + d
+        tl.store(places, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _chunk_of(tile, chunk_starts, num_chunks, TILE_TOKENS: tl.constexpr) -> Any:
+    """Return the chunk that a tile belongs to.
+
+    Chunk c owns the tiles from chunk_starts[c] // TILE_TOKENS + c on, which are enough for it.
+    """
+    NUM_SEARCHED: tl.constexpr = 128  # by one load
+    num_begun = 0
+    for first in tl.range(0, num_chunks, NUM_SEARCHED):
+        chunks = first + tl.arange(0, NUM_SEARCHED)
+        exists = chunks < num_chunks
+        starts = tl.load(chunk_starts + chunks, mask=exists, other=0)
+        begun = exists & (starts // TILE_TOKENS + chunks <= tile)
+        num_begun += tl.sum(begun.to(tl.int32), axis=0)
+    return num_begun - 1

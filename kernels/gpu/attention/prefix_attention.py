@@ -1,0 +1,211 @@
+"""Attention over shared prefixes: a unit of keys is read once, for all rows that share it.
+
+The rows of a group times the query heads of a kv head are one matrix, the keys of a unit another,
+with nothing masked between them. A program takes one item of `PrefixWork` for one kv head and
+writes the state of each row over that unit; `decode_attention` merges a row's states, in ascending
+order. No state depends on the other rows of a tile, nor on how many they are.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.gpu import chip
+from pagedrun.kernels.gpu.attention.attend_tile import attend_tile
+from pagedrun.kernels.gpu.attention.kv_tile import readable
+from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPartials
+from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
+from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state
+from pagedrun.kernels.gpu.chip import Chip
+from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.prefix_groups import PrefixGroups
+
+# Programs for each processor: those that find no item left end at once.
+PROGRAMS_PER_PROCESSOR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixTile:
+    """How one program of prefix attention walks: rows of the query matrix, and keys at a time."""
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int
+
+
+def prefix_tile(
+    rows: int,
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    on: Chip,
+) -> PrefixTile:
+    """Return the tile of `rows` matrix rows, one of `matrix_heights`.
+
+    A chip has several heights only where they give a row the same bytes: by the same instruction,
+    the same keys at a time, and all warps side by side along the rows, so that no sum over keys
+    crosses them. That was read off the layouts Triton chooses (sm_90, gfx942); a GPU must confirm.
+    """
+    is_large, is_quantised = head_dim > 128, cache_dtype.itemsize == 1
+    if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
+        return PrefixTile(rows, 16 if is_large else 32, 8, 2)
+    if on.backend == "hip":
+        return PrefixTile(rows, 32 if is_large or is_quantised else 64, rows // 32, 1)
+    if is_large:
+        return PrefixTile(rows, 32, 4, 2)
+    if on.arch == 80:
+        return PrefixTile(rows, 32 if is_quantised else 64, rows // 16, 2)
+    if rows == 64:  # leaves room for a second program on the processor
+        return PrefixTile(rows, 64, 4, 3 if block_size >= 64 else 2)
+    return PrefixTile(rows, 64, rows // 16, 5)
+
+
+def matrix_heights(
+    head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype, on: Chip
+) -> tuple[int, ...]:
+    """Return the heights of query matrices that a chip's kernels have, ascending."""
+    if dtype is torch.float32:
+        return (32,)
+    if head_dim > 128:  # what registers hold
+        return (32,) if on.arch == 100 or (on.arch == 80 and cache_dtype.itemsize == 1) else (64,)
+    # On sm_80 Triton lays the warps of a low matrix along the keys, and sums across them in another
+    # order for each height.
+    if on.arch == 80 or (on.backend == "hip" and cache_dtype.itemsize == 1):
+        return (64,)
+    # On sm_90, 64 rows are the least that a whole warp group multiplies, and what narrower
+    # instructions sum up need not have the same last bit. On sm_100 that holds for 64 rows too.
+    return (128,) if on.arch == 100 else (64, 128)
+
+
+def tile_rows(num_rows: int, group: int, heights: tuple[int, ...]) -> int:
+    """Return the query rows of a tile, `group` query heads each, for groups of about `num_rows`.
+
+    The lowest matrix that holds such a group, else the highest there is.
+    """
+    height = next((each for each in heights if num_rows * group <= each), heights[-1])
+    return max(1, height // group)
+
+
+def prefix_work(groups: PrefixGroups, shape: AttentionShape, device: torch.device) -> PrefixWork:
+    """Return the work of groups (tensors on the host), in memory that just holds it."""
+    on = chip.chip_of(device)
+    heights = matrix_heights(shape.head_dim, shape.dtype, shape.cache_dtype, on)
+    largest = int(groups.row_starts.diff().max()) if len(groups.rows) else 0
+    num_rows = tile_rows(largest, shape.num_heads // shape.num_kv_heads, heights)
+    return PrefixWork.of(groups, num_rows, device)
+
+
+def prefix_attention(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    groups: PrefixWork,
+    scale: float,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
+) -> PrefixPartials:
+    """Attend from each row over the units of its prefix; see the reference.
+
+    `groups` are work items on the device, so that the launch can be captured. `scale` is above 0.
+    """
+    assert q[:1].is_contiguous(), "heads of a row must lie side by side"
+    assert key_cache[:1].is_contiguous() and value_cache[:1].is_contiguous()
+    assert scale > 0, "the largest score must stay the largest"
+    on = chip.chip_of(q.device)
+    num_heads, head_dim = q.shape[1:]
+    num_kv_heads, block_size = key_cache.shape[1:3]
+    group = num_heads // num_kv_heads
+    heights = matrix_heights(head_dim, q.dtype, key_cache.dtype, on)
+    height = next(each for each in heights if groups.tile_rows * group <= each)
+    tile = prefix_tile(height, head_dim, block_size, q.dtype, key_cache.dtype, on)
+    peaks, masses, totals = (
+        torch.empty(groups.max_slots, num_heads, *rest, dtype=torch.float32, device=q.device)
+        for rest in ((), (), (head_dim,))
+    )
+    quantised = (None, None) if scales is None else (scales.keys, scales.values)
+    num_programs = min(len(groups.items) * num_kv_heads, PROGRAMS_PER_PROCESSOR * on.num_processors)
+    attend_units[(max(1, num_programs),)](
+        q, readable(key_cache, on), readable(value_cache, on), *quantised, block_tables,
+        groups.items, groups.num_items, groups.rows, groups.first_slots, peaks, masses, totals,
+        scale * LOG2_E if softcap is None else scale, softcap,
+        q.stride(0), block_tables.stride(0), key_cache.stride(0), value_cache.stride(0),
+        None if scales is None else scales.keys.stride(0),
+        NUM_KV_HEADS=num_kv_heads, GROUP=group, NUM_ROWS=tile.rows, HEAD_DIM=head_dim,
+        WIDTH=triton.next_power_of_2(head_dim), BLOCK_SIZE=block_size, TILE=tile.keys,
+        UNIT=UNIT_TOKENS, HAS_SOFTCAP=softcap is not None,
+        num_warps=tile.num_warps, num_stages=tile.num_stages, enable_fp_fusion=False,
+    )  # fmt: skip
+    return PrefixPartials(peaks, masses, totals, groups.first_slots, groups.num_partitions)
+
+
+@triton.jit
+def attend_units(
+    q,
+    key_cache,
+    value_cache,
+    key_scales,
+    value_scales,
+    block_tables,
+    items,
+    num_items,
+    rows,
+    first_slots,
+    peaks,
+    masses,
+    totals,
+    scale,
+    softcap,
+    q_stride,
+    table_stride,
+    key_stride,
+    value_stride,
+    scale_stride,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    NUM_ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    UNIT: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+):
+    """One program: each n-th pair of an item and a kv head, n being the size of the grid.
+
+    The kv heads of an item are neighbours in time, as they are in a block.
+    """
+    matrix_rows, columns = tl.arange(0, NUM_ROWS), tl.arange(0, WIDTH)
+    end = tl.load(num_items) * NUM_KV_HEADS
+    for pair in range(tl.program_id(0), end, tl.num_programs(0)):
+        kv_head, item = pair % NUM_KV_HEADS, items + pair // NUM_KV_HEADS * 5
+        table = block_tables + tl.load(item).to(tl.int64) * table_stride
+        unit, num_tokens = tl.load(item + 1), tl.load(item + 2)
+        valid = matrix_rows < tl.load(item + 4) * GROUP
+        entries = rows + tl.load(item + 3) + matrix_rows // GROUP
+        row = tl.load(entries, mask=valid, other=0).to(tl.int64)
+        head = kv_head * GROUP + matrix_rows % GROUP
+        inside = valid[:, None] & (columns < HEAD_DIM)[None, :]
+        elements = (row * q_stride + head * HEAD_DIM)[:, None] + columns[None, :]
+        query = tl.load(q + elements, mask=inside, other=0.0)
+        peak, mass, total = empty_state(NUM_ROWS, WIDTH)
+        first_tile = unit * (UNIT // TILE)
+        for tile in tl.range(first_tile, first_tile + num_tokens // TILE):
+            peak, mass, total = attend_tile(
+                query, key_cache, value_cache, key_scales, value_scales, table,
+                tile * TILE, 0, 0, kv_head, scale, softcap,
+                key_stride, value_stride, scale_stride,
+                peak, mass, total,
+                HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=False, EVICT="evict_last",
+            )  # fmt: skip
+        slot = tl.load(first_slots + row, mask=valid, other=0).to(tl.int64) + unit
+        states = slot * (NUM_KV_HEADS * GROUP) + head
+        tl.store(peaks + states, peak, mask=valid)
+        tl.store(masses + states, mass, mask=valid)
+        tl.store(totals + states[:, None] * HEAD_DIM + columns[None, :], total, mask=inside)

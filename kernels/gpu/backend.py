@@ -1,0 +1,38 @@
+"""The backend of NVIDIA and AMD GPUs."""
+
+from torch import Tensor
+
+from pagedrun.kernels import gpu
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.gpu.attention.gpu_attention import GpuAttention
+from pagedrun.kernels.gpu.linear import PackedLinear
+
+
+class GpuBackend:
+    """Implements `Backend` and `AttentionOps` by Triton kernels and the vendor's products."""
+
+    name = "pagedrun.kernels.gpu"
+
+    rms_norm = staticmethod(gpu.rms_norm)
+    add_rms_norm = staticmethod(gpu.add_rms_norm)
+    silu_mul = staticmethod(gpu.silu_mul)
+    rotary_store = staticmethod(gpu.rotary_store)
+    prefill_attention = staticmethod(gpu.prefill_attention)
+    prefix_attention = staticmethod(gpu.prefix_attention)
+    decode_attention = staticmethod(gpu.decode_attention)
+    sample = staticmethod(gpu.sample)
+    copy_blocks = staticmethod(gpu.copy_blocks)
+    swap_blocks = staticmethod(gpu.swap_blocks)
+
+    def prepare(
+        self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
+    ) -> GpuAttention:
+        """Return the attention of a step, its groups turned into work items."""
+        return GpuAttention.of(inputs, self, shape, room)
+
+    def pack_linear(
+        self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
+    ) -> PackedLinear:
+        """Return a linear layer: the vendor's product, or our own where rows are invariant."""
+        return PackedLinear(weight, bias, row_invariant)

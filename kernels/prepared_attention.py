@@ -1,0 +1,172 @@
+"""PreparedAttention: inputs of a step, bound to the attention ops of one backend."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from torch import Tensor
+
+from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult, PrefixState
+
+Work_contra = TypeVar("Work_contra", contravariant=True)  # groups as a backend works on them
+Work = TypeVar("Work")
+Result = TypeVar("Result", bound=PrefixResult)  # what it makes of them
+
+
+class AttentionOps(Protocol[Work_contra, Result]):
+    """The attention ops of a backend; `pagedrun.kernels.reference` says what they compute."""
+
+    def prefill_attention(
+        self,
+        q: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        block_tables: Tensor,
+        chunk_starts: Tensor,
+        table_rows: Tensor,
+        first_positions: Tensor,
+        scale: float,
+        window: int | None,
+        softcap: float | None = None,
+        scales: KVScales | None = None,
+    ) -> Tensor:
+        """Attend from chunks of consecutive queries."""
+        ...
+
+    def prefix_attention(
+        self,
+        q: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        block_tables: Tensor,
+        groups: Work_contra,
+        scale: float,
+        softcap: float | None = None,
+        scales: KVScales | None = None,
+    ) -> Result:
+        """Attend over shared partitions."""
+        ...
+
+    def decode_attention(
+        self,
+        q: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        block_tables: Tensor,
+        table_rows: Tensor,
+        context_lens: Tensor,
+        scale: float,
+        window: int | None,
+        prefix: Result | None = None,
+        softcap: float | None = None,
+        scales: KVScales | None = None,
+    ) -> Tensor:
+        """Attend from single queries, going on from `prefix`."""
+        ...
+
+
+@dataclass(slots=True)
+class PreparedAttention(ABC, Generic[Work, Result]):
+    """Implements `Attention`. `work`: the groups of the inputs, None where no rows read together.
+
+    `result_type` is what `ops.prefix_attention` returns.
+    """
+
+    ops: AttentionOps[Work, Result]
+    result_type: type[Result]
+    inputs: AttentionInputs
+    work: Work | None
+
+    def prefill(
+        self,
+        q: Tensor,
+        layer: KVLayer,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Attend from the chunks of prompt tokens."""
+        chunks = self.inputs.prefill
+        assert chunks is not None, "there are no prompt tokens"
+        return self.ops.prefill_attention(
+            q,
+            layer.keys,
+            layer.values,
+            self.inputs.block_tables,
+            chunks.chunk_starts,
+            chunks.table_rows,
+            chunks.first_positions,
+            scale,
+            window,
+            softcap,
+            layer.scales,
+        )
+
+    def prefix(
+        self, q: Tensor, layer: KVLayer, scale: float, softcap: float | None = None
+    ) -> PrefixResult | None:
+        """Attend from generated tokens over the partitions that they read together."""
+        if self.work is None:
+            return None
+        return self.ops.prefix_attention(
+            q,
+            layer.keys,
+            layer.values,
+            self.inputs.block_tables,
+            self.work,
+            scale,
+            softcap,
+            layer.scales,
+        )
+
+    def decode(
+        self,
+        q: Tensor,
+        layer: KVLayer,
+        scale: float,
+        window: int | None = None,
+        prefix: PrefixResult | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Attend from generated tokens, each over what is not in `prefix`."""
+        rows = self.inputs.decode
+        assert rows is not None, "there are no generated tokens"
+        assert prefix is None or isinstance(prefix, self.result_type), "of another backend"
+        return self.ops.decode_attention(
+            q,
+            layer.keys,
+            layer.values,
+            self.inputs.block_tables,
+            rows.table_rows,
+            rows.context_lens,
+            scale,
+            window,
+            prefix,
+            softcap,
+            layer.scales,
+        )
+
+    @abstractmethod
+    def regroup(self, groups: PrefixGroups) -> None:
+        """Replace who reads which shared partitions together."""
+
+
+class HostAttention(PreparedAttention[PrefixGroups, PrefixState]):
+    """For backends that work on the groups as they are."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(
+        cls, inputs: AttentionInputs, ops: AttentionOps[PrefixGroups, PrefixState]
+    ) -> "HostAttention":
+        """Return attention over the inputs; nothing needs to be made of them."""
+        groups = None if inputs.decode is None else inputs.decode.groups
+        return cls(ops, PrefixState, inputs, groups)
+
+    def regroup(self, groups: PrefixGroups) -> None:
+        """Replace who reads which shared partitions together."""
+        self.work = groups

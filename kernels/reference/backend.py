@@ -1,0 +1,38 @@
+"""The reference as a backend: to check the fast ones by, in a whole model too."""
+
+from torch import Tensor
+
+from pagedrun.kernels import reference
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.prepared_attention import HostAttention
+from pagedrun.kernels.reference.linear import PackedLinear
+
+
+class ReferenceBackend:
+    """Implements `Backend` and `AttentionOps` in plain PyTorch, on any device."""
+
+    name = "pagedrun.kernels.reference"
+
+    rms_norm = staticmethod(reference.rms_norm)
+    add_rms_norm = staticmethod(reference.add_rms_norm)
+    silu_mul = staticmethod(reference.silu_mul)
+    rotary_store = staticmethod(reference.rotary_store)
+    prefill_attention = staticmethod(reference.prefill_attention)
+    prefix_attention = staticmethod(reference.prefix_attention)
+    decode_attention = staticmethod(reference.decode_attention)
+    sample = staticmethod(reference.sample)
+    copy_blocks = staticmethod(reference.copy_blocks)
+    swap_blocks = staticmethod(reference.swap_blocks)
+
+    def prepare(
+        self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
+    ) -> HostAttention:
+        """Return the attention of a step: there is nothing to prepare."""
+        return HostAttention.of(inputs, self)
+
+    def pack_linear(
+        self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
+    ) -> PackedLinear:
+        """Return a linear layer, the weight as it is."""
+        return PackedLinear(weight, bias)

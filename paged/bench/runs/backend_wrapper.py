@@ -1,0 +1,39 @@
+"""BackendWrapper: a backend that passes every call on to another."""
+
+from torch import Tensor
+
+from pagedrun.kernels.attention import Attention, AttentionShape
+from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.linear import Linear
+
+
+class BackendWrapper:
+    """Implements `Backend` by `backend`. Subclasses change what they look at."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.rms_norm = backend.rms_norm
+        self.add_rms_norm = backend.add_rms_norm
+        self.silu_mul = backend.silu_mul
+        self.rotary_store = backend.rotary_store
+        self.sample = backend.sample
+        self.copy_blocks = backend.copy_blocks
+        self.swap_blocks = backend.swap_blocks
+
+    @property
+    def name(self) -> str:
+        """The name of the backend behind it, whose bytes it gives."""
+        return self._backend.name
+
+    def prepare(
+        self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
+    ) -> Attention:
+        """Return the attention of a step."""
+        return self._backend.prepare(inputs, shape, room=room)
+
+    def pack_linear(
+        self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
+    ) -> Linear:
+        """Return a linear layer."""
+        return self._backend.pack_linear(weight, bias, row_invariant=row_invariant)

@@ -1,0 +1,119 @@
+"""BatchLayout: a step laid out as tensors, in the host's memory."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
+from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.known_tokens import KnownTokens
+from pagedrun.paged.execution.prefix_sharing import group_prefixes
+from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch
+from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int64s
+from pagedrun.paged.scheduling.step_input import StepInput
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """What becomes a `ForwardBatch` on a device; see there for the order of tokens and the dtypes.
+
+    Input tokens may be `UNKNOWN_TOKEN`: the device is still computing them.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    attention: AttentionInputs
+    logits_rows: Tensor
+
+    def forward(
+        self, device: Device, shape: AttentionShape, known: KnownTokens | None
+    ) -> ForwardBatch:
+        """Return the batch on a device, prepared for its kernels, unknown tokens filled in there.
+
+        known: None if the host knows all tokens. Where there was no choice any token will do: what
+        follows from it is thrown away.
+        """
+        input_ids = device.place(self.input_ids)
+        if known is not None:
+            (unknown,) = torch.nonzero(self.input_ids == UNKNOWN_TOKEN, as_tuple=True)
+            chosen = known.chosen(device)
+            input_ids = input_ids.index_copy(0, device.place(unknown), chosen)
+        return ForwardBatch(
+            input_ids=input_ids,
+            positions=device.place(self.positions),
+            slots=device.place(self.slots),
+            num_prefill_tokens=self.attention.num_prefill_tokens,
+            attention=device.kernels.prepare(self.attention.placed(device.place), shape),
+            logits_rows=device.place(self.logits_rows),
+        )
+
+    @classmethod
+    def of(cls, step: StepInput, block_size: int, *, prefix_once: bool = True) -> "BatchLayout":
+        """Lay out the chunks of a step.
+
+        `prefix_once` lets rows that share partitions read them together.
+        """
+        lengths = step.ends - step.starts
+        rows = np.repeat(np.arange(step.num_chunks), lengths)
+        offsets = np.cumsum(lengths) - lengths
+        positions = np.arange(step.num_tokens) + (step.starts - offsets)[rows]
+        is_prompt = positions < step.num_prompt_tokens[rows]
+        input_ids, last = step.input_ids, offsets + lengths - 1
+        num_prefill = int(is_prompt.sum())
+        if 0 < num_prefill < step.num_tokens:
+            order = np.argsort(~is_prompt, kind="stable")
+            rows, positions, input_ids = rows[order], positions[order], input_ids[order]
+            place = np.empty_like(order)
+            place[order] = np.arange(step.num_tokens)
+            last = place[last]
+        blocks = step.block_tables[rows, positions // block_size].astype(np.int64)
+        slots = blocks * block_size + positions % block_size
+        slots[positions < step.store_from[rows]] = NO_SLOT
+        prefill = _prefill_inputs(step) if num_prefill else None
+        decode = None
+        if num_prefill < step.num_tokens:
+            queries = rows[num_prefill:], positions[num_prefill:]
+            decode = _decode_inputs(step, *queries, block_size, prefix_once)
+        return cls(
+            input_ids=torch.from_numpy(input_ids),
+            positions=torch.from_numpy(positions),
+            slots=torch.from_numpy(slots),
+            attention=AttentionInputs(
+                torch.from_numpy(step.block_tables), num_prefill, prefill, decode
+            ),
+            logits_rows=torch.from_numpy(last[step.samples]),
+        )
+
+
+def _prefill_inputs(step: StepInput) -> PrefillInputs:
+    lengths = np.clip(step.num_prompt_tokens, step.starts, step.ends) - step.starts
+    (rows,) = np.nonzero(lengths)
+    starts = np.concatenate([[0], np.cumsum(lengths[rows])])
+    return PrefillInputs(
+        chunk_starts=_int32(starts),
+        table_rows=_int32(rows),
+        first_positions=_int32(step.starts[rows]),
+    )
+
+
+def _decode_inputs(
+    step: StepInput, rows: Int64s, positions: Int64s, block_size: int, prefix_once: bool
+) -> DecodeInputs:
+    table_rows = rows.astype(np.int32)
+    partitions = (step.num_read_once_tokens[rows] // PARTITION_TOKENS).astype(np.int32)
+    return DecodeInputs(
+        table_rows=torch.from_numpy(table_rows),
+        context_lens=_int32(positions + 1),
+        groups=group_prefixes(
+            step.block_tables, table_rows, partitions, block_size, share=prefix_once
+        ),
+    )
+
+
+def _int32(numbers: Int64s) -> torch.Tensor:
+    return torch.from_numpy(numbers.astype(np.int32))

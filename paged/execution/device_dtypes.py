@@ -1,0 +1,92 @@
+"""DeviceDtypes: which number formats suit a kind of device. Imports no torch: plans ask as well."""
+
+from pathlib import Path
+from typing import Protocol
+
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.precision import KV_DTYPES
+
+# Flags of /proc/cpuinfo that mean matrix products in bfloat16 at more than float32 speed.
+_FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86, x86, Arm
+
+
+class DeviceDtypes(Protocol):
+    """Chooses dtypes by name, as `values.precision` has them."""
+
+    def of_model(self, asked: str, own: str) -> str:
+        """Return the dtype that a model runs in for `--dtype asked`.
+
+        own: the dtype of the model's config. Raises `UsageError` for one that the device refuses.
+        """
+        ...
+
+    def of_cache(self, asked: str, model: str) -> str | None:
+        """Return the cache's dtype for `--kv-cache-dtype asked`, None for the model's own.
+
+        model: the dtype that the model runs in. Raises `UsageError` for one that the device or the
+        model's dtype does not go with.
+        """
+        ...
+
+
+class CpuDtypes:
+    """The model's own where the processor is fast in it, float32 otherwise.
+
+    float16 models run in float32: no CPU multiplies float16 fast, and bfloat16 would drop three of
+    their bits. There are no kernels for a quantised cache.
+    """
+
+    def of_model(self, asked: str, own: str) -> str:
+        """Return the dtype of a model; raises `UsageError` for float16."""
+        if asked == "float16":
+            raise UsageError(
+                "--dtype float16 needs a GPU: CPUs multiply it slowly; use float32 or bfloat16"
+            )
+        if asked != "auto":
+            return asked
+        is_fast = own == "bfloat16" and bool(_cpu_flags() & _FAST_BFLOAT16)
+        return "bfloat16" if is_fast else "float32"
+
+    def of_cache(self, asked: str, model: str) -> str | None:
+        """Return the dtype of a cache; raises `UsageError` for any but the model's own."""
+        if asked == "auto":
+            return None
+        raise UsageError(
+            f"--kv-cache-dtype {asked} needs a GPU: on a CPU keys and values stay in the model's "
+            "dtype; leave it at auto"
+        )
+
+
+class GpuDtypes:
+    """The model's own, and a quantised cache beside a model in 16 bits."""
+
+    def of_model(self, asked: str, own: str) -> str:
+        """Return the dtype of a model."""
+        return own if asked == "auto" else asked
+
+    def of_cache(self, asked: str, model: str) -> str | None:
+        """Return the dtype of a cache.
+
+        Raises `UsageError` for a quantised one beside a float32 model, whose digits it would throw
+        away.
+        """
+        if asked == "auto":
+            return None
+        if model == "float32":
+            raise UsageError(
+                f"--kv-cache-dtype {asked} keeps fewer digits than --dtype float32 is there for; "
+                "use --dtype bfloat16 or float16 with it, or leave it at auto"
+            )
+        return KV_DTYPES[asked]
+
+
+def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()

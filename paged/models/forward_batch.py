@@ -1,0 +1,40 @@
+"""ForwardBatch: the plain tensors that a model reads in one step."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pagedrun.kernels.attention import Attention
+
+NO_SLOT = -1  # the token's key and value are in the cache already
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """Everything a forward pass needs besides weights and cache, on the model's device.
+
+    The batch's tokens are all prefill tokens, then all decode tokens. Prompt tokens always take
+    the prefill path and generated ones the decode path, also when a preempted sequence is
+    computed again, since the two do not round alike.
+
+    input_ids, positions, slots: [num_tokens] int64; a slot is `block_id * block_size + offset`.
+    logits_rows: [num_logits] int64, the tokens whose logits are wanted, in the order of the
+    scheduled chunks that sample. attention: what was prepared for the step, for all layers.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    num_prefill_tokens: int
+    attention: Attention
+    logits_rows: Tensor
+
+    @property
+    def has_prefill(self) -> bool:
+        """Whether there are prompt tokens."""
+        return self.num_prefill_tokens > 0
+
+    @property
+    def has_decode(self) -> bool:
+        """Whether there are generated tokens."""
+        return self.num_prefill_tokens < len(self.input_ids)

@@ -1,0 +1,221 @@
+"""Steps laid out for the model: by hand, and any step against a plain loop over its tokens."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.paged.execution.batch_layout import BatchLayout
+from pagedrun.paged.models.forward_batch import NO_SLOT
+from tests.scheduling.made_step import MadeChunk, made_sequence, made_step
+
+
+def build(chunks: list[MadeChunk], block_size: int = 4) -> BatchLayout:
+    return BatchLayout.of(made_step(*chunks), block_size)
+
+
+def test_a_whole_prompt() -> None:
+    batch = build([MadeChunk([10, 11, 12, 13, 14], [], [7, 3], 0, 5)])
+    assert batch.input_ids.tolist() == [10, 11, 12, 13, 14]
+    assert batch.positions.tolist() == [0, 1, 2, 3, 4]
+    assert batch.slots.tolist() == [28, 29, 30, 31, 12]
+    assert batch.attention.block_tables.tolist() == [[7, 3]]
+    assert batch.attention.num_prefill_tokens == 5
+    assert batch.logits_rows.tolist() == [4]
+    assert batch.attention.prefill is not None
+    assert batch.attention.prefill.chunk_starts.tolist() == [0, 5]
+    assert batch.attention.prefill.table_rows.tolist() == [0]
+    assert batch.attention.prefill.first_positions.tolist() == [0]
+    assert batch.attention.decode is None
+
+
+def test_decode_alone() -> None:
+    batch = build(
+        [MadeChunk([1, 2], [50], [5], 2, 3), MadeChunk([1], [60, 61, 62, 63], [6, 8], 4, 5)]
+    )
+    assert batch.input_ids.tolist() == [50, 63]
+    assert batch.positions.tolist() == [2, 4]
+    assert batch.slots.tolist() == [22, 32]
+    assert batch.attention.num_prefill_tokens == 0
+    assert batch.attention.prefill is None
+    assert batch.attention.decode is not None
+    assert batch.attention.decode.table_rows.tolist() == [0, 1]
+    assert batch.attention.decode.context_lens.tolist() == [3, 5]
+    assert batch.logits_rows.tolist() == [0, 1]
+
+
+def test_decode_prefill_and_replay_in_one_step() -> None:
+    """All prompt tokens come first, also those of a chunk that crosses the prompt's end."""
+    decode = MadeChunk([1, 2, 3], [40], [9], 3, 4)
+    replay = MadeChunk([20, 21, 22], [30, 31], [2, 5], 1, 5)
+    unfinished = MadeChunk([60, 61, 62, 63, 64, 65], [], [4, 6], 2, 5)
+    batch = build([decode, replay, unfinished])
+    assert batch.input_ids.tolist() == [21, 22, 62, 63, 64, 40, 30, 31]
+    assert batch.positions.tolist() == [1, 2, 2, 3, 4, 3, 3, 4]
+    assert batch.slots.tolist() == [9, 10, 18, 19, 24, 39, 11, 20]
+    assert batch.attention.block_tables.tolist() == [[9, 0], [2, 5], [4, 6]]
+    assert batch.attention.num_prefill_tokens == 5
+    assert batch.attention.prefill is not None
+    assert batch.attention.prefill.chunk_starts.tolist() == [0, 2, 5]
+    assert batch.attention.prefill.table_rows.tolist() == [1, 2]
+    assert batch.attention.prefill.first_positions.tolist() == [1, 2]
+    assert batch.attention.decode is not None
+    assert batch.attention.decode.table_rows.tolist() == [0, 1, 1]
+    assert batch.attention.decode.context_lens.tolist() == [4, 4, 5]
+    # In the order of the chunks, not of the tokens; the unfinished prompt samples nothing.
+    assert batch.logits_rows.tolist() == [5, 7]
+
+
+def test_what_is_stored_already_gets_no_slot() -> None:
+    found_whole = MadeChunk([1, 2, 3, 4], [], [8], 3, 4, store_from=4)
+    half = MadeChunk([5, 6, 7, 8, 9, 10], [], [8, 1], 2, 6, store_from=4)
+    batch = build([found_whole, half])
+    assert batch.slots.tolist() == [NO_SLOT, NO_SLOT, NO_SLOT, 4, 5]
+    assert batch.logits_rows.tolist() == [0, 4]
+
+
+def test_a_replay_that_starts_behind_the_prompt() -> None:
+    batch = build([MadeChunk([1, 2, 3], [40, 41, 42, 43], [9, 2], 4, 6)])
+    assert batch.attention.num_prefill_tokens == 0
+    assert batch.input_ids.tolist() == [41, 42]
+    assert batch.attention.decode is not None
+    assert batch.attention.decode.context_lens.tolist() == [5, 6]
+    assert batch.logits_rows.tolist() == []
+    assert batch.logits_rows.dtype == torch.int64
+
+
+def test_dtypes_and_shapes() -> None:
+    batch = build([MadeChunk([1, 2], [3], [2], 1, 3), MadeChunk([1], [], [3, 4, 5], 0, 1)])
+    assert batch.attention.prefill is not None
+    assert batch.attention.decode is not None
+    wide = (batch.input_ids, batch.positions, batch.slots, batch.logits_rows)
+    assert {tensor.dtype for tensor in wide} == {torch.int64}
+    narrow = (
+        batch.attention.block_tables,
+        batch.attention.prefill.chunk_starts,
+        batch.attention.prefill.table_rows,
+        batch.attention.prefill.first_positions,
+        batch.attention.decode.table_rows,
+        batch.attention.decode.context_lens,
+    )
+    assert {tensor.dtype for tensor in narrow} == {torch.int32}
+    assert batch.attention.block_tables.shape == (2, 3)
+    assert all(tensor.is_contiguous() for tensor in (*wide, *narrow))
+
+
+def test_a_slot_beyond_int32() -> None:
+    """A block id fits into int32; a slot in a large pool does not."""
+    block = 2**31 - 1
+    batch = build([MadeChunk([1, 2], [], [block], 0, 2)], block_size=16)
+    assert batch.slots.tolist() == [block * 16, block * 16 + 1]
+
+
+@st.composite
+def chunks(draw: st.DrawFn) -> MadeChunk:
+    prompt = draw(st.lists(st.integers(0, 99), min_size=1, max_size=9))
+    output = draw(st.lists(st.integers(100, 199), max_size=6))
+    total = len(prompt) + len(output)
+    start = draw(st.integers(0, total - 1))
+    end = draw(st.integers(start + 1, total))
+    table = draw(st.lists(st.integers(0, 40), min_size=total, max_size=total, unique=True))
+    return MadeChunk(prompt, output, table, start, end, draw(st.integers(start, end)))
+
+
+@given(given_chunks=st.lists(chunks(), min_size=1, max_size=6), size=st.sampled_from([1, 2, 3, 4]))
+@settings(max_examples=150, deadline=None)
+def test_any_batch_holds_each_token_once(given_chunks: list[MadeChunk], size: int) -> None:
+    batch = build(given_chunks, size)
+    expected: dict[bool, list[tuple[int, int, int, int]]] = {True: [], False: []}
+    for row, each in enumerate(given_chunks):
+        tokens = [*each.prompt, *each.output]
+        for position in range(each.start, each.end):
+            slot = each.blocks[position // size] * size + position % size
+            stored = position < each.stored
+            is_prompt = position < len(each.prompt)
+            expected[is_prompt].append(
+                (row, tokens[position], position, NO_SLOT if stored else slot)
+            )
+    ordered = [*expected[True], *expected[False]]
+    assert batch.input_ids.tolist() == [token for _, token, _, _ in ordered]
+    assert batch.positions.tolist() == [position for _, _, position, _ in ordered]
+    assert batch.slots.tolist() == [slot for *_, slot in ordered]
+    assert batch.attention.num_prefill_tokens == len(expected[True])
+    places = {(row, position): place for place, (row, _, position, _) in enumerate(ordered)}
+    assert batch.logits_rows.tolist() == [
+        places[row, each.end - 1] for row, each in enumerate(given_chunks) if each.samples
+    ]
+
+    queries = []
+    if batch.attention.prefill is not None:
+        starts = batch.attention.prefill.chunk_starts.tolist()
+        pieces = zip(
+            batch.attention.prefill.table_rows, batch.attention.prefill.first_positions, strict=True
+        )
+        for index, (row_id, first) in enumerate(pieces):
+            length = starts[index + 1] - starts[index]
+            assert length > 0
+            queries += [(int(row_id), int(first) + offset) for offset in range(length)]
+        assert starts[-1] == batch.attention.num_prefill_tokens
+    if batch.attention.decode is not None:
+        rows, lens = (
+            batch.attention.decode.table_rows.tolist(),
+            batch.attention.decode.context_lens.tolist(),
+        )
+        queries += [(row, length - 1) for row, length in zip(rows, lens, strict=True)]
+    assert queries == [(row, position) for row, _, position, _ in ordered]
+    for row, each in enumerate(given_chunks):
+        assert batch.attention.block_tables[row, : len(each.blocks)].tolist() == each.blocks
+
+
+@given(data=st.data(), prompt=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_token_ids_of_any_range(data: st.DataObject, prompt: list[int]) -> None:
+    output = data.draw(st.lists(st.integers(0, 2**31 - 1), max_size=5))
+    everything = prompt + output
+    start = data.draw(st.integers(0, len(everything)))
+    end = data.draw(st.integers(start, len(everything)))
+    sequence = made_sequence(prompt, output)
+    assert sequence.token_ids(start, end) == everything[start:end]
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "num_output", "start", "end", "read", "windowed"),
+    [
+        (8, 0, 0, 8, 8, 8),  # a prompt at once reads its context once
+        (8, 0, 4, 8, 8, 4 + 3 - 1),  # and so does a later chunk of it
+        (8, 0, 7, 8, 8, 3),
+        (8, 1, 8, 9, 9, 3),  # a generated token reads all before it and itself
+        (8, 3, 8, 11, 9 + 10 + 11, 3 * 3),  # replayed ones each their own
+        (8, 3, 2, 11, 8 + 9 + 10 + 11, 8 + 3 * 3),  # a chunk over the prompt's end
+        (1, 1, 1, 2, 2, 2),
+    ],
+)
+def test_tokens_read(
+    num_prompt: int, num_output: int, start: int, end: int, read: int, windowed: int
+) -> None:
+    batch = build([MadeChunk([1] * num_prompt, [2] * num_output, [0, 1, 2], start, end)])
+    assert batch.attention.tokens_read(None) == (read, read)
+    assert batch.attention.tokens_read(3) == (windowed, windowed)
+
+
+def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
+    prompt = [1] * 2 * PARTITION_TOKENS
+    length = len(prompt)
+    chunks = [
+        MadeChunk(
+            prompt,
+            [2],
+            [0, 1, own],
+            length,
+            length + 1,
+            num_read_once_tokens=PARTITION_TOKENS + 3,
+        )
+        for own in (5, 6, 7)
+    ]
+    apart = 3 * (len(prompt) + 1)
+    together = build(chunks, block_size=PARTITION_TOKENS)
+    assert together.attention.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
+    assert together.attention.tokens_read(50) == (150, 150)
+    alone = BatchLayout.of(made_step(*chunks), PARTITION_TOKENS, prefix_once=False)
+    assert alone.attention.tokens_read(None) == (apart, apart)

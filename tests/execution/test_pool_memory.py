@@ -1,0 +1,46 @@
+"""PoolMemory: whether the next run gets the last one's pool is the device's to say."""
+
+import pytest
+import torch
+
+from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.cache.kv_cache import KVLayout
+from pagedrun.paged.execution.cuda_device import CudaDevice
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.pool_memory import PoolMemory
+from pagedrun.paged.values.engine_config import EngineConfig
+
+LAYOUT = KVLayout(num_layers=2, num_kv_heads=2, head_dim=8, dtype=torch.float32)
+
+
+class OwnMemory(Device):
+    """A device that says that it has a memory of its own."""
+
+    __slots__ = ()
+
+    @property
+    def has_own_memory(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kind", [Device, OwnMemory])
+def test_a_pool_is_kept_where_there_cannot_be_two(kind: type[Device]) -> None:
+    engine = BenchModel.from_shape("tiny").engine(ReferenceBackend(), dtype="float32", device="cpu")
+    device = kind(torch.device("cpu"), ReferenceBackend(), lag=0)
+    memory = PoolMemory(engine.model, device)
+    config = EngineConfig(model=engine.config.model)
+    first, _ = memory.take(config, LAYOUT, 5)
+    again, _ = memory.take(config, LAYOUT, 5)
+    assert (again is first) == device.has_own_memory
+    larger, _ = memory.take(config, LAYOUT, 6)
+    assert larger is not first
+    assert larger.num_blocks == 6
+
+
+def test_what_is_in_use_of_a_pool() -> None:
+    """A host backs the pages that are written, a GPU all of an allocation."""
+    host = Device(torch.device("cpu"), ReferenceBackend(), lag=0)
+    gpu = CudaDevice(torch.device("cuda"), ReferenceBackend(), lag=1)
+    assert host.bytes_held(allocated=100, touched=30) == 30
+    assert gpu.bytes_held(allocated=100, touched=30) == 100

@@ -1,0 +1,367 @@
+"""Attention gives a row the same bytes whatever is computed with it, on data that show each change.
+
+See `order_sensitive`: a result is nothing but the rounding noise of one order of summation, in the
+products of queries and keys or in those of weights and values.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.prefix_groups import PrefixState
+from pagedrun.paged.execution.prefix_sharing import group_prefixes
+from tests.every_pair import every_pair
+from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
+from tests.kernels.cpu.products import skip_unless_supported, threads
+
+P = PARTITION_TOKENS
+FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
+# float32 is multiplied alike in all sets, which has a test of its own.
+WAYS = [*((each, BFLOAT16) for each in KernelSet), (KernelSet.PORTABLE, FLOAT32)]
+HEAD_DIMS = [16, 32, 64, 80, 96, 128, 256]
+GROUPS = [1, 2, 5, 7, 8]
+BLOCK_SIZES = [16, 1, 5, 32, 64]
+# (window, softcap)
+MASKS = [(None, None), (150, None), (37, 2.0)]
+KINDS = [Kind.SCORES, Kind.VALUES]
+
+Way = tuple[KernelSet, torch.dtype]
+# (row of the block tables, position of its first token, number of tokens)
+Chunk = tuple[int, int, int]
+
+
+def prefill(
+    way: Way,
+    tokens: Tokens,
+    cache: Cache,
+    chunks: list[Chunk],
+    mask: tuple[int | None, float | None] = (None, None),
+    sequences: list[list[int]] | None = None,
+) -> Tensor:
+    """Attend from chunks of sequences, which hold tokens 0, 1, 2, … unless they are given."""
+    tables, firsts, sizes = zip(*chunks, strict=True)
+    starts = np.cumsum([0, *sizes])
+    places = [
+        torch.tensor(sequences[table][first : first + size])
+        if sequences
+        else torch.arange(first, first + size)
+        for table, first, size in chunks
+    ]
+    return cpu.prefill_attention(
+        tokens.q[torch.cat(places)],
+        cache.key_cache,
+        cache.value_cache,
+        cache.block_tables,
+        torch.tensor(starts, dtype=torch.int32),
+        torch.tensor(tables, dtype=torch.int32),
+        torch.tensor(firsts, dtype=torch.int32),
+        tokens.scale,
+        *mask,
+        kernel_set=way[0],
+    )
+
+
+def cuts_of(first: int, last: int, seed: int) -> list[Chunk]:
+    """Cut first .. last - 1 into chunks at random places, some of them next to each other."""
+    rng = np.random.default_rng(seed)
+    inner = rng.choice(np.arange(first + 1, last), size=min(6, last - first - 1), replace=False)
+    places = sorted({first, last, *inner.tolist(), *(place + 1 for place in inner[:2].tolist())})
+    return [(0, start, end - start) for start, end in pairwise(places) if end <= last]
+
+
+@every_pair(
+    head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, kind=KINDS, mask=MASKS, block_size=[16, 1, 5, 64]
+)
+def test_chunks_cut_anywhere_give_the_bytes_of_one(
+    head_dim: int,
+    group: int,
+    way: Way,
+    kind: Kind,
+    mask: tuple[int | None, float | None],
+    block_size: int,
+) -> None:
+    skip_unless_supported(way[0])
+    first, last = 2 * P + 40, 3 * P + 9
+    tokens = Tokens.make(
+        kind, last, num_kv_heads=2, group=group, head_dim=head_dim, dtype=way[1], num_paired=first
+    )
+    cache = Cache.of(tokens, [list(range(last))], block_size)
+    whole = prefill(way, tokens, cache, [(0, first, last - first)], mask)
+    assert whole.isfinite().all()
+    for num_rows in (1, 2, 5, 16, 17, 33):
+        head, tail = [(0, first, num_rows)], [(0, last - num_rows, num_rows)]
+        assert torch.equal(prefill(way, tokens, cache, head, mask), whole[:num_rows]), num_rows
+        assert torch.equal(prefill(way, tokens, cache, tail, mask), whole[-num_rows:]), num_rows
+    chunks = cuts_of(first, last, seed=group)
+    alone = torch.cat([prefill(way, tokens, cache, [chunk], mask) for chunk in chunks])
+    assert torch.equal(alone, whole)
+    assert torch.equal(prefill(way, tokens, cache, chunks, mask), whole)  # in one call
+    with threads(1):
+        assert torch.equal(prefill(way, tokens, cache, chunks, mask), whole)
+
+
+@every_pair(head_dim=[16, 64, 80, 128], way=WAYS, kind=KINDS, mask=MASKS)
+def test_block_sizes_give_the_same_bytes(
+    head_dim: int, way: Way, kind: Kind, mask: tuple[int | None, float | None]
+) -> None:
+    skip_unless_supported(way[0])
+    last = 2 * P + 70
+    tokens = Tokens.make(
+        kind, last, num_kv_heads=2, group=2, head_dim=head_dim, dtype=way[1], num_paired=2 * P
+    )
+    expected, *others = (
+        prefill(way, tokens, Cache.of(tokens, [list(range(last))], size), [(0, 0, last)], mask)
+        for size in BLOCK_SIZES
+    )
+    for block_size, other in zip(BLOCK_SIZES[1:], others, strict=True):
+        assert torch.equal(other, expected), block_size
+
+
+@every_pair(head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, kind=KINDS, mask=MASKS, block_size=[16, 5])
+def test_chunks_behind_nested_prefixes_give_the_bytes_of_each_alone(
+    head_dim: int,
+    group: int,
+    way: Way,
+    kind: Kind,
+    mask: tuple[int | None, float | None],
+    block_size: int,
+) -> None:
+    skip_unless_supported(way[0])
+    num_tokens = 1200
+    tokens = Tokens.make(
+        kind, num_tokens, num_kv_heads=2, group=group, head_dim=head_dim, dtype=way[1]
+    )
+    common, task, fresh = list(range(300)), list(range(300, 520)), iter(range(520, num_tokens))
+
+    def own(count: int) -> list[int]:
+        return [next(fresh) for _ in range(count)]
+
+    sequences = [
+        common + task + own(40),
+        common + task + own(3),
+        common + task + own(90),
+        common + own(70),
+        common + own(1),
+        common[:140] + own(20),
+        own(150),
+    ]
+    cache = Cache.of(tokens, sequences, block_size)
+    # What stands before a chunk is what its sequence has in common with others, or a part of it.
+    firsts = [520, 520, 500, 300, 300, 140, 0]
+    chunks = [
+        (row, first, len(sequence) - first)
+        for row, (sequence, first) in enumerate(zip(sequences, firsts, strict=True))
+    ]
+    together = prefill(way, tokens, cache, chunks, mask, sequences)
+    alone = [prefill(way, tokens, cache, [chunk], mask, sequences) for chunk in chunks]
+    assert torch.equal(together, torch.cat(alone))
+    order = [3, 6, 1, 5, 0, 4, 2]  # those that share are no neighbours
+    shuffled = prefill(way, tokens, cache, [chunks[i] for i in order], mask, sequences)
+    assert torch.equal(shuffled, torch.cat([alone[i] for i in order]))
+    with threads(1):
+        assert torch.equal(prefill(way, tokens, cache, chunks, mask, sequences), together)
+
+
+def prefix(
+    way: Way,
+    tokens: Tokens,
+    cache: Cache,
+    q: Tensor,
+    num_partitions: list[int],
+    block_size: int,
+    softcap: float | None = None,
+    share: bool = True,
+) -> PrefixState:
+    """Attend from each row of q over the first partitions of the block table of its number."""
+    rows = np.arange(len(q), dtype=np.int32)
+    partitions = np.array(num_partitions, np.int32)
+    groups = group_prefixes(cache.block_tables.numpy(), rows, partitions, block_size, share=share)
+    assert groups is not None
+    state: PrefixState = cpu.prefix_attention(
+        q,
+        cache.key_cache,
+        cache.value_cache,
+        cache.block_tables,
+        groups,
+        tokens.scale,
+        softcap,
+        kernel_set=way[0],
+    )
+    return state
+
+
+def assert_same_state(state: PrefixState, expected: PrefixState, what: object) -> None:
+    for field in ("peaks", "masses", "totals"):
+        assert torch.equal(getattr(state, field), getattr(expected, field)), (field, what)
+
+
+@every_pair(
+    head_dim=HEAD_DIMS,
+    group=GROUPS,
+    way=WAYS,
+    kind=KINDS,
+    softcap=[None, 2.0],
+    block_size=[16, 1, 64],
+)
+def test_shared_prefixes_give_the_bytes_of_each_row_alone(
+    head_dim: int, group: int, way: Way, kind: Kind, softcap: float | None, block_size: int
+) -> None:
+    skip_unless_supported(way[0])
+    num_tokens = 5 * P
+    tokens = Tokens.make(
+        kind, num_tokens, num_kv_heads=2, group=group, head_dim=head_dim, dtype=way[1]
+    )
+    every = list(range(num_tokens))
+    # Twenty rows share four partitions, the next thirteen two of these, and others none.
+    sequences = [
+        *([*every[: 4 * P], every[4 * P + i]] for i in range(20)),
+        *([*every[: 2 * P], *every[4 * P + i :]] for i in range(13)),
+        every[7 : 7 + 3 * P],
+        every[P:],
+    ]
+    num_partitions = [*[4] * 20, *[2] * 13, 3, 1]
+    cache = Cache.of(tokens, sequences, block_size)
+    q = tokens.q[: len(sequences)]
+
+    def attend(share: bool = True) -> PrefixState:
+        return prefix(way, tokens, cache, q, num_partitions, block_size, softcap, share)
+
+    together = attend()
+    assert_same_state(attend(share=False), together, "alone")
+    with threads(1):
+        assert_same_state(attend(), together, "one thread")
+    other = Cache.of(tokens, sequences, 128, seed=1)
+    assert_same_state(prefix(way, tokens, other, q, num_partitions, 128, softcap), together, 128)
+
+
+@every_pair(way=WAYS, kind=KINDS, group=[1, 5, 8])
+def test_a_crowd_behind_one_prefix_gives_the_bytes_of_each_row_alone(
+    way: Way, kind: Kind, group: int
+) -> None:
+    """Numbers of rows cross every height of blocks, halves of blocks, and tiles."""
+    skip_unless_supported(way[0])
+    most = 600
+    tokens = Tokens.make(kind, most, num_kv_heads=1, group=group, head_dim=64, dtype=way[1])
+    cache = Cache.of(tokens, [list(range(3 * P))], 16)
+
+    def state(num_rows: int, first: int = 0) -> PrefixState:
+        table = cache.block_tables.expand(num_rows, -1).contiguous()
+        crowd = Cache(cache.key_cache, cache.value_cache, table)
+        q = tokens.q[first : first + num_rows]
+        return prefix(way, tokens, crowd, q, [3] * num_rows, 16)
+
+    everyone = state(most)
+    for num_rows in (1, 2, 3, 4, 7, 8, 15, 16, 17, 33, 64, 100, 257, 513):
+        for first in (0, most - num_rows):
+            rows = slice(first, first + num_rows)
+            expected = PrefixState(
+                everyone.peaks[rows],
+                everyone.masses[rows],
+                everyone.totals[rows],
+                everyone.num_partitions[rows],
+            )
+            assert_same_state(state(num_rows, first), expected, (num_rows, first))
+
+
+@every_pair(head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, mask=MASKS)
+def test_prefill_is_near_the_reference(
+    head_dim: int,
+    group: int,
+    way: Way,
+    mask: tuple[int | None, float | None],
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    skip_unless_supported(way[0])
+    first, last = P + 30, 2 * P + 50
+    tokens = Tokens.make(
+        Kind.RANDOM, last, num_kv_heads=2, group=group, head_dim=head_dim, dtype=way[1]
+    )
+    cache = Cache.of(tokens, [list(range(last))], 16)
+    starts = torch.tensor([0, last - first], dtype=torch.int32)
+    expected = reference.prefill_attention(
+        tokens.q[first:].double(),
+        cache.key_cache.double(),
+        cache.value_cache.double(),
+        cache.block_tables,
+        starts,
+        torch.zeros(1, dtype=torch.int32),
+        torch.tensor([first], dtype=torch.int32),
+        tokens.scale,
+        *mask,
+    )
+    assert_close(prefill(way, tokens, cache, [(0, first, last - first)], mask), expected)
+
+
+@every_pair(head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, softcap=[None, 2.0])
+def test_prefix_is_near_the_reference(
+    head_dim: int,
+    group: int,
+    way: Way,
+    softcap: float | None,
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    """Compared are the weighted means, and the logarithms of the sums of weights."""
+    skip_unless_supported(way[0])
+    tokens = Tokens.make(
+        Kind.RANDOM, 3 * P, num_kv_heads=2, group=group, head_dim=head_dim, dtype=way[1]
+    )
+    every = list(range(3 * P))
+    cache = Cache.of(tokens, [every, every, [*every[: 2 * P], 5], every[3:]], 16)
+    num_partitions = [3, 3, 2, 1]
+    state = prefix(way, tokens, cache, tokens.q[:4], num_partitions, 16, softcap)
+    groups = group_prefixes(
+        cache.block_tables.numpy(),
+        np.arange(4, dtype=np.int32),
+        np.array(num_partitions, np.int32),
+        16,
+        share=True,
+    )
+    assert groups is not None
+    expected = reference.prefix_attention(
+        tokens.q[:4].double(),
+        cache.key_cache.double(),
+        cache.value_cache.double(),
+        cache.block_tables,
+        groups,
+        tokens.scale,
+        softcap,
+    )
+    mean = (state.totals / state.masses[..., None]).to(way[1])
+    assert_close(mean, expected.totals / expected.masses[..., None])
+    assert_close(state.peaks + state.masses.log2(), expected.peaks + expected.masses.log2())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_has_the_same_bytes_in_every_set(kind: Kind) -> None:
+    tokens = Tokens.make(kind, 300, num_kv_heads=2, group=2, head_dim=64, dtype=FLOAT32)
+    cache = Cache.of(tokens, [list(range(300))], 16)
+    every = [
+        prefill((each, FLOAT32), tokens, cache, [(0, 0, 300)]) for each in KernelSet.supported()
+    ]
+    assert all(torch.equal(each, every[0]) for each in every)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_data_show_what_they_are_meant_to_show(way: Way) -> None:
+    """Another order of the dimensions, or of the tokens, changes what comes out."""
+    skip_unless_supported(way[0])
+    sizes: Any = {"num_kv_heads": 1, "group": 2, "head_dim": 64, "dtype": way[1]}
+    scores = Tokens.make(Kind.SCORES, 200, **sizes)
+    flipped = Tokens(scores.q.flip(-1), scores.keys.flip(-1), scores.values, scores.scale)
+    values = Tokens.make(Kind.VALUES, 200, num_paired=190, **sizes)
+    order = [*reversed(range(100)), *range(100, 200)]
+    reordered = Tokens(values.q, values.keys[order], values.values[order], values.scale)
+    for one, other, rows in ((scores, flipped, 200), (values, reordered, 10)):
+        results = [
+            prefill(way, each, Cache.of(each, [list(range(200))], 16), [(0, 200 - rows, rows)])
+            for each in (one, other)
+        ]
+        assert (results[0] != results[1]).any(dim=-1).float().mean() > 0.9

@@ -1,0 +1,24 @@
+"""Copies within a pool, and between pools of which one has more than 2^31 elements."""
+
+import torch
+
+from pagedrun.kernels import gpu
+from tests.kernels.gpu.ahead_of_time import Case
+
+IDS = torch.tensor([1, 0])
+
+
+def copy() -> None:
+    gpu.copy_blocks(torch.empty(4, 2, 5, 8, 64, 128, dtype=torch.bfloat16), IDS, IDS)
+
+
+def swap() -> None:
+    large = torch.empty(1, 2, 2**18 + 1, 1, 64, 64, dtype=torch.int8)  # never written: no memory
+    small = torch.empty(1, 2, 3, 1, 64, 64, dtype=torch.int8)
+    gpu.swap_blocks(large, small, IDS, IDS)
+
+
+CASES = [
+    Case("copy_blocks-bfloat16", copy, short=("sm_90",)),
+    Case("swap_blocks-int8", swap, short=("sm_90", "gfx942")),
+]

@@ -1,0 +1,71 @@
+"""Head sizes, block sizes and caches that models have, in both forms of decode attention."""
+
+import functools
+
+import torch
+
+from pagedrun.kernels.gpu.attention.decode_attention import decode_single_pass, decode_split
+from pagedrun.kernels.kv_scales import KVScales
+from tests.kernels.gpu.ahead_of_time import Case
+
+NUM_ROWS, MAX_BLOCKS, KV_HEADS = 2, 64, 2
+
+
+def launch(
+    head_dim: int,
+    group: int,
+    block_size: int,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    window: int | None,
+    softcap: float | None,
+    has_prefix: bool,
+) -> None:
+    from pagedrun.kernels.gpu.attention.prefix_partials import PrefixPartials
+
+    q = torch.ones(NUM_ROWS, KV_HEADS * group, head_dim, dtype=dtype)
+    cache = torch.ones(3, KV_HEADS, block_size, head_dim).to(cache_dtype)
+    of_cache = torch.ones(3, KV_HEADS, block_size)
+    scales = None if cache_dtype is dtype else KVScales(of_cache, of_cache)
+    tables = torch.zeros(NUM_ROWS, MAX_BLOCKS, dtype=torch.int32)
+    rows, lengths = torch.zeros(2, NUM_ROWS, dtype=torch.int32)
+    state = torch.ones(4, KV_HEADS * group)
+    totals = torch.ones(4, KV_HEADS * group, head_dim)
+    prefix = PrefixPartials(state, state, totals, rows, lengths) if has_prefix else None
+    for form in (decode_single_pass, decode_split):
+        form(q, cache, cache, tables, rows, lengths, 0.1, window, prefix, softcap, scales)
+
+
+def case(
+    head_dim: int,
+    group: int = 4,
+    block_size: int = 64,
+    dtype: torch.dtype = torch.bfloat16,
+    cache_dtype: torch.dtype | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    has_prefix: bool = False,
+    short: tuple[str, ...] = (),
+) -> Case:
+    cache_dtype = cache_dtype or dtype
+    name = f"decode-{head_dim}-g{group}-b{block_size}-{dtype}-{cache_dtype}".replace("torch.", "")
+    for given, value in (("window", window), ("softcap", softcap), ("prefix", has_prefix)):
+        name += f"-{given}" if value else ""
+    arguments = (head_dim, group, block_size, dtype, cache_dtype, window, softcap, has_prefix)
+    matrix = None if dtype is torch.float32 else "any"
+    return Case(name, functools.partial(launch, *arguments), short, matrix)  # type: ignore[arg-type]
+
+
+EVERYWHERE = ("sm_80", "sm_90", "sm_100", "gfx942")
+CASES = [
+    case(128, has_prefix=True, short=EVERYWHERE),
+    case(256, window=1000, softcap=50.0, short=("sm_90",)),
+    case(128, cache_dtype=torch.float8_e4m3fn, short=("sm_80", "sm_90")),
+    *(case(head_dim, has_prefix=True) for head_dim in (64, 80, 96, 256)),
+    *(case(128, block_size=block_size) for block_size in (16, 32, 128, 256)),
+    *(case(128, group=group) for group in (1, 7, 24)),
+    *(case(head_dim, cache_dtype=torch.int8, has_prefix=True) for head_dim in (64, 128, 256)),
+    *(case(head_dim, cache_dtype=torch.float8_e4m3fn, has_prefix=True) for head_dim in (64, 256)),
+    *(case(head_dim, dtype=torch.float32, has_prefix=True) for head_dim in (64, 128)),
+    case(128, dtype=torch.float16, window=4096),
+]

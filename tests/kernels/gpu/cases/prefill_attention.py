@@ -1,0 +1,58 @@
+"""Chunks of many rows and of few, over caches of every kind."""
+
+import functools
+
+import torch
+
+from pagedrun.kernels import gpu
+from pagedrun.kernels.kv_scales import KVScales
+from tests.kernels.gpu.ahead_of_time import Case
+
+
+def launch(
+    heads: tuple[int, int, int],
+    num_tokens: int,
+    dtype: torch.dtype,
+    codes: torch.dtype | None,
+    block_size: int,
+    window: int | None,
+    softcap: float | None,
+) -> None:
+    num_heads, num_kv_heads, head_dim = heads
+    cache = torch.zeros(2, num_kv_heads, block_size, head_dim).to(codes or dtype)
+    ints = torch.zeros(2, dtype=torch.int32)
+    gpu.prefill_attention(
+        torch.zeros(num_tokens, num_heads, head_dim, dtype=dtype),
+        cache,
+        cache.clone(),
+        torch.zeros(1, 64, dtype=torch.int32),
+        ints,
+        ints[:1],
+        ints[:1],
+        0.1,
+        window,
+        softcap,
+        None if codes is None else KVScales(*torch.ones(2, *cache.shape[:3])),
+    )
+
+
+BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
+HEADS = [(32, 8, 64), (32, 32, 80), (32, 32, 96), (16, 8, 128), (28, 4, 128), (8, 4, 256)]
+# The engine refuses quantised caches in float32, where registers would not do.
+KINDS: list[tuple[torch.dtype, torch.dtype | None, int, int | None, float | None]] = [
+    *((BFLOAT16, codes, 64, None, None) for codes in (None, torch.int8, torch.float8_e4m3fn)),
+    (FLOAT32, None, 64, None, None),
+]
+KINDS += [(BFLOAT16, None, 16, None, None), (BFLOAT16, None, 64, 1024, 50.0)]
+SHORT = [KINDS[0], KINDS[2], KINDS[4]]
+CASES = [
+    Case(
+        f"prefill-{heads}-{num_tokens}-{'-'.join(map(str, kind))}".replace("torch.", ""),
+        functools.partial(launch, heads, num_tokens, *kind),
+        short=("sm_90",) if heads == HEADS[3] and num_tokens > 1 and kind in SHORT else (),
+        matrix=None if kind[0] is FLOAT32 else "wide",
+    )
+    for heads in HEADS
+    for num_tokens in (512, 1)
+    for kind in KINDS
+]

@@ -1,0 +1,23 @@
+"""Rows of common hidden sizes, and one that is no power of two."""
+
+import functools
+
+import torch
+
+from pagedrun.kernels import gpu
+from tests.kernels.gpu.ahead_of_time import Case
+
+
+def launch(hidden_size: int, dtype: torch.dtype) -> None:
+    gpu.rms_norm(torch.ones(2, hidden_size), torch.ones(hidden_size, dtype=dtype), 1e-6)
+
+
+CASES = [
+    Case(
+        f"rms_norm-{hidden_size}-{dtype}".replace("torch.", ""),
+        functools.partial(launch, hidden_size, dtype),
+        short=("sm_90",) if hidden_size == 4096 else (),
+    )
+    for hidden_size in (1024, 2880, 4096, 16384)
+    for dtype in (torch.bfloat16, torch.float32)
+]

@@ -1,0 +1,29 @@
+"""All four launches of a choice, for both dtypes of logits."""
+
+import functools
+
+import torch
+
+from pagedrun.kernels import gpu
+from tests.kernels.gpu.ahead_of_time import Case
+
+
+def launch(vocab_size: int, dtype: torch.dtype) -> None:
+    gpu.sample(
+        torch.empty(2, vocab_size, dtype=dtype),
+        torch.empty(2),
+        torch.empty(2, dtype=torch.int32),
+        torch.empty(2),
+        torch.empty(2),
+        *(torch.empty(2, dtype=torch.int64) for _ in range(4)),
+    )
+
+
+CASES = [
+    Case(
+        f"sample-{vocab_size}-{dtype}".replace("torch.", ""),
+        functools.partial(launch, vocab_size, dtype),
+        short=("sm_90",) if dtype is torch.bfloat16 else (),
+    )
+    for vocab_size, dtype in ((151936, torch.bfloat16), (50257, torch.float32))
+]
