@@ -1,0 +1,144 @@
+"""CostlessBackend: kernels that compute nothing, so that only the host's own work is left."""
+
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
+
+NUM_DRAWN = 1 << 16
+FIRST_TOKEN = 2  # those before it end a sequence
+
+
+class CostlessBackend:
+    """Every op returns the right shape with any content; tokens are drawn at random beforehand."""
+
+    name = "costless"
+
+    def __init__(self, vocab_size: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self._drawn = torch.randint(FIRST_TOKEN, vocab_size, (NUM_DRAWN,), generator=generator)
+        self._num_given = 0
+
+    def prepare(
+        self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
+    ) -> "CostlessAttention":
+        """Return attention that gives queries back."""
+        return CostlessAttention()
+
+    def pack_linear(
+        self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
+    ) -> "CostlessLinear":
+        """Return a layer of the same shape."""
+        return CostlessLinear(weight)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Return x."""
+        return x
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Return x."""
+        return x
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """Return the gate."""
+        return gate_up[:, : gate_up.shape[1] // 2]
+
+    def rotary_store(
+        self,
+        qkv: Tensor,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        cos_sin: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+        scales: KVScales | None = None,
+    ) -> Tensor:
+        """Return the queries, and store nothing."""
+        return qkv[:, : num_heads * head_dim].reshape(-1, num_heads, head_dim)
+
+    def sample(
+        self,
+        logits: Tensor,
+        temperature: Tensor,
+        top_k: Tensor,
+        top_p: Tensor,
+        min_p: Tensor,
+        seed: Tensor,
+        row: Tensor,
+        sample: Tensor,
+        position: Tensor,
+    ) -> Tensor:
+        """Return the next of the tokens that were drawn, [num_rows] int64."""
+        first = self._num_given if self._num_given + len(logits) <= NUM_DRAWN else 0
+        self._num_given = first + len(logits)
+        return self._drawn[first : self._num_given].clone()
+
+    def copy_blocks(self, kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
+        """Move nothing."""
+
+    def swap_blocks(
+        self, src_cache: Tensor, dst_cache: Tensor, src_ids: Tensor, dst_ids: Tensor
+    ) -> None:
+        """Move nothing."""
+
+
+class CostlessLinear:
+    """Returns one value, seen as often as there are elements."""
+
+    is_packed = False
+    row_invariant = True
+
+    def __init__(self, weight: Tensor) -> None:
+        self.out_features, self.in_features = weight.shape
+        self.num_bytes = weight.nbytes
+        self._value = weight.new_empty(1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return [num_tokens, out_features]."""
+        return self._value.expand(len(x), self.out_features)
+
+
+class CostlessAttention:
+    """Gives queries back."""
+
+    def prefill(
+        self,
+        q: Tensor,
+        layer: KVLayer,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Return the queries."""
+        return q
+
+    def prefix(
+        self, q: Tensor, layer: KVLayer, scale: float, softcap: float | None = None
+    ) -> PrefixResult | None:
+        """Return nothing to go on from."""
+        return None
+
+    def decode(
+        self,
+        q: Tensor,
+        layer: KVLayer,
+        scale: float,
+        window: int | None = None,
+        prefix: PrefixResult | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Return the queries."""
+        return q
+
+    def regroup(self, groups: PrefixGroups) -> None:
+        """Forget who reads with whom."""

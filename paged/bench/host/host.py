@@ -1,0 +1,129 @@
+"""HostBench: what the host does in a step, by how many rows run at once.
+
+Everything is the engine's own but the kernels, which cost nothing and answer with random tokens:
+planning, scheduling, laying out, sampling's parameters, looking at tokens, decoding text. What is
+left is what caps every device, however fast.
+"""
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from pagedrun.paged.bench.host.costless_backend import CostlessBackend
+from pagedrun.paged.bench.result import plain_spread
+from pagedrun.paged.bench.runs.lengths import Lengths
+from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.report.record.timeline import StepRecord
+
+ROWS_PER_SEAT = 8
+MAX_BATCHED_TOKENS = 8192
+MODEL = "tiny"  # what torch takes for its few tensors is counted
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class HostRun:
+    """One run: seconds of its steps and what each did.
+
+    `decode_s`: of steps in which all seats decode and nobody comes in, seconds a row.
+    `admission_s`: of steps that let rows in, seconds.
+    """
+
+    seconds: float
+    num_tokens: int
+    decode_s: float | None
+    admission_s: float | None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens generated in a second."""
+        return self.num_tokens / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class HostBench:
+    """`seats`: how many rows run at once, each a run of `ROWS_PER_SEAT` times as many rows.
+
+    Rows have `shared` and `unique` prompt tokens and get as many tokens as `output` draws. Each run
+    is done `repeat` times.
+    """
+
+    seats: Seq[int] = (128, 1024, 4096)
+    shared: int = 1024
+    unique: int = 64
+    output: Lengths = field(default_factory=lambda: Lengths(32, 256))
+    repeat: int = 1
+
+    def run(self, say: Say) -> dict[str, Any]:
+        """Measure, telling `say` what is being done; return the result as JSON can hold it."""
+        say("Loading")
+        model = BenchModel.from_shape(MODEL, 1)
+        kernels = CostlessBackend(model.config.vocab_size)
+        engine = model.engine(
+            kernels, device="cpu", dtype="float32", max_num_batched_tokens=MAX_BATCHED_TOKENS
+        )
+        self._measure(engine, 16)  # the first run of a process compiles and imports
+        points = []
+        for seats in self.seats:
+            runs = [self._measure(engine, seats) for _ in range(self.repeat)]
+            rate = median(run.tokens_per_s for run in runs)
+            say(f"{seats:,} seats: {rate:,.0f} tokens/s")
+            points.append(_point(seats, runs))
+        return {
+            "device": {"type": "cpu"},
+            "workload": {
+                "rows_per_seat": ROWS_PER_SEAT,
+                "shared": self.shared,
+                "unique": self.unique,
+                "output": self.output.to_dict(),
+            },
+            "repeat": self.repeat,
+            "points": points,
+        }
+
+    def _measure(self, engine: Engine, seats: int) -> HostRun:
+        rows = Workload(seats * ROWS_PER_SEAT, self.shared, self.unique, self.output)
+        log: list[tuple[float, StepRecord]] = []
+        run = engine.reconfigured(max_num_seqs=seats).start(
+            rows.requests(engine.model_config.vocab_size),
+            on_step=lambda record: log.append((time.perf_counter(), record)),
+        )
+        began = time.perf_counter()
+        for _ in run:
+            pass
+        seconds = time.perf_counter() - began
+        decode, admission = [], []
+        for (before, last), (now, record) in pairwise(log):
+            if record.prompt_tokens > last.prompt_tokens:
+                admission.append(now - before)
+            elif record.running == seats:
+                decode.append((now - before) / seats)
+        return HostRun(
+            seconds,
+            log[-1][1].generated_tokens,
+            median(decode) if decode else None,
+            median(admission) if admission else None,
+        )
+
+
+def _point(seats: int, runs: Seq[HostRun]) -> dict[str, Any]:
+    def spread(values: list[float | None]) -> dict[str, Any] | None:
+        return plain_spread(Spread.of(value for value in values if value is not None))
+
+    return {
+        "seats": seats,
+        "rows": seats * ROWS_PER_SEAT,
+        "generated_tokens": runs[0].num_tokens,
+        "total_s": spread([run.seconds for run in runs]),
+        "tokens_per_s": spread([run.tokens_per_s for run in runs]),
+        "decode_s_per_row": spread([run.decode_s for run in runs]),
+        "admission_step_s": spread([run.admission_s for run in runs]),
+    }

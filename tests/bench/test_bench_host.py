@@ -1,0 +1,30 @@
+"""bench host: the kernels cost nothing, and everything else is what a run does."""
+
+from pagedrun.paged.bench.host.costless_backend import CostlessBackend
+from pagedrun.paged.bench.host.host import ROWS_PER_SEAT, HostBench
+from pagedrun.paged.bench.runs.lengths import Lengths
+
+
+def test_every_row_gets_its_tokens() -> None:
+    bench = HostBench(seats=(4, 8), shared=40, unique=5, output=Lengths(3, 9), repeat=2)
+    said: list[str] = []
+    small, large = bench.run(said.append)["points"]
+    assert [small["rows"], large["rows"]] == [4 * ROWS_PER_SEAT, 8 * ROWS_PER_SEAT]
+    for point in (small, large):
+        assert 3 * point["rows"] <= point["generated_tokens"] <= 9 * point["rows"]
+        assert point["tokens_per_s"]["count"] == 2
+        assert point["admission_step_s"]["median"] > 0
+    assert "8 seats" in said[-1]
+
+
+def test_what_costs_nothing_gives_the_right_shapes() -> None:
+    from pagedrun.paged.bench.runs.model import BenchModel
+    from pagedrun.paged.values.request import Request
+    from pagedrun.paged.values.sampling import SamplingParams
+
+    model = BenchModel.from_shape("tiny", 1)
+    engine = model.engine(CostlessBackend(model.config.vocab_size), dtype="float32", device="cpu")
+    params = SamplingParams(max_tokens=7, temperature=1.0, n=3)
+    [completion] = engine.start([Request(0, (1, 2, 3), params)])
+    assert [len(output.token_ids) for output in completion.outputs] == [7, 7, 7]
+    assert len({output.token_ids for output in completion.outputs}) == 3
