@@ -24,7 +24,7 @@ from pagedrun.kernels.gpu.attention.prefix_attention import (
     prefix_work,
     tile_rows,
 )
-from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPartials
+from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS
 from pagedrun.kernels.gpu.attention.prefix_work import UNIT_PARTITIONS, PrefixWork
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
@@ -371,9 +371,9 @@ def test_partials_hold_one_state_for_each_unit(gpu_device: torch.device) -> None
     q, context, _, shared = nested(64, 2, 64, torch.float32)
     memory: Any = (context.key_cache, context.value_cache, context.block_tables)
     groups = groups_of(context, shared, 64)
-    arguments: Any = (*(each.to(gpu_device) for each in (q, *memory)), groups, 0.125)
-    prefix = prefix_attention(*arguments)
-    assert isinstance(prefix, PrefixPartials)
+    on_gpu, keys, values, tables = (each.to(gpu_device) for each in (q, *memory))
+    work = work_of(groups, on_gpu, keys)
+    prefix = prefix_attention(on_gpu, keys, values, tables, work, 0.125)
     units = -(-shared // U)
     assert prefix.first_slots.tolist() == (units.cumsum(0) - units).tolist()
     assert prefix.totals.shape == (int(units.sum()), 4, 64)
