@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from pagedrun import LLM, SamplingParams
-from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.recipes import demo
 
 CONTRACT_KEYS = {
@@ -120,7 +120,7 @@ def test_the_report_keeps_the_contract(demo_run: tuple[Path, str]) -> None:
 
 def test_the_snapshot_agrees_with_report_and_rows(demo_run: tuple[Path, str]) -> None:
     report = json.loads(Path(f"{demo_run[0]}.report.json").read_text())
-    snapshot = Snapshot.read(Path(f"{demo_run[0]}.snapshot.npz"))
+    snapshot = read_snapshot(Path(f"{demo_run[0]}.snapshot.npz"))
     rows = read_rows(demo_run[0])
     prompts = Counter(row["usage"]["prompt_tokens"] for row in rows)
     answers = Counter(len(output["token_ids"]) for row in rows for output in row["outputs"])

@@ -168,13 +168,13 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     from pagedrun.paged.report.inspect.inspection import DEFAULT_TOP, Question, inspect_run
     from pagedrun.paged.report.inspect.moment import PEAK
     from pagedrun.paged.report.inspect.saved_report import SavedReport
-    from pagedrun.paged.report.record.snapshot import Snapshot
+    from pagedrun.paged.report.record.snapshot_file import read_snapshot
 
     files = RunFiles.find(target)
     page: Path | None = given.get("html")
     if page is not None:
         check_saved_page(files, page)
-    snapshot = None if files.snapshot is None else Snapshot.read(files.snapshot)
+    snapshot = None if files.snapshot is None else read_snapshot(files.snapshot)
     report = None if files.report is None else SavedReport.read(files.report)
     names: list[str] = given.get("row", [])
     rows = find_rows(names, files.output)

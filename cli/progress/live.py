@@ -10,7 +10,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from pagedrun.cli.progress.progress import show_eta, show_seconds
+from pagedrun.cli.progress.durations import show_seconds
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import note
 from pagedrun.paged.job.listener import JobListener, Phase
@@ -52,7 +52,7 @@ def draw_figures(figures: RunFigures, spinner: RenderableType = "") -> Renderabl
     head.add_row(spinner, Text(f"{figures.phase.value}, {show_seconds(figures.elapsed_s)}"))
     if figures.phase is not Phase.RUN:
         return head
-    left = "" if figures.eta_s is None else f", {show_eta(figures)} left"
+    left = "" if figures.eta_s is None else f", {show_seconds(figures.eta_s)} left"
     failed = f", {figures.rows_failed:,} failed" if figures.rows_failed else ""
     bars = Table.grid(padding=(0, 1), expand=True)
     bars.add_column(width=LABEL_WIDTH)

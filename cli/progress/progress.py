@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from pagedrun.cli.options.choices import ProgressMode
+from pagedrun.cli.progress.durations import show_eta, show_seconds
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import note
 from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
@@ -54,22 +55,8 @@ def line(figures: RunFigures) -> str:
         f"generation {figures.generated_tokens_per_s:.1f} tokens/s, "
         f"Running: {figures.running} reqs, Waiting: {figures.waiting} reqs, "
         f"KV cache usage: {figures.pool_use:.1%}, Prefix cache hit rate: {figures.hit_rate:.1%}, "
-        f"preemptions: {figures.preemptions}, ETA {show_eta(figures)}"
+        f"preemptions: {figures.preemptions}, ETA {show_eta(figures.eta_s)}"
     )
-
-
-def show_eta(figures: RunFigures) -> str:
-    """Return the time left, or that nobody knows yet."""
-    return "unknown" if figures.eta_s is None else show_seconds(figures.eta_s)
-
-
-def show_seconds(seconds: float) -> str:
-    """Return a duration such as 42s, 3m20s or 2h05m."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes}m{rest:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
 
 
 @contextmanager

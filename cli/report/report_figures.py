@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pagedrun.cli.progress.progress import show_seconds
+from pagedrun.cli.progress.durations import show_seconds
 from pagedrun.cli.terminal.sizes import show_size
 
 _ENDINGS = {

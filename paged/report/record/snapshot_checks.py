@@ -4,20 +4,19 @@ A file may come from anywhere: every number that is used as an index, a size or 
 held against its bounds here, once, when the file is read.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot import Snapshot
 
 MAX_BLOCK_SIZE = 2**16 - 1  # fills are 16 bits wide
 MAX_COUNT = 2**31 - 2
 MAX_BYTES_PER_TOKEN = 2**40
 
 
-def check_snapshot(snapshot: "Snapshot") -> None:
+def check_snapshot(snapshot: Snapshot) -> None:
     """Raise `ValueError` saying what cannot be, if anything in the snapshot cannot."""
     _within("block_size", snapshot.block_size, 0, MAX_BLOCK_SIZE)
     _within("num_blocks", snapshot.num_blocks, 0, MAX_COUNT)
@@ -29,7 +28,7 @@ def check_snapshot(snapshot: "Snapshot") -> None:
     _check_tables(snapshot)
 
 
-def _check_samples(snapshot: "Snapshot") -> None:
+def _check_samples(snapshot: Snapshot) -> None:
     samples = snapshot.samples
     _in_range("samples.steps", samples.steps, 0, snapshot.num_steps)
     _rising("samples.steps", samples.steps)
@@ -40,7 +39,7 @@ def _check_samples(snapshot: "Snapshot") -> None:
     _in_range("samples.fills", samples.fills, 0, snapshot.block_size)
 
 
-def _check_holdings(snapshot: "Snapshot") -> None:
+def _check_holdings(snapshot: Snapshot) -> None:
     held, last = snapshot.holdings, snapshot.num_steps + 1
     for name in ("row", "sample", "position", "begin"):
         _in_range(f"holdings.{name}", getattr(held, name), 0, MAX_COUNT)
@@ -52,7 +51,7 @@ def _check_holdings(snapshot: "Snapshot") -> None:
         raise ValueError("holdings are not in the order of their begin")
 
 
-def _check_tables(snapshot: "Snapshot") -> None:
+def _check_tables(snapshot: Snapshot) -> None:
     gone, nodes, lengths = snapshot.preemptions, snapshot.prefixes, snapshot.lengths
     _in_range("preemptions.step", gone.step, 0, snapshot.num_steps + 1)
     for name in ("row", "sample", "tokens", "blocks", "needed", "free"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from tests.cli.finished_run import HOSTILE, REPORT, Run, beside, inspect_cache, leave_run
 from tests.report.small_runs import play
 
@@ -230,7 +230,7 @@ class TestScreen:
         from pagedrun.cli.inspect.inspect_cache_report import draw_inspection
         from pagedrun.paged.report.inspect.inspection import Question, inspect_run
 
-        found = inspect_run(Snapshot.read(beside(output, ".snapshot.npz")), None, Question())
+        found = inspect_run(read_snapshot(beside(output, ".snapshot.npz")), None, Question())
 
         def drawn() -> str:
             stream = StringIO()

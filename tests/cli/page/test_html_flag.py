@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pagedrun.cli.main import main
-from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.recipes.demo import demo_model_folder
 from tests.cli.finished_run import beside, leave_run, snapshot
 
@@ -56,7 +56,7 @@ def test_generate_writes_the_page_of_its_run(run: Run) -> None:
     assert "page → page.html" in err
     page = Path("page.html")
     data = data_of(page)
-    kept = Snapshot.read(Path("rows.out.jsonl.snapshot.npz"))
+    kept = read_snapshot(Path("rows.out.jsonl.snapshot.npz"))
     report = json.loads(Path("rows.out.jsonl.report.json").read_text())
     assert data["timeline"]["blocks_used"] == [each["blocks_used"] for each in report["timeline"]]
     assert data["map"]["steps"] == kept.samples.steps.tolist()

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from pagedrun.cli.progress import progress
+from pagedrun.cli.progress.durations import show_seconds
 from pagedrun.cli.progress.live import draw_figures
-from pagedrun.cli.progress.progress import every, line, show_progress, show_seconds
+from pagedrun.cli.progress.progress import every, line, show_progress
 from pagedrun.cli.progress.run_figures import RunWatch
 from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.tally import Tally

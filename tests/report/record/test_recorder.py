@@ -11,6 +11,7 @@ from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.report.inspect.block_lives import BlockLives
 from pagedrun.paged.report.record import recorder as recorder_module
 from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
 from pagedrun.paged.run import Run
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
@@ -163,7 +164,7 @@ def test_a_snapshot_is_read_as_it_was_written(recorded: Recorded, tmp_path: Any)
     snapshot = recorded[0].snapshot()
     path = tmp_path / "out.snapshot.npz"
     path.write_bytes(snapshot.to_bytes())
-    again = Snapshot.read(path)
+    again = read_snapshot(path)
     for name, table in (("holdings", snapshot.holdings), ("prefixes", snapshot.prefixes)):
         for column, numbers in table.columns().items():
             assert np.array_equal(getattr(getattr(again, name), column), numbers)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.paged.report.record.snapshot_tables import Lengths, Preemptions, PrefixNodes
 from pagedrun.paged.values.errors import UsageError
 from tests.report.small_runs import play
@@ -53,8 +54,8 @@ def written(path: Path, columns: dict[str, Any]) -> Path:
 
 
 def test_what_was_written_is_read(tmp_path: Path, columns: dict[str, Any]) -> None:
-    snapshot = Snapshot.read(written(tmp_path / "s.npz", columns))
-    assert snapshot.to_bytes() == Snapshot.read(written(tmp_path / "t.npz", columns)).to_bytes()
+    snapshot = read_snapshot(written(tmp_path / "s.npz", columns))
+    assert snapshot.to_bytes() == read_snapshot(written(tmp_path / "t.npz", columns)).to_bytes()
     assert len(snapshot.holdings) == len(columns["holdings.row"]) > 5
 
 
@@ -102,7 +103,7 @@ def test_a_number_out_of_range_is_refused(
 ) -> None:
     path = written(tmp_path / "s.npz", columns | {name: spoilt(columns[name], place, value)})
     with pytest.raises(UsageError, match=r"s\.npz is not a snapshot that pagedrun can read: \w"):
-        Snapshot.read(path)
+        read_snapshot(path)
 
 
 def facts(columns: dict[str, Any], **changes: Any) -> Any:
@@ -134,7 +135,7 @@ def test_facts_that_cannot_be_are_refused(
 ) -> None:
     path = written(tmp_path / "s.npz", columns | {"facts": facts(columns, **changes)})
     with pytest.raises(UsageError, match="not a snapshot"):
-        Snapshot.read(path)
+        read_snapshot(path)
 
 
 @pytest.mark.parametrize(
@@ -163,14 +164,14 @@ def test_columns_of_another_kind_are_refused(
     tmp_path: Path, columns: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     with pytest.raises(UsageError, match="not a snapshot"):
-        Snapshot.read(written(tmp_path / "s.npz", columns | changes))
+        read_snapshot(written(tmp_path / "s.npz", columns | changes))
 
 
 def test_a_column_that_is_missing_is_refused(tmp_path: Path, columns: dict[str, Any]) -> None:
     for name in columns:
         rest = {other: column for other, column in columns.items() if other != name}
         with pytest.raises(UsageError, match="not a snapshot"):
-            Snapshot.read(written(tmp_path / "s.npz", rest))
+            read_snapshot(written(tmp_path / "s.npz", rest))
 
 
 def test_no_damage_to_the_bytes_does_more_than_be_refused(
@@ -186,7 +187,7 @@ def test_no_damage_to_the_bytes_does_more_than_be_refused(
             data[chance.randrange(len(data))] = chance.randrange(256)
         path.write_bytes(data[: chance.choice([len(data), chance.randrange(len(data))])])
         try:
-            Snapshot.read(path)
+            read_snapshot(path)
         except UsageError as error:
             sentences.append(str(error))
     assert len(sentences) > 100
@@ -200,17 +201,17 @@ def test_a_foreign_archive_and_a_bomb_are_refused(
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("facts", "hello")
     with pytest.raises(UsageError, match="not a snapshot"):
-        Snapshot.read(path)
-    monkeypatch.setattr("pagedrun.paged.report.record.snapshot.MAX_BYTES", 2**20)
+        read_snapshot(path)
+    monkeypatch.setattr("pagedrun.paged.report.record.snapshot_file.MAX_BYTES", 2**20)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(9):
             archive.writestr(f"{number}.npy", bytes(2**17))
     with pytest.raises(UsageError, match="unpacks to more than"):
-        Snapshot.read(path)
+        read_snapshot(path)
 
 
 def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", ".", "absent"):
         with pytest.raises(UsageError, match="cannot be read"):
-            Snapshot.read(tmp_path / name)
+            read_snapshot(tmp_path / name)
