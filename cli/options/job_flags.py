@@ -9,13 +9,11 @@ from typing import Any
 
 from pagedrun.cli.options.choices import GenerationDefaults
 from pagedrun.cli.options.settings import Settings
-from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.control.watchdog import DEFAULT_STALL_TIMEOUT
+from pagedrun.paged.job.config import DEFAULT_STALL_TIMEOUT, STDOUT, JobConfig
 from pagedrun.paged.job.inputs.reader import input_stem
 from pagedrun.paged.job.listener import JobListener
-from pagedrun.paged.job.output.output_file import STDOUT
 from pagedrun.paged.job.prompts.overlong import Overlong
-from pagedrun.paged.job.prompts.prompts import PromptConfig
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.models.generation_config import GenerationConfig
 from pagedrun.paged.models.hub import resolve_model

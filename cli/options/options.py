@@ -20,7 +20,7 @@ from pagedrun.cli.options.choices import (
     ProgressMode,
 )
 from pagedrun.cli.terminal.sizes import parse_size, show_size
-from pagedrun.paged.job.control.watchdog import DEFAULT_STALL_TIMEOUT
+from pagedrun.paged.job.config import DEFAULT_STALL_TIMEOUT
 from pagedrun.paged.job.prompts.overlong import Overlong
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.sampling import SamplingParams

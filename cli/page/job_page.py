@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from pagedrun.cli.page.target import check_target
-from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.config import STDOUT, JobConfig
 from pagedrun.paged.job.inputs.reader import STDIN, input_stem
 from pagedrun.paged.job.job import JobResult
-from pagedrun.paged.job.output.output_file import STDOUT
 
 
 def check_job_page(config: JobConfig, path: Path) -> None:

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pagedrun.paged.job.control.watchdog import DEFAULT_STALL_TIMEOUT
 from pagedrun.paged.job.inputs.reader import DEFAULT_MAX_LINE_BYTES
-from pagedrun.paged.job.output.output_file import STDOUT
 from pagedrun.paged.job.prompts.overlong import Overlong
-from pagedrun.paged.job.prompts.prompts import PromptConfig
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.sampling import SamplingParams
 
+STDOUT = "-"
+DEFAULT_STALL_TIMEOUT = 3600.0  # seconds; one step of a large model on a slow machine takes long
 REPORT_SUFFIX = ".report.json"
 MANIFEST_SUFFIX = ".run.json"
 STATE_SUFFIX = ".state.json"

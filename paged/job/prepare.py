@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.config import STDOUT, JobConfig
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_rows
 from pagedrun.paged.job.inputs.row import Row
@@ -13,7 +13,6 @@ from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.inputs.unique_ids import UniqueIds
 from pagedrun.paged.job.interfaces import ModelOpener, ModelShape, OpenModel
 from pagedrun.paged.job.listener import JobListener, Phase
-from pagedrun.paged.job.output.output_file import STDOUT
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import JobRow, Limits, RequestBuilder
 from pagedrun.paged.job.windows import RowWindows, refused_row

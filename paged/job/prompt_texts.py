@@ -17,7 +17,8 @@ from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.output.manifest import files_digest, text_digest
 from pagedrun.paged.job.output.run_files import read_manifest
 from pagedrun.paged.job.prompts.overlong import Overlong
-from pagedrun.paged.job.prompts.prompts import PromptBuilder, PromptConfig
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
+from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import Limits, RequestBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.models.model_config import ModelConfig

@@ -7,7 +7,7 @@ import pytest
 
 from pagedrun.paged.job import sharing_check
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.prompts.prompts import PromptConfig
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.job.sharing_check import check_sharing
 from pagedrun.paged.values.engine_config import EngineConfig

@@ -19,7 +19,6 @@ GRACE_SECONDS = 3.0  # for the main thread to stop by itself; what follows takes
 LEAVE_SECONDS = 1.0  # for rows to reach the disk when the process ends without its main thread
 TICK_SECONDS = 0.5
 LAST_TICK_SECONDS = 0.1  # once a signal has come
-DEFAULT_STALL_TIMEOUT = 3600.0  # seconds; one step of a large model on a slow machine takes long
 STALLED = 1  # the exit status of a run that does not go on
 
 

@@ -8,7 +8,7 @@ from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import id_column
 from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts.messages import parse_messages, with_system
-from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling import SamplingParams, sampling_keys
 
@@ -65,19 +65,6 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
 }
 NESTED_PARAMS = "sampling_params"
-
-
-@dataclass(frozen=True, slots=True)
-class PromptConfig:
-    """Where the prompt comes from: the row's own columns, one named column, or a template.
-
-    With `system`, messages get it in front unless they have one, and a plain prompt becomes the
-    user message of a chat with it.
-    """
-
-    field: str | None = None
-    template: PromptTemplate | None = None
-    system: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

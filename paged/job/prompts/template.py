@@ -3,11 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jinja2 import TemplateError, TemplateSyntaxError
-
 from pagedrun.paged.job.inputs.json_line import shown_key
-from pagedrun.paged.job.prompts.missing_column import MissingColumn, NamedUndefined
-from pagedrun.paged.text.sandbox import Sandbox
 from pagedrun.paged.values.errors import RowError, UsageError
 
 MAX_OUTPUT_CHARS = 64 * 2**20
@@ -21,6 +17,12 @@ class PromptTemplate:
     """
 
     def __init__(self, source: str, flag: str = "--prompt-template") -> None:
+        # Here, because a command's `--help` reads the type of a flag and must not wait for Jinja.
+        from jinja2 import TemplateError, TemplateSyntaxError
+
+        from pagedrun.paged.job.prompts.missing_column import NamedUndefined
+        from pagedrun.paged.text.sandbox import Sandbox
+
         self.source = source
         self._sandbox = Sandbox(undefined=NamedUndefined)
         try:
@@ -32,6 +34,8 @@ class PromptTemplate:
 
     def render(self, columns: Mapping[str, Any]) -> str:
         """Return the prompt of a row; `RowError` (`template_error`) if that fails."""
+        from pagedrun.paged.job.prompts.missing_column import MissingColumn
+
         try:
             text = self._sandbox.render(self._template, {"row": columns, **columns})
             if len(text) > MAX_OUTPUT_CHARS:

@@ -15,7 +15,8 @@ from jinja2 import Environment, TemplateError, meta, nodes
 from pagedrun.kernels.token_rows import sort_rows
 from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts.line_order import LineOrder
-from pagedrun.paged.job.prompts.prompts import PromptBuilder, PromptConfig
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
+from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling import SamplingParams

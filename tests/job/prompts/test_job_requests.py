@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.job.inputs.row import Row
-from pagedrun.paged.job.prompts.prompts import PromptBuilder, PromptConfig
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
+from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import ENCODE_BATCH_ROWS, JobRow, Limits, RequestBuilder
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling import SamplingParams

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job.prompts.prompts import Prompt, PromptBuilder, PromptConfig
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
+from pagedrun.paged.job.prompts.prompts import Prompt, PromptBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling import SamplingParams

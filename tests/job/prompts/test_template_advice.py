@@ -10,7 +10,7 @@ import pytest
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.prompts.line_order import LineOrder
-from pagedrun.paged.job.prompts.prompts import PromptConfig
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.job.row_sample import SAMPLE_ROWS, sample_rows
