@@ -13,6 +13,7 @@ from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard, exit_status
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.values.errors import EngineError, PagedrunError, RowError, UsageError
+from pagedrun.paged.values.option_names import as_flag
 
 OK = 0
 ENGINE_FAILED = 1
@@ -73,7 +74,7 @@ def describe(error: BaseException) -> str | None:
     if isinstance(error, BrokenPipeError) or isinstance(error.__cause__, BrokenPipeError):
         return None
     if isinstance(error, PagedrunError):
-        return "; ".join([f"Error: {safe(str(error))}", *_notes(error)])
+        return "; ".join([f"Error: {safe(error.shown(as_flag))}", *_notes(error)])
     if isinstance(error, JobInterrupted):
         notes = _notes(error) or ["nothing was written"]
         return "; ".join([str(error), *notes])

@@ -29,6 +29,7 @@ from pagedrun.paged.run import Run, Window
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling import SamplingParams
 
@@ -183,8 +184,9 @@ class Engine:
         fits = num_blocks * size + 1  # the last token is never stored
         if asked is not None and min(asked, self.max_model_len) > fits:
             raise UsageError(
-                f"--max-model-len {asked} does not fit: the KV pool has room for {num_blocks} "
-                f"blocks of {size} tokens; the largest that fits is --max-model-len {fits}"
+                f"{option('max_model_len')} {asked} does not fit: the KV pool has room for "
+                f"{num_blocks} blocks of {size} tokens; the largest that fits is "
+                f"{option('max_model_len')} {fits}"
             )
 
     def _windows(
@@ -257,8 +259,8 @@ class Engine:
         if most > num_fit and self.max_model_len > num_fit:
             raise ModelError(
                 f"{self.config.model}/config.json: max_position_embeddings is {most}, more than "
-                f"the {num_fit} positions that pagedrun keeps rotations of; pass --max-model-len "
-                "with at most that"
+                f"the {num_fit} positions that pagedrun keeps rotations of; pass "
+                f"{option('max_model_len')} with at most that"
             )
         return most if most <= num_fit else self.max_model_len
 

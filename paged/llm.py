@@ -12,6 +12,7 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import PagedrunError, RowError
+from pagedrun.paged.values.option_names import as_argument, spelled
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling import SamplingParams
 
@@ -87,7 +88,7 @@ class LLM:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=3)
+    warnings.warn(spelled(message, as_argument), RuntimeWarning, stacklevel=3)
 
 
 def _is_single(prompts: Any) -> bool:

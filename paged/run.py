@@ -41,6 +41,7 @@ from pagedrun.paged.scheduling.stopping import StopRule
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineStalled, RowError
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
@@ -267,7 +268,7 @@ class Run:
         error = RowError(
             "nan_logits",
             "the model's output holds NaN or infinity, so no token can be chosen; "
-            "try --dtype float32",
+            f"try {option('dtype')} float32",
         )
         yield from self._answers(Completion(request, error=error))
 
@@ -282,8 +283,9 @@ class Run:
         return RowError(
             "kv_cache_too_small",
             f"the row needs {needed} blocks for its prompt and max_tokens, but the pool has "
-            f"{self.pool.num_blocks}; raise --num-blocks or --kv-cache-memory-bytes, or lower "
-            "--max-tokens",
+            f"{self.pool.num_blocks}; raise {option('num_blocks')} or "
+            f"{option('kv_cache_memory_bytes')}, or lower "
+            f"{option('max_tokens')}",
         )
 
     def _record_step(self) -> None:

@@ -23,8 +23,8 @@ def test_a_length_for_which_the_pool_is_too_small_names_the_largest_that_fits(as
     assert done.error is None
     too_long = engine.reconfigured(max_model_len=66)
     sentence = (
-        r"^--max-model-len 66 does not fit: the KV pool has room for 4 blocks of 16 tokens; "
-        r"the largest that fits is --max-model-len 65$"
+        r"^max_model_len 66 does not fit: the KV pool has room for 4 blocks of 16 tokens; "
+        r"the largest that fits is max_model_len 65$"
     )
     with pytest.raises(UsageError, match=sentence):
         too_long.start([request])

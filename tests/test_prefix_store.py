@@ -236,7 +236,7 @@ def test_a_damaged_file_is_told_of_once_and_never_used(
 
 @pytest.mark.parametrize(
     ("what", "change"),
-    [("--dtype", {"dtype": "bfloat16"}), ("--block-size", {"block_size": 32}), ("weights", {})],
+    [("dtype", {"dtype": "bfloat16"}), ("block_size", {"block_size": 32}), ("weights", {})],
 )
 def test_what_is_of_another_model_is_told_of_once_and_never_used(
     what: str,
@@ -490,5 +490,5 @@ def test_folders_that_are_refused(rows: Path, model: Path, tmp_path: Path) -> No
         with pytest.raises(UsageError, match=why):
             run(rows, model, folder)
     assert [path.name for path in other.iterdir()] == ["thesis.tex"]
-    with pytest.raises(UsageError, match="--no-prefix-caching"):
+    with pytest.raises(UsageError, match="prefix_caching=False"):
         run(rows, model, tmp_path / "store", prefix_caching=False)

@@ -178,8 +178,8 @@ def test_failed_rows_are_tried_again_if_that_is_asked(whole: JobConfig, tmp_path
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"sampling": SamplingParams(temperature=0.5)}, r"--temperature \(0\.0, now 0\.5\)"),
-        ({"limit": 30}, r"--limit \(None, now 30\)"),
+        ({"sampling": SamplingParams(temperature=0.5)}, r"temperature \(0\.0, now 0\.5\)"),
+        ({"limit": 30}, r"limit \(None, now 30\)"),
     ],
 )
 def test_another_job_is_refused_and_nothing_is_lost(
@@ -187,7 +187,7 @@ def test_another_job_is_refused_and_nothing_is_lost(
 ) -> None:
     job = died_at(whole, 4000, tmp_path)
     before = Path(job.output).read_bytes()
-    with pytest.raises(UsageError, match=f"^--resume: the output was begun with another .*{named}"):
+    with pytest.raises(UsageError, match=f"^resume: the output was begun with another .*{named}"):
         run_job(replace(job, **changes))
     assert Path(job.output).read_bytes() == before
 

@@ -9,6 +9,7 @@ from pagedrun.cli.options.settings import recipe_settings
 from pagedrun.paged.job.output.run_files import RunFiles, read_manifest
 from pagedrun.paged.job.prompt_texts import GivenTexts, PromptTexts, TextsUnavailable
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import as_flag
 from pagedrun.recipes.recipe import Recipe
 
 NAMES = ("system", "prompt_template", "chat_template")
@@ -23,7 +24,7 @@ def add_texts(found: dict[str, Any], files: RunFiles, given: Mapping[str, Any]) 
             raise TextsUnavailable("no manifest (OUT.run.json) says which input the run read")
         prompts = PromptTexts.read(files.manifest, rows, _given_texts(files.manifest, given))
     except TextsUnavailable as error:
-        found["notes"].append(f"Warning: no texts are shown: {error}")
+        found["notes"].append(f"Warning: no texts are shown: {error.shown(as_flag)}")
         return
     for prefix in prefixes:
         prefix["text"] = prompts.between(prefix["row"], prefix["start"], prefix["tokens"])
@@ -34,8 +35,7 @@ def add_texts(found: dict[str, Any], files: RunFiles, given: Mapping[str, Any]) 
 def _given_texts(manifest: Path, given: Mapping[str, Any]) -> GivenTexts:
     """Return the texts that the run was given, from the flags, else from the run's recipe."""
     values = {**_recipe_texts(manifest), **given}
-    flags = {name: f"--{name.replace('_', '-')}" for name in NAMES}
-    return GivenTexts(**{name: text_or_file(values.get(name), flags[name]) for name in NAMES})
+    return GivenTexts(**{name: text_or_file(values.get(name), name) for name in NAMES})
 
 
 def _recipe_texts(manifest: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pagedrun.paged.models.generation_config import GenerationConfig
 from pagedrun.paged.models.hub import resolve_model
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling import FIELD_NAMES, SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 
@@ -34,12 +35,15 @@ def job_config(settings: Settings) -> JobConfig:
     given = settings.values
     output = given.get("output") or default_output(given["input_name"])
     if output == STDOUT and given.get("json_report"):
-        raise UsageError("--json and -o - both write to stdout; use --report PATH for one of them")
+        raise UsageError(
+            f"{option('json')} and -o - both write to stdout; use {option('report')} PATH for one "
+            "of them"
+        )
     if given.get("resume") and given.get("overwrite"):
-        raise UsageError("--resume and --overwrite exclude each other")
+        raise UsageError(f"{option('resume')} and {option('overwrite')} exclude each other")
     retries = given.get("retry_errors") and settings.origins["retry_errors"] == "flag"
     if retries and not given.get("resume"):  # a recipe says it for whenever there is a resume
-        raise UsageError("--retry-errors goes with --resume")
+        raise UsageError(f"{option('retry_errors')} goes with {option('resume')}")
     engine = {name: _plain(value) for name, value in given.items() if name in _ENGINE_FIELDS}
     with settings.blamed("model"):
         model = _model_folder(given)
@@ -51,7 +55,7 @@ def job_config(settings: Settings) -> JobConfig:
         output=output,
         engine=EngineConfig(model=model, **engine),
         tokenizer=tokenizer,
-        chat_template=text_or_file(given.get("chat_template"), "--chat-template"),
+        chat_template=text_or_file(given.get("chat_template"), "chat_template"),
         sampling=_sampling({**by_model, **given}),
         prompts=_prompts(given),
         limit=_limit(given.get("limit")),
@@ -70,7 +74,7 @@ def job_config(settings: Settings) -> JobConfig:
 
 def _limit(asked: int | None) -> int | None:
     if asked is not None and asked < 1:
-        raise UsageError(f"--limit is {asked}; it must be at least 1")
+        raise UsageError(f"{option('limit')} is {asked}; it must be at least 1")
     return None if asked is None else min(asked, sys.maxsize)
 
 
@@ -93,18 +97,21 @@ def default_output(input_name: str) -> str:
     return f"{input_stem(input_name)}{OUTPUT_SUFFIX}"
 
 
-def text_or_file(value: str | None, flag: str) -> str | None:
-    """Return `value`, or what is in the file that `@path` names, without its last newline."""
+def text_or_file(value: str | None, name: str) -> str | None:
+    """Return `value`, or what is in the file that `@path` names, without its last newline.
+
+    Raises `UsageError`, of the option `name`, if the file cannot be read.
+    """
     if value is None or not value.startswith("@"):
         return value
     path = value[1:]
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{flag} {value}: the file is not UTF-8 text") from error
+        raise UsageError(f"{option(name)} {value}: the file is not UTF-8 text") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"{flag} {value}: the file cannot be read ({reason})") from error
+        raise UsageError(f"{option(name)} {value}: the file cannot be read ({reason})") from error
     return text.removesuffix("\n")
 
 
@@ -116,7 +123,7 @@ def _recipe_file(settings: Settings) -> dict[str, str] | None:
 def _model_folder(given: Mapping[str, Any]) -> Path:
     if "model" not in given:
         if "revision" in given:
-            raise UsageError("--revision needs --model with a name on the hub")
+            raise UsageError(f"{option('revision')} needs {option('model')} with a name on the hub")
         return demo_model_folder()
     return resolve_model(given["model"], given.get("revision"))
 
@@ -129,25 +136,29 @@ def _sampling(given: Mapping[str, Any]) -> SamplingParams:
         return SamplingParams().override(values)
     except RowError as error:
         name = error.param or ""
-        flag = f"--{name.replace('_', '-')}"
-        raise UsageError(flag + error.message.removeprefix(name)) from error
+        raise UsageError(option(name) + error.marked.removeprefix(name)) from error
 
 
 def _token_ids(texts: list[str]) -> list[int]:
     words = [word.strip() for text in texts for word in text.split(",")]
     if not all(word.isdecimal() and word.isascii() and len(word) < 10 for word in words):
-        raise UsageError("--stop-token-ids takes token ids, such as --stop-token-ids 2,50256")
+        raise UsageError(
+            f"{option('stop_token_ids')} takes token ids, such as {option('stop_token_ids')} "
+            "2,50256"
+        )
     return [int(word) for word in words]
 
 
 def _prompts(given: Mapping[str, Any]) -> PromptConfig:
     if "prompt_template" in given and "prompt_field" in given:
-        raise UsageError("--prompt-template and --prompt-field exclude each other")
-    template = text_or_file(given.get("prompt_template"), "--prompt-template")
+        raise UsageError(
+            f"{option('prompt_template')} and {option('prompt_field')} exclude each other"
+        )
+    template = text_or_file(given.get("prompt_template"), "prompt_template")
     return PromptConfig(
         field=given.get("prompt_field"),
         template=PromptTemplate(template) if template is not None else None,
-        system=text_or_file(given.get("system"), "--system"),
+        system=text_or_file(given.get("system"), "system"),
     )
 
 

@@ -1,6 +1,5 @@
 """Settings: what decides a run, from flags and recipe, and where each came from."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -12,6 +11,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import as_flag
 from pagedrun.recipes.library import find_recipe
 from pagedrun.recipes.recipe import Recipe
 from pagedrun.recipes.setting import Kind, Setting
@@ -92,12 +92,11 @@ class Settings:
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Let an error that names a flag name the recipe's line instead, if it was set there."""
+        """Let an error that names an option name the recipe's line, if it was set there."""
         try:
             yield
         except UsageError as error:
-            message = re.sub(r"(?<![\w-])--[a-z][a-z-]*", self._place, str(error))
-            error.args = (message,)
+            error.args = (error.shown(self._spell),)
             raise
 
     @contextmanager
@@ -107,15 +106,14 @@ class Settings:
             yield
         except UsageError as error:
             if self.recipe is not None and self.origins.get(name) == "recipe":
-                error.args = (f"{self.recipe.place(name)}: {error}",)
+                error.args = (f"{self.recipe.place(name)}: {error.marked}",)
             raise
 
-    def _place(self, flag: re.Match[str]) -> str:
-        name = flag[0].removeprefix("--").replace("-", "_")
-        name = name if name in self.origins else name.removeprefix("no_")
-        if self.recipe is None or self.origins.get(name) != "recipe":
-            return flag[0]
-        return self.recipe.place(name)
+    def _spell(self, name: str) -> str:
+        setting = name.removesuffix("=False")
+        if self.recipe is None or self.origins.get(setting) != "recipe":
+            return as_flag(name)
+        return self.recipe.place(setting)
 
 
 def _setting(name: str, annotation: Any, *metadata: Any) -> Setting:

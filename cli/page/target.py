@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
-FLAG = "--html"
+_HTML = option("html")
 MARK = b'<meta name="generator" content="pagedrun">'  # is near the beginning of every page
 _MARK_WITHIN = 200
 
@@ -25,17 +26,17 @@ def check_target(
     """
     for other, what in others:
         if other is not None and os.path.realpath(path) == os.path.realpath(other):
-            raise UsageError(f"{FLAG} {path} is the {what} itself; name another file")
+            raise UsageError(f"{_HTML} {path} is the {what} itself; name another file")
     if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"{FLAG} {path}: name a file in an existing folder")
+        raise UsageError(f"{_HTML} {path}: name a file in an existing folder")
     if path.exists() and not path.is_file():
-        raise UsageError(f"{FLAG} {path} is no regular file; name another one")
+        raise UsageError(f"{_HTML} {path} is no regular file; name another one")
     if overwrite is None and path.exists() and not _is_page(path):
-        raise UsageError(f"{FLAG} {path} exists and is no page of pagedrun; name another file")
+        raise UsageError(f"{_HTML} {path} exists and is no page of pagedrun; name another file")
     if overwrite is False and path.exists():
-        raise UsageError(f"{FLAG} {path} exists; pass --overwrite or name another file")
+        raise UsageError(f"{_HTML} {path} exists; pass {option('overwrite')} or name another file")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UsageError(f"{FLAG} {path}: the folder {path.parent} cannot be written to")
+        raise UsageError(f"{_HTML} {path}: the folder {path.parent} cannot be written to")
 
 
 def _is_page(path: Path) -> bool:

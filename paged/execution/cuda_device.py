@@ -13,6 +13,7 @@ from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.device_dtypes import GpuDtypes
 from pagedrun.paged.execution.host_copy import HostCopy
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +30,20 @@ class CudaDevice(Device):
         """
         if torch.version.cuda is None and torch.version.hip is None:
             raise UsageError(
-                f"--device cuda: this torch ({torch.__version__}) is built without CUDA; install "
-                "one with it, or use --device cpu"
+                f"{option('device')} cuda: this torch ({torch.__version__}) is built without CUDA; "
+                f"install one with it, or use {option('device')} cpu"
             )
         if not torch.cuda.is_available():
             raise UsageError(
-                "--device cuda: torch finds no GPU; check the driver and CUDA_VISIBLE_DEVICES, or "
-                "use --device cpu"
+                f"{option('device')} cuda: torch finds no GPU; check the driver and "
+                f"CUDA_VISIBLE_DEVICES, or use {option('device')} cpu"
             )
         try:
             from pagedrun.kernels.gpu.backend import GpuBackend  # Triton is not everywhere
         except ImportError as error:
             raise UsageError(
-                f"--device cuda: the GPU kernels need Triton, which cannot be imported ({error}); "
-                "pip install triton, or use --device cpu"
+                f"{option('device')} cuda: the GPU kernels need Triton, which cannot be imported "
+                f"({error}); pip install triton, or use {option('device')} cpu"
             ) from error
 
         return cls(

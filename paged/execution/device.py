@@ -16,6 +16,7 @@ from pagedrun.paged.execution.device_dtypes import CpuDtypes, DeviceDtypes
 from pagedrun.paged.execution.host_copy import HostCopy
 from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,8 @@ class Device:
         if wrong is not None:
             others = [each for each in KernelSet.supported() if each is not self.kernel_set]
             raise UsageError(
-                f"--kernel-set {self.kernel_set}: not to be relied on here, since {wrong}; please "
-                f"report it, and pass --kernel-set {' or '.join(others)}"
+                f"{option('kernel_set')} {self.kernel_set}: not to be relied on here, since "
+                f"{wrong}; please report it, and pass {option('kernel_set')} {' or '.join(others)}"
             )
 
     def aside(self) -> AbstractContextManager[None]:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.precision import KV_DTYPES
 
 # Flags of /proc/cpuinfo that mean matrix products in bfloat16 at more than float32 speed.
@@ -40,7 +41,8 @@ class CpuDtypes:
         """Return the dtype of a model; raises `UsageError` for float16."""
         if asked == "float16":
             raise UsageError(
-                "--dtype float16 needs a GPU: CPUs multiply it slowly; use float32 or bfloat16"
+                f"{option('dtype')} float16 needs a GPU: CPUs multiply it slowly; use float32 or "
+                "bfloat16"
             )
         if asked != "auto":
             return asked
@@ -52,8 +54,8 @@ class CpuDtypes:
         if asked == "auto":
             return None
         raise UsageError(
-            f"--kv-cache-dtype {asked} needs a GPU: on a CPU keys and values stay in the model's "
-            "dtype; leave it at auto"
+            f"{option('kv_cache_dtype')} {asked} needs a GPU: on a CPU keys and values stay in the "
+            "model's dtype; leave it at auto"
         )
 
 
@@ -74,8 +76,9 @@ class GpuDtypes:
             return None
         if model == "float32":
             raise UsageError(
-                f"--kv-cache-dtype {asked} keeps fewer digits than --dtype float32 is there for; "
-                "use --dtype bfloat16 or float16 with it, or leave it at auto"
+                f"{option('kv_cache_dtype')} {asked} keeps fewer digits than {option('dtype')} "
+                f"float32 is there for; use {option('dtype')} bfloat16 or float16 with it, or "
+                "leave it at auto"
             )
         return KV_DTYPES[asked]
 

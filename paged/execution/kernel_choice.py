@@ -2,6 +2,7 @@
 
 from pagedrun.kernels.kernel_set import VARIABLE, KernelSet
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 
 def choose_kernel_set(asked: str) -> KernelSet:
@@ -12,5 +13,5 @@ def choose_kernel_set(asked: str) -> KernelSet:
     try:
         return KernelSet.best() if asked == "auto" else KernelSet.named(asked)
     except ValueError as error:
-        where = VARIABLE if asked == "auto" else f"--kernel-set {asked}"
+        where = VARIABLE if asked == "auto" else f"{option('kernel_set')} {asked}"
         raise UsageError(f"{where}: {error}") from error

@@ -19,6 +19,7 @@ from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.errors import EngineError
+from pagedrun.paged.values.option_names import option
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class ModelRunner:
         if num_tokens == 1:
             raise EngineError(
                 "out of memory with a single token in the step; free some, or give the pool less "
-                "with --kv-cache-memory-bytes or --gpu-memory-utilization"
+                f"with {option('kv_cache_memory_bytes')} or {option('gpu_memory_utilization')}"
             ) from error
         self._max_tokens = num_tokens // 2
         self._graphs = None  # they take memory of their own

@@ -10,6 +10,7 @@ from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class PoolMemory:
                 raise
             raise UsageError(
                 f"the host has no room for a KV pool of {num_blocks} blocks beside "
-                f"--swap-space-bytes {config.swap_space_bytes}; pass less"
+                f"{option('swap_space_bytes')} {config.swap_space_bytes}; pass less"
             ) from error
         graphs = None
         if not eager:

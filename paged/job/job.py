@@ -28,6 +28,7 @@ from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError, EngineStalled, UsageError
+from pagedrun.paged.values.option_names import as_flag, option, spelled
 from pagedrun.paged.values.request import Completion, Request
 
 
@@ -73,9 +74,11 @@ def run_job(
             ward = JobWard(output, config.stall_timeout)
             guard.look_after(ward)
         if config.ordered and not output.is_regular:
-            raise UsageError("--ordered sorts the output at the end; name a file with -o")
+            raise UsageError(
+                f"{option('ordered')} sorts the output at the end; name a file with -o"
+            )
         if config.resume and not output.is_regular:
-            raise UsageError("--resume goes on with a file; name it with -o")
+            raise UsageError(f"{option('resume')} goes on with a file; name it with -o")
         stamp = file_stamp(config.input)
         with open_rows(config.input, config.max_line_bytes) as source:
             prepared = prepare(config, source, listener, open_model or _open_local)
@@ -231,7 +234,9 @@ class _Job:
             writer.sync_if_due()
             self._listener.on_step(record)
 
-        warn = self._listener.on_warning
+        def warn(message: str) -> None:
+            self._listener.on_warning(spelled(message, as_flag))
+
         return engine.start(requests, on_step, windows, self._finished.rows, warn)
 
     def _ask(self, rows: Iterable[JobRow]) -> list[Request]:

@@ -17,6 +17,7 @@ from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import JobRow, Limits, RequestBuilder
 from pagedrun.paged.job.windows import RowWindows, refused_row
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import as_flag, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +81,20 @@ def check_side_files(config: JobConfig) -> None:
         return
     for other, what in ((config.input, "input"), (config.output, "output")):
         if other not in (STDIN, STDOUT) and os.path.realpath(path) == os.path.realpath(other):
-            raise UsageError(f"--report {path} is the {what} itself; name another file")
+            raise UsageError(f"{option('report')} {path} is the {what} itself; name another file")
     if (path.exists() and not path.is_file()) or not path.parent.is_dir():
-        raise UsageError(f"--report {path}: name a file in an existing folder")
+        raise UsageError(f"{option('report')} {path}: name a file in an existing folder")
     if path.exists() and not (config.overwrite or config.resume):
-        raise UsageError(f"--report {path} exists; pass --overwrite or name another file")
+        raise UsageError(
+            f"{option('report')} {path} exists; pass {option('overwrite')} or name another file"
+        )
 
 
 def _max_model_len(config: JobConfig, model: ModelShape) -> int:
     asked, most = config.engine.max_model_len, model.max_position_embeddings
     if asked is not None and asked > most:
         raise UsageError(
-            f"--max-model-len is {asked} but the model was made for {most} positions; "
+            f"{option('max_model_len')} is {asked} but the model was made for {most} positions; "
             f"pass at most {most}"
         )
     return asked or most
@@ -101,7 +104,7 @@ def _check_stop_token_ids(config: JobConfig, limits: Limits) -> None:
     for token_id in config.sampling.stop_token_ids:
         if token_id >= limits.vocab_size:
             raise UsageError(
-                f"--stop-token-ids holds {token_id}, but the model's ids end at "
+                f"{option('stop_token_ids')} holds {token_id}, but the model's ids end at "
                 f"{limits.vocab_size - 1}"
             )
 
@@ -123,12 +126,12 @@ def _refuse_bad_beyond(num_rows: int, config: JobConfig, builder: RequestBuilder
 
 
 def _warn(rows: Sequence[JobRow], max_model_len: int, listener: JobListener) -> None:
-    refused = [row for row in rows if row.error is not None]
+    refused = [(row, row.error) for row in rows if row.error is not None]
     if refused:
-        first = refused[0]
+        first, error = refused[0]
         listener.on_warning(
             f"{len(refused)} of {len(rows)} rows cannot be asked; "
-            f"the first is {first.unit} {first.line}: {first.error}"
+            f"the first is {first.unit} {first.line}: {error.shown(as_flag)}"
         )
     num_cut = sum(row.num_truncated_tokens > 0 for row in rows)
     if num_cut:

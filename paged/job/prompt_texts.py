@@ -24,6 +24,7 @@ from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import PagedrunError, UsageError
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling import FIELD_NAMES, SamplingParams
 
 MAX_TOKENS_SHOWN = 400
@@ -58,7 +59,7 @@ class PromptTexts:
         except TextsUnavailable:
             raise
         except PagedrunError as error:
-            raise TextsUnavailable(str(error)) from error
+            raise TextsUnavailable(error.marked) from error
         except (KeyError, TypeError, AttributeError) as error:
             raise TextsUnavailable(f"{manifest} is not a manifest of this version") from error
         except (OSError, ValueError) as error:
@@ -116,14 +117,15 @@ class _Reading:
     def _check_given(self) -> None:
         """Raise unless what the run was given besides the rows is what the user gives now."""
         for name in ("system", "prompt_template", "chat_template"):
-            flag, text = f"--{name.replace('_', '-')}", getattr(self._given, name)
+            text = getattr(self._given, name)
             saved = self._value(name)
             if saved is not None and text is None:
                 raise TextsUnavailable(
-                    f"the run was given {flag}, which its files do not repeat; pass it again"
+                    f"the run was given {option(name)}, which its files do not repeat; pass it "
+                    "again"
                 )
             if text_digest(text) != saved:
-                raise TextsUnavailable(f"{flag} is not what the run was given")
+                raise TextsUnavailable(f"{option(name)} is not what the run was given")
 
     def _tokenizer(self) -> Tokenizer:
         model = self._model_folder()

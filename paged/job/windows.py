@@ -8,6 +8,7 @@ from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.option_names import option
 
 # What is planned at once. Fixed, since what rows share decides how they are computed: the same
 # file must be cut at the same places everywhere.
@@ -80,6 +81,6 @@ class RowWindows:
 def refused_row(name: str, unit: str, line: int, error: RowError) -> UsageError:
     """Return the refusal of a whole input because of one row, as `strict` asks for."""
     return UsageError(
-        f"{name}, {unit} {line}: {error} ({error.code}); --strict refuses the whole input for it, "
-        "without it the row gets an error for an answer"
+        f"{name}, {unit} {line}: {error.marked} ({error.code}); {option('strict')} refuses the "
+        "whole input for it, without it the row gets an error for an answer"
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pagedrun.paged.files.json_object import require_folder
 from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.option_names import option
 
 # Data only: nothing that can be executed is fetched (no *.py, no pickles).
 ALLOWED_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
@@ -25,8 +26,8 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
     if folder.exists():
         if revision is not None:
             raise ModelError(
-                f"--revision applies to models of the hub, but {name} is a local folder; leave "
-                "--revision out"
+                f"{option('revision')} applies to models of the hub, but {name} is a local folder; "
+                f"leave {option('revision')} out"
             )
         return require_folder(folder)
     if not _HUB_ID.fullmatch(name):
@@ -61,7 +62,9 @@ def _snapshot(name: str, revision: str | None) -> Path:
             f"{at} is gated; accept its terms on huggingface.co and run `hf auth login`"
         ) from error
     except RevisionNotFoundError as error:
-        raise ModelError(f"{at}: the hub has no such revision; check --revision") from error
+        raise ModelError(
+            f"{at}: the hub has no such revision; check {option('revision')}"
+        ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise ModelError(
             f"{name}: neither a folder nor a model on the hub that you may read; check the "

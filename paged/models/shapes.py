@@ -10,6 +10,7 @@ from typing import Any
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 VOCAB_MULTIPLE = 64
 
@@ -154,14 +155,16 @@ class Shape:
         fields = _CONFIGS.get(name)
         if fields is None:
             raise UsageError(
-                f"--shape {name} is not known; choose one of {', '.join(SHAPE_NAMES)}, or give a "
-                "model folder with --model"
+                f"{option('shape')} {name} is not known; choose one of {', '.join(SHAPE_NAMES)}, "
+                f"or give a model folder with {option('model')}"
             )
         whole = fields["num_hidden_layers"]
         if num_layers is None or num_layers == whole:
             return cls(name, fields)
         if not 1 <= num_layers <= whole:
-            raise UsageError(f"--layers is {num_layers}; {name} has {whole} layers to choose from")
+            raise UsageError(
+                f"{option('layers')} is {num_layers}; {name} has {whole} layers to choose from"
+            )
         vocab_size = max(round(fields["vocab_size"] * num_layers / whole / VOCAB_MULTIPLE), 1)
         changes = {
             "num_hidden_layers": num_layers,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pagedrun.kernels.environment.cgroup import ControlGroup, control_groups
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 # What the pool leaves of the free memory: activations, the page cache, and whoever else is there.
 POOL_SHARE_OF_FREE = 0.8
@@ -114,30 +115,30 @@ def choose_num_blocks(
     available = budget.available
     if num_blocks is not None:
         if num_blocks < 1:
-            raise UsageError(f"--num-blocks is {num_blocks}; it must be at least 1")
+            raise UsageError(f"{option('num_blocks')} is {num_blocks}; it must be at least 1")
         if num_blocks * bytes_per_block > available:
             raise UsageError(
-                f"--num-blocks {num_blocks} takes {num_blocks * bytes_per_block} bytes, but "
-                f"{available} are free; pass at most {available // bytes_per_block}"
+                f"{option('num_blocks')} {num_blocks} takes {num_blocks * bytes_per_block} bytes, "
+                f"but {available} are free; pass at most {available // bytes_per_block}"
             )
         return num_blocks
     if kv_cache_memory_bytes is not None:
         count = kv_cache_memory_bytes // bytes_per_block
         if count < 1:
             raise UsageError(
-                f"--kv-cache-memory-bytes {kv_cache_memory_bytes} holds no block: one takes "
-                f"{bytes_per_block} bytes; give more, or a smaller --block-size"
+                f"{option('kv_cache_memory_bytes')} {kv_cache_memory_bytes} holds no block: one "
+                f"takes {bytes_per_block} bytes; give more, or a smaller {option('block_size')}"
             )
         if kv_cache_memory_bytes > available:
             raise UsageError(
-                f"--kv-cache-memory-bytes is {kv_cache_memory_bytes}, but {available} bytes are "
-                "free; pass less"
+                f"{option('kv_cache_memory_bytes')} is {kv_cache_memory_bytes}, but {available} "
+                "bytes are free; pass less"
             )
         return count
     count = min(num_needed, budget.pool // bytes_per_block)
     if count < 1:
         raise UsageError(
             f"no memory for the KV pool: {budget.pool} bytes are free for it and one block takes "
-            f"{bytes_per_block}; free some memory or use a smaller --block-size"
+            f"{bytes_per_block}; free some memory or use a smaller {option('block_size')}"
         )
     return count

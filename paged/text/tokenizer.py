@@ -12,6 +12,7 @@ from jinja2 import Template, TemplateSyntaxError
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
 from pagedrun.paged.text.sandbox import Sandbox
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError
+from pagedrun.paged.values.option_names import option
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -105,8 +106,8 @@ class Tokenizer:
         if self.chat_template is None:
             raise RowError(
                 "template_error",
-                "the model has no chat template; pass one with --chat-template, or give `prompt` "
-                "instead of `messages`",
+                f"the model has no chat template; pass one with {option('chat_template')}, or give "
+                "`prompt` instead of `messages`",
                 param="messages",
             )
         chat = _checked_messages(messages)
@@ -155,11 +156,15 @@ def _check_template(chat_template: str) -> None:
     will tell.
     """
     if len(chat_template) > MAX_TEMPLATE_CHARS:
-        raise UsageError(f"--chat-template is longer than {MAX_TEMPLATE_CHARS:,} characters")
+        raise UsageError(
+            f"{option('chat_template')} is longer than {MAX_TEMPLATE_CHARS:,} characters"
+        )
     try:
         Sandbox.for_chats().from_string(chat_template)
     except TemplateSyntaxError as error:
-        raise UsageError(f"--chat-template, line {error.lineno}: {error.message}") from error
+        raise UsageError(
+            f"{option('chat_template')}, line {error.lineno}: {error.message}"
+        ) from error
     except Exception:
         return
 

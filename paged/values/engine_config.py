@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option, turned_off
 from pagedrun.paged.values.precision import KV_DTYPES
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 
@@ -65,16 +66,17 @@ class EngineConfig:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise UsageError(
-                    f"{_flag(name)} is {value!r}; it must be an integer of at least {low}"
+                    f"{option(name)} is {value!r}; it must be an integer of at least {low}"
                 )
         if self.prefix_store is not None and not self.prefix_caching:
             raise UsageError(
-                "--prefix-store keeps what prefix caching finds; leave out --no-prefix-caching"
+                f"{option('prefix_store')} keeps what prefix caching finds; leave out "
+                f"{turned_off('prefix_caching')}"
             )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise UsageError(
-                f"--gpu-memory-utilization is {self.gpu_memory_utilization!r}; it must be above 0 "
-                "and at most 1"
+                f"{option('gpu_memory_utilization')} is {self.gpu_memory_utilization!r}; it must "
+                "be above 0 and at most 1"
             )
         for name, allowed in (
             ("device", DEVICES),
@@ -85,8 +87,4 @@ class EngineConfig:
         ):
             value = getattr(self, name)
             if value not in allowed:
-                raise UsageError(f"{_flag(name)} is {value!r}; choose one of {', '.join(allowed)}")
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+                raise UsageError(f"{option(name)} is {value!r}; choose one of {', '.join(allowed)}")

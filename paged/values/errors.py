@@ -11,9 +11,31 @@ PagedrunError
 from collections.abc import Mapping
 from typing import Any
 
+from pagedrun.paged.values.option_names import Spell, as_argument, first_option, spelled
+
 
 class PagedrunError(Exception):
-    """Base of every error that pagedrun raises on purpose."""
+    """Base of every error that pagedrun raises on purpose.
+
+    A message names options by `option_names.option`; `str` shows them as arguments. `field` is the
+    option that is wrong, if one is: unless it is given, the first that the message names.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field or first_option(message)
+
+    def __str__(self) -> str:
+        return self.shown(as_argument)
+
+    @property
+    def marked(self) -> str:
+        """The message with its options marked, for another message to take in."""
+        return str(self.args[0])
+
+    def shown(self, spell: Spell) -> str:
+        """Return the message with its options spelled by `spell`."""
+        return spelled(self.marked, spell)
 
 
 class UsageError(PagedrunError):
@@ -49,19 +71,22 @@ class RowError(PagedrunError):
     def __init__(
         self, code: str, message: str, *, param: str | None = None, line: int | None = None
     ) -> None:
-        self.message = message.encode("utf-8", "replace")[: self.MAX_MESSAGE].decode(
-            "utf-8", "ignore"
-        )
-        super().__init__(self.message)
+        cut = message.encode("utf-8", "replace")[: self.MAX_MESSAGE]  # marks are as long as dashes
+        super().__init__(cut.decode("utf-8", "ignore"), field=param)
         self.code = code
         self.param = param
         self.line = line
 
-    def to_dict(self) -> dict[str, str | int | None]:
-        """Return the object that stands under `error` in an output row."""
+    @property
+    def message(self) -> str:
+        """The message, with options as arguments."""
+        return str(self)
+
+    def to_dict(self, spell: Spell = as_argument) -> dict[str, str | int | None]:
+        """Return the object under `error` in an output row, its options spelled by `spell`."""
         return {
             "code": self.code,
-            "message": self.message,
+            "message": self.shown(spell),
             "param": self.param,
             "line": self.line,
         }

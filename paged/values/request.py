@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling import SamplingParams
 
 
@@ -45,7 +46,7 @@ class Request:
             raise RowError(
                 "prompt_too_long",
                 f"the prompt has {length} tokens and its answer needs at least one, but "
-                f"--max-model-len is {max_model_len}",
+                f"{option('max_model_len')} is {max_model_len}",
                 param="prompt",
             )
         for param, ids in (

@@ -238,7 +238,7 @@ def test_what_a_run_refuses_a_plan_refuses(make_model: MakeModel, tmp_path: Path
     with pytest.raises(UsageError, match="unique"):
         plan_file(job(path, model), SilentListener())
     path = write_rows(tmp_path / "other.jsonl", [{"prompt": "a"}])
-    with pytest.raises(UsageError, match="max-model-len"):
+    with pytest.raises(UsageError, match="max_model_len"):
         plan_file(job(path, model, max_model_len=10_000), SilentListener())
     small = make_model("qwen3", "small", vocab_size=260)
     with pytest.raises(ModelError, match="tokenizer"):

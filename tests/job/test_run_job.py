@@ -205,16 +205,16 @@ class TestOrder:
             ('{"id":1,"prompt":"a"}\n{"id":1,"prompt":"b"}\n', {}, "ids must be unique"),
             ('{"prompt":"a"}\n', {"input": "missing.jsonl"}, "cannot be read"),
             ('{"prompt":"a"}\n', {"output": "no/such/folder/x"}, "folder does not exist"),
-            ('{"prompt":"a"}\n', {"output": "-", "ordered": True}, "--ordered"),
+            ('{"prompt":"a"}\n', {"output": "-", "ordered": True}, "ordered"),
             (
                 '{"prompt":"a"}\n',
                 {"engine": EngineConfig(model=Path("m"), max_model_len=65)},
-                "--max-model-len is 65",
+                "max_model_len is 65",
             ),
             (
                 '{"prompt":"a"}\n',
                 {"sampling": SamplingParams(stop_token_ids=(200,))},
-                "--stop-token-ids",
+                "stop_token_ids",
             ),
         ],
     )
@@ -289,7 +289,7 @@ class TestSideFiles:
     @pytest.mark.parametrize("name", ["in.jsonl", "out.jsonl", "model", "missing/x", "exists"])
     def test_a_report_that_cannot_be_written_is_refused_first(self, place: Path, name: str) -> None:
         (place / "exists").write_text("precious")
-        with pytest.raises(UsageError, match="--report"):
+        with pytest.raises(UsageError, match="report"):
             run(place, [{"prompt": "a"}], report=place / name)
         assert (place / "exists").read_text() == "precious"
         assert not (place / "out.jsonl").exists()
@@ -331,7 +331,7 @@ class TestSideFiles:
         assert {stat.S_IMODE((place / name).stat().st_mode) for name in names} == {0o600}
 
     def test_a_report_never_takes_the_place_of_a_device(self, place: Path) -> None:
-        with pytest.raises(UsageError, match="--report /dev/null: name a file"):
+        with pytest.raises(UsageError, match="report /dev/null: name a file"):
             run(place, [{"prompt": "a"}], report=Path("/dev/null"), overwrite=True)
         assert Path("/dev/null").is_char_device()
 

@@ -49,7 +49,7 @@ def test_what_is_no_folder_and_no_hub_name(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text("{}")
     assert "is a file" in refusal(str(file))
-    assert "--revision" in refusal(str(tmp_path), "main")
+    assert "revision" in refusal(str(tmp_path), "main")
     for name in ("gpt2", "./org/name", "/no/such/folder", "a/b/c", "org/na me", "org/\x1b[2J"):
         assert "no such folder" in refusal(name)
 
@@ -109,7 +109,7 @@ def hub_error(kind: Any) -> Exception:
     [
         (hub_error(RepositoryNotFoundError), "hf auth login"),
         (hub_error(GatedRepoError), "accept its terms"),
-        (hub_error(RevisionNotFoundError), "check --revision"),
+        (hub_error(RevisionNotFoundError), "check revision"),
         (LocalEntryNotFoundError("no connection"), "hf download org/name"),
         (ConnectionResetError("reset"), "ConnectionResetError"),
         (OSError(28, "No space left on device"), "OSError"),

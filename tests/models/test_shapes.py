@@ -60,12 +60,12 @@ class TestCutting:
 
     @pytest.mark.parametrize("num_layers", [0, -1, 3])
     def test_to_what_is_not_there(self, num_layers: int) -> None:
-        with pytest.raises(UsageError, match=r"--layers is .*; tiny has 2 layers"):
+        with pytest.raises(UsageError, match=r"layers is .*; tiny has 2 layers"):
             Shape.named("tiny", num_layers)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"--shape gpt-9 is not known.*qwen3-0\.6b.*--model"):
+    with pytest.raises(UsageError, match=r"shape gpt-9 is not known.*qwen3-0\.6b.*model"):
         Shape.named("gpt-9")
 
 
@@ -128,7 +128,7 @@ class TestEngineWithoutAFolder:
 
     def test_other_settings_are_checked(self) -> None:
         engine = BenchModel.from_shape("tiny").engine(dtype="float32")
-        with pytest.raises(UsageError, match="--block-size"):
+        with pytest.raises(UsageError, match="block_size"):
             engine.reconfigured(block_size=0)
 
     def test_the_text_names_the_tokens(self) -> None:

@@ -188,9 +188,9 @@ def test_the_bytes_decide_over_the_need() -> None:
 
 def test_more_than_is_free_is_refused() -> None:
     assert choose(num_blocks=100) == choose(kv_cache_memory_bytes=10_000) == 100
-    with pytest.raises(UsageError, match=r"--num-blocks 101 takes 10100 bytes.* at most 100"):
+    with pytest.raises(UsageError, match=r"num_blocks 101 takes 10100 bytes.* at most 100"):
         choose(num_blocks=101)
-    with pytest.raises(UsageError, match=r"--kv-cache-memory-bytes is 10001, but 10000"):
+    with pytest.raises(UsageError, match=r"kv_cache_memory_bytes is 10001, but 10000"):
         choose(kv_cache_memory_bytes=10_001)
 
 
@@ -200,9 +200,9 @@ def test_the_pool_takes_what_is_needed_up_to_its_share() -> None:
 
 
 def test_no_room_for_a_single_block() -> None:
-    with pytest.raises(UsageError, match=r"--num-blocks is 0; it must be at least 1"):
+    with pytest.raises(UsageError, match=r"num_blocks is 0; it must be at least 1"):
         choose(num_blocks=0)
-    with pytest.raises(UsageError, match=r"--kv-cache-memory-bytes 99 holds no block.* 100 bytes"):
+    with pytest.raises(UsageError, match=r"kv_cache_memory_bytes 99 holds no block.* 100 bytes"):
         choose(kv_cache_memory_bytes=99)
     with pytest.raises(UsageError, match=r"99 bytes are free for it and one block takes 100"):
         choose(available=124)

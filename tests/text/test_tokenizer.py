@@ -196,7 +196,7 @@ def test_no_template_says_what_to_do(plain: Path, tmp_path: Path, chat_template:
     folder = copy(plain, tmp_path, chat_template=chat_template)
     error = row_error(lambda: Tokenizer.from_folder(folder).render_chat(user("x")))
     assert error.code == "template_error"
-    assert "--chat-template" in error.message
+    assert "chat_template" in error.message
     assert "prompt" in error.message
 
 
@@ -229,7 +229,7 @@ def test_a_failing_template_is_a_row_error(plain: Path, template: str) -> None:
 )
 def test_a_template_that_is_no_jinja_is_refused(plain: Path, template: str) -> None:
     line = template.count("\n") + 1
-    with pytest.raises(UsageError, match=f"--chat-template, line {line}: "):
+    with pytest.raises(UsageError, match=f"chat_template, line {line}: "):
         Tokenizer.from_folder(plain, chat_template=template)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,12 @@ class KernelShape:
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
-            raise UsageError(f"--block-size is {self.block_size}; it must be at least 1")
+            raise UsageError(f"{option('block_size')} is {self.block_size}; it must be at least 1")
         if self.num_heads % self.num_kv_heads:
             raise UsageError(
-                f"--heads {self.num_heads} cannot be shared out among {self.num_kv_heads} kv "
-                "heads; give --heads a multiple of --kv-heads"
+                f"{option('heads')} {self.num_heads} cannot be shared out among "
+                f"{self.num_kv_heads} kv heads; give {option('heads')} a multiple of "
+                f"{option('kv_heads')}"
             )
 
     @classmethod

@@ -7,6 +7,7 @@ from typing import Any
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 PARTS = ("decode", "prefix", "prefill", "ops")
 _POWERS = tuple(2**power for power in range(16))  # 1 to 32,768
@@ -52,12 +53,12 @@ class KernelSweep:
     def check(self, block_size: int) -> None:
         """Raise `UsageError` naming the flag for sizes that cannot be measured."""
         for flag, values, least in (
-            ("--context", self.contexts, 1),
-            ("--batch", self.batches, 1),
-            ("--prefix", self.prefixes, 1),
-            ("--group", self.groups, 1),
-            ("--chunk", self.chunks, 1),
-            ("--before", self.befores, 0),
+            (option("context"), self.contexts, 1),
+            (option("batch"), self.batches, 1),
+            (option("prefix"), self.prefixes, 1),
+            (option("group"), self.groups, 1),
+            (option("chunk"), self.chunks, 1),
+            (option("before"), self.befores, 0),
         ):
             if not values:
                 raise UsageError(f"{flag} needs at least one value")
@@ -68,12 +69,12 @@ class KernelSweep:
         for prefix in self.prefixes:
             if prefix % unit:
                 raise UsageError(
-                    f"--prefix {prefix}: what is read once is whole partitions and blocks, so "
-                    f"give a multiple of {unit}"
+                    f"{option('prefix')} {prefix}: what is read once is whole partitions and "
+                    f"blocks, so give a multiple of {unit}"
                 )
         for part in self.parts:
             if part not in PARTS:
-                raise UsageError(f"--only {part}: choose from {', '.join(PARTS)}")
+                raise UsageError(f"{option('only')} {part}: choose from {', '.join(PARTS)}")
 
     @staticmethod
     def least_prefix(block_size: int) -> int:

@@ -11,6 +11,7 @@ from pagedrun.paged.bench.memory.model_shape import ModelShape
 from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
 from pagedrun.paged.bench.memory.sample_fork import SampleFork
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling import MAX_N
 
 Say = Callable[[str], None]
@@ -41,18 +42,21 @@ class MemoryBench:
 
     def __post_init__(self) -> None:
         if not self.counts or min(self.counts) < 1:
-            raise UsageError(f"--requests is {min(self.counts, default=0)}; it must be at least 1")
+            raise UsageError(
+                f"{option('requests')} is {min(self.counts, default=0)}; it must be at least 1"
+            )
         if not 1 <= self.block_size <= self.lengths.high:
             raise UsageError(
-                f"--block-size is {self.block_size}; it must be at least 1 and at most --max-len, "
-                f"{self.lengths.high}"
+                f"{option('block_size')} is {self.block_size}; it must be at least 1 and at most "
+                f"{option('max_len')}, {self.lengths.high}"
             )
         least = MIN_RESERVED * self.lengths.high
         if self.num_slots < least:
             raise UsageError(
-                f"--kv-cache-memory-bytes {self.memory_bytes} holds {self.num_slots} tokens of "
-                f"{self.shape.bytes_per_token} bytes; give at least "
-                f"{least * self.shape.bytes_per_token}, for {MIN_RESERVED} requests of --max-len"
+                f"{option('kv_cache_memory_bytes')} {self.memory_bytes} holds {self.num_slots} "
+                f"tokens of {self.shape.bytes_per_token} bytes; give at least "
+                f"{least * self.shape.bytes_per_token}, for {MIN_RESERVED} requests of "
+                f"{option('max_len')}"
             )
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,12 @@ class NormalLengths:
 
     def __post_init__(self) -> None:
         if self.low < 1:
-            raise UsageError(f"--min-len is {self.low}; it must be at least 1")
+            raise UsageError(f"{option('min_len')} is {self.low}; it must be at least 1")
         if self.low > self.high:
-            raise UsageError(f"--min-len {self.low} is more than --max-len {self.high}")
-        for flag, value in (("--mean", self.mean), ("--std", self.std)):
+            raise UsageError(
+                f"{option('min_len')} {self.low} is more than {option('max_len')} {self.high}"
+            )
+        for flag, value in ((option("mean"), self.mean), (option("std"), self.std)):
             if not 0 <= value < float("inf"):
                 raise UsageError(f"{flag} is {value}; it must be a number of at least 0")
 

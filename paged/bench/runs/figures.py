@@ -78,7 +78,7 @@ def measure(
     others_busy = neighbours.cpus_busy()
     for answer in answers:
         if answer.error is not None:
-            raise UsageError(f"row {answer.request.index} cannot be run: {answer.error.message}")
+            raise UsageError(f"row {answer.request.index} cannot be run: {answer.error.marked}")
     report = run.report()
     tokens, kv = report["tokens"], report["kv"]
     decode_steps = log.decode_steps

@@ -20,6 +20,7 @@ from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 Say = Callable[[str], None]
 
@@ -59,7 +60,10 @@ class PrefixBench:
     flags: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for flag, values in (("--prefix", self.prefix_lengths), ("--group", self.group_sizes)):
+        for flag, values in (
+            (option("prefix"), self.prefix_lengths),
+            (option("group"), self.group_sizes),
+        ):
             if not values:
                 raise UsageError(f"{flag} needs at least one value")
         for length in self.prefix_lengths:

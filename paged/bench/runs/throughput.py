@@ -16,6 +16,7 @@ from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 NAME = "pagedrun"
 SUMMARISED = ("total_s", "prefill_s", "prompt_tokens_per_s", "generated_tokens_per_s")
@@ -55,8 +56,9 @@ class ThroughputBench:
     def __post_init__(self) -> None:
         if self.against_transformers and not self.workload.has_one_length:
             raise UsageError(
-                "--against transformers needs rows of one length, since it computes all of a batch "
-                "to its longest; give --unique and --output one number each"
+                f"{option('against')} transformers needs rows of one length, since it computes all "
+                f"of a batch to its longest; give {option('unique')} and {option('output')} one "
+                "number each"
             )
 
     def run(self, say: Say) -> dict[str, Any]:
@@ -69,7 +71,8 @@ class ThroughputBench:
         )
         if self.profile and device.is_asynchronous:
             raise UsageError(
-                "--profile cannot see into a GPU's queue; bench kernels times the ops alone"
+                f"{option('profile')} cannot see into a GPU's queue; bench kernels times the ops "
+                "alone"
             )
         switch = SharingSwitch(device.kernels)
         timer = OpTimer(switch.kernels)
@@ -80,7 +83,7 @@ class ThroughputBench:
             name, alone = self.comparison.name, self.comparison.alone
             other = engine.reconfigured(**self.comparison.changes)
             if other.config == engine.config and not alone:
-                raise UsageError(f"--compare: {name} is what the other flags say too")
+                raise UsageError(f"{option('compare')}: {name} is what the other flags say too")
             contenders.append(EngineContender(name, other, timer, switch if alone else None))
         if self.against_transformers:
             say("Building the same model in Transformers")

@@ -7,6 +7,7 @@ import numpy as np
 
 from pagedrun.paged.bench.runs.lengths import Lengths
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
 
@@ -32,7 +33,7 @@ class Workload:
         for name, low in (("rows", 1), ("shared", 0), ("unique", 1), ("output", 2)):
             value = Lengths.of(getattr(self, name)).low
             if value < low:
-                raise UsageError(f"--{name} is {value}; it must be at least {low}")
+                raise UsageError(f"{option(name)} is {value}; it must be at least {low}")
 
     @property
     def prompt_tokens(self) -> float:

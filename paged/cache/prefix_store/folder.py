@@ -14,13 +14,16 @@ from pathlib import Path
 from pagedrun.paged.cache.prefix_store.entry import find_entries
 from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, replace_json
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 MARKER = "prefix-store.json"
 _LOCK = ".lock"
 _USES = ".uses"
 _FOLDER_MODE = 0o700
 _DATE_STEP_NS = 1000  # as fine as the dates of most file systems
-_NOT_A_STORE = "name the folder of a --prefix-store, or a run's output, report or snapshot"
+_NOT_A_STORE = (
+    f"name the folder of a {option('prefix_store')}, or a run's output, report or snapshot"
+)
 _STALE_SECONDS = 3600.0  # a file half written for so long has lost its writer
 # What a store leaves of a disk: rows of the same run are to be written there too.
 _KEPT_FREE = 2**30
@@ -49,7 +52,7 @@ class StoreFolder:
 
     @classmethod
     def open(
-        cls, path: Path, *, create: bool = True, flag: str = "--prefix-store "
+        cls, path: Path, *, create: bool = True, flag: str = f"{option('prefix_store')} "
     ) -> "StoreFolder":
         """Open the store at `path`; with `create`, make the folder, or take an empty one.
 

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagedrun.paged.values.option_names import option
+
 # What a user calls the fields of an identity.
 _NAMES = {
     "weights": "weights",
     "config": "config.json",
-    "dtype": "--dtype",
-    "kv_dtype": "--kv-cache-dtype",
-    "block_size": "--block-size",
-    "reproducible": "--reproducible",
+    "dtype": option("dtype"),
+    "kv_dtype": option("kv_cache_dtype"),
+    "block_size": option("block_size"),
+    "reproducible": option("reproducible"),
 }
 
 
@@ -36,7 +38,7 @@ class StoreIdentity:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def differing(self, other: "StoreIdentity") -> list[str]:
-        """Return what differs, in a user's words."""
+        """Return what differs, in a user's words; options are marked as messages mark them."""
         names = [
             _NAMES.get(name, "machine or version")
             for name in sorted({*self.fields, *other.fields})

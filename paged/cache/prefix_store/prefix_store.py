@@ -13,6 +13,7 @@ from pagedrun.paged.cache.prefix_store.run_identity import run_identity
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.cache.prefix_store.weight_digests import stamps, weights_digest
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.values.option_names import option
 
 
 class PrefixStore:
@@ -52,8 +53,8 @@ class PrefixStore:
             same = False
         if not same or self._weights_sha256 is None:
             warn(
-                f"--prefix-store {self._folder.path} is not used: the weights in {model_folder} "
-                "have changed since they were loaded"
+                f"{option('prefix_store')} {self._folder.path} is not used: the weights in "
+                f"{model_folder} have changed since they were loaded"
             )
             return None
         identity = run_identity(

@@ -19,6 +19,7 @@ from pagedrun.paged.cache.prefix_store.index import Match, PrefixIndex
 from pagedrun.paged.cache.staged_blocks import StagedBlocks
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
 
@@ -279,7 +280,7 @@ class StoredPrefixes:
         """Warn of the first thing that is wrong; there may be thousands like it."""
         if not self._has_warned:
             self._has_warned = True
-            self._warn(f"--prefix-store {self._folder.path}: {what}")
+            self._warn(f"{option('prefix_store')} {self._folder.path}: {what}")
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -169,7 +169,7 @@ def _value(name: str, cell: str) -> Any:
         return parse_value(cell)
     except RowError as error:
         raise RowError(
-            "invalid_param", f"{name} is not readable: {error.message}", param=name
+            "invalid_param", f"{name} is not readable: {error.marked}", param=name
         ) from error
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 HUB_PREFIX = "hf:"
 
@@ -24,7 +25,7 @@ class HubName:
             raise UsageError(f"{text}: write hf:NAME, hf:NAME:SPLIT or hf:NAME@CONFIG:SPLIT")
         if "[" in split or "+" in split:
             raise UsageError(
-                f"{text}: only whole splits are read; --limit takes the first rows of one"
+                f"{text}: only whole splits are read; {option('limit')} takes the first rows of one"
             )
         return cls(name, config or None, split or None)
 

@@ -66,7 +66,7 @@ def at_line(error: RowError, line: int) -> RowError:
     """Return `error` with the line (or record) it belongs to, if it does not name one already."""
     if error.line is not None:
         return error
-    return RowError(error.code, error.message, param=error.param, line=line)
+    return RowError(error.code, error.marked, param=error.param, line=line)
 
 
 def default_id(index: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pagedrun.paged.job.prompts.batch_call import BatchCall
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.option_names import as_flag
 from pagedrun.paged.values.request import Completion, SampleOutput
 
 REFUSED, BROKEN = 400, 500  # the request's fault, and the engine's
@@ -39,7 +40,7 @@ def failed_call(call: BatchCall, index: int, status_code: int, error: RowError) 
     kind = "invalid_request_error" if status_code == REFUSED else "server_error"
     body = {
         "error": {
-            "message": error.message,
+            "message": error.shown(as_flag),
             "type": kind,
             "param": error.param,
             "code": error.code,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 OK_STATUS = 200  # of an answered row of an OpenAI batch file
 
@@ -41,7 +42,9 @@ class FinishedRows:
                         break  # torn: the run died while writing it
                     found._take(path, number, line)
         except OSError as error:
-            raise UsageError(f"--resume: {path} cannot be read ({error.strerror})") from error
+            raise UsageError(
+                f"{option('resume')}: {path} cannot be read ({error.strerror})"
+            ) from error
         return found
 
     @property
@@ -57,14 +60,16 @@ class FinishedRows:
         index, has_failed = _read_row(line) or (None, False)
         if index is None:
             raise UsageError(
-                f"--resume: {path}, line {number} is not an output row; this file cannot be gone "
-                "on with: name another output, or pass --overwrite in place of --resume"
+                f"{option('resume')}: {path}, line {number} is not an output row; this file cannot "
+                f"be gone on with: name another output, or pass {option('overwrite')} in place of "
+                f"{option('resume')}"
             )
         if index in self.rows:
             raise UsageError(
-                f"--resume: {path}, line {number} answers row {index} a second time; this file "
-                "cannot be gone on with: name another output, or pass --overwrite in place of "
-                "--resume"
+                f"{option('resume')}: {path}, line {number} answers row {index} a second time; "
+                "this file cannot be gone on with: name another output, or pass "
+                f"{option('overwrite')} in place of "
+                f"{option('resume')}"
             )
         self.rows[index] = FinishedRow(index, self.num_bytes, len(line), has_failed)
         self.num_bytes += len(line)

@@ -13,6 +13,7 @@ from pagedrun._version import __version__
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.values.errors import ModelError, UsageError
+from pagedrun.paged.values.option_names import first_option, option
 
 DEFAULT_ORIGIN = "default"
 MAX_HEADER_BYTES = 100_000_000  # of a safetensors file, as the format has it
@@ -96,20 +97,22 @@ class Manifest:
             differing = _differing(_identity(old), _identity(new))
         except OSError as error:
             raise UsageError(
-                f"--resume: {path} cannot be read ({error.strerror}), so it is unknown whether "
-                "the output is of the same job; pass --overwrite in place of --resume"
+                f"{option('resume')}: {path} cannot be read ({error.strerror}), so it is unknown "
+                f"whether the output is of the same job; pass {option('overwrite')} in place of "
+                f"{option('resume')}"
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(
-                f"--resume: {path} is not a manifest of this version; pass --overwrite in place "
-                "of --resume"
+                f"{option('resume')}: {path} is not a manifest of this version; pass "
+                f"{option('overwrite')} in place of {option('resume')}"
             ) from error
         if _arithmetic(old) != _arithmetic(new):
             raise UsageError(_other_arithmetic(_arithmetic(old), self.arithmetic))
         if differing:
             raise UsageError(
-                f"--resume: the output was begun with another {', another '.join(differing)}; run "
-                "it with the same, or pass --overwrite in place of --resume"
+                f"{option('resume')}: the output was begun with another "
+                f"{', another '.join(differing)}; run it with the same, or pass "
+                f"{option('overwrite')} in place of {option('resume')}"
             )
 
     def to_json(self, status: JobStatus, rows: dict[str, int]) -> dict[str, Any]:
@@ -170,7 +173,7 @@ class Manifest:
 def _identity(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return what decides the answers, by the name that a user knows it by."""
     parameters = {
-        f"--{name.replace('_', '-')}": setting["value"]
+        option(name): setting["value"]
         for name, setting in manifest["parameters"].items()
         if name not in _NOT_DECIDING
     }
@@ -193,19 +196,20 @@ def _other_arithmetic(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     differences = ", ".join(
         f"{name.replace('_', ' ')} was {old.get(name)} and is {new.get(name)}" for name in names
     )
-    way_out = "pass --overwrite in place of --resume to compute all rows here"
+    way_out = f"pass {option('overwrite')} in place of {option('resume')} to compute all rows here"
     if old.get("kernel_set") != new.get("kernel_set") and old.get("kernel_set"):
-        way_out = f"pass --kernel-set {old['kernel_set']} where the processor has it, or {way_out}"
+        kernel_set = f"{option('kernel_set')} {old['kernel_set']}"
+        way_out = f"pass {kernel_set} where the processor has it, or {way_out}"
     return (
-        "--resume: the rows that are there and those to come would not be computed alike: "
-        f"{differences}; {way_out}"
+        f"{option('resume')}: the rows that are there and those to come would not be computed "
+        f"alike: {differences}; {way_out}"
     )
 
 
 def _differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     names = [name for name in new if old.get(name) != new[name]]
     return [
-        f"{name} ({old.get(name)}, now {new[name]})" if name.startswith("--") else name
+        name if first_option(name) is None else f"{name} ({old.get(name)}, now {new[name]})"
         for name in names
     ]
 

@@ -14,6 +14,7 @@ from pagedrun.paged.files.atomic import PRIVATE_MODE, remove_leftovers, replace_
 from pagedrun.paged.job.config import STDOUT
 from pagedrun.paged.job.inputs.reader import STDIN
 from pagedrun.paged.values.errors import PagedrunError, UsageError
+from pagedrun.paged.values.option_names import option
 
 STDOUT_DESCRIPTOR = 1
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
@@ -233,8 +234,8 @@ def _refuse_kind(path: str, mode: int, input_name: str, overwrite: bool) -> None
         raise UsageError(f"{path} is a pipe or socket; use -o - and a shell pipe instead")
     if not overwrite:
         raise UsageError(
-            f"{path} exists; pass --resume to go on with it, --overwrite to replace it, or name "
-            "another file with -o"
+            f"{path} exists; pass {option('resume')} to go on with it, {option('overwrite')} to "
+            "replace it, or name another file with -o"
         )
 
 

@@ -9,6 +9,7 @@ from pagedrun.paged.job.inputs.row import at_line
 from pagedrun.paged.job.output.batch_row import BROKEN, REFUSED, answered_call, failed_call
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.option_names import as_flag
 from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
 
 
@@ -40,7 +41,7 @@ def failed_row(row: JobRow, error: RowError, status_code: int = REFUSED) -> dict
     if row.call is not None:
         return failed_call(row.call, row.index, status_code, error)
     result = _common(row)
-    result["error"] = error.to_dict()
+    result["error"] = error.to_dict(as_flag)
     return result
 
 

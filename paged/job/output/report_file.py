@@ -6,6 +6,7 @@ from typing import Any
 
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.advice import advise
+from pagedrun.paged.values.option_names import as_flag, spelled
 
 _ENGINE_KEYS = {  # what the report holds for a job of which no row reached the engine: zeros
     "tokens": (
@@ -88,5 +89,8 @@ def job_report(
     report["finish_reasons"] = dict(tally.finish_reasons)
     report["errors"] = dict(tally.errors)
     report["template_advice"] = template_advice
-    report["advice"] = [asdict(each) for each in advise(report, ignore_eos=ignore_eos)]
+    report["advice"] = [
+        {**asdict(each), "sentence": spelled(each.sentence, as_flag)}
+        for each in advise(report, ignore_eos=ignore_eos)
+    ]
     return report

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 ID_PREFIX = "id:"
 ID_KEYS = ("id", "custom_id")  # the latter in answers to OpenAI batch rows
@@ -30,8 +31,8 @@ def find_rows(names: list[str], output: Path | None) -> dict[str, int]:
     if output is None:
         name = next(iter(missing.values()))
         raise UsageError(
-            f"--row {name}: ids are looked up in the output, which is not there; name the row by "
-            "its index, counted from 0"
+            f"{option('row')} {name}: ids are looked up in the output, which is not there; name "
+            "the row by its index, counted from 0"
         )
     try:
         with output.open("rb") as file:
@@ -43,8 +44,8 @@ def find_rows(names: list[str], output: Path | None) -> dict[str, int]:
     if missing:
         name = next(iter(missing.values()))
         raise UsageError(
-            f"--row {name}: no row of {output} has this id; a whole number names a row by its "
-            "index, counted from 0"
+            f"{option('row')} {name}: no row of {output} has this id; a whole number names a row "
+            "by its index, counted from 0"
         )
     return found
 

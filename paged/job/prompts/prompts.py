@@ -10,6 +10,7 @@ from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts.messages import parse_messages, with_system
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling import SamplingParams, sampling_keys
 
 PROMPT_COLUMNS = ("prompt", "messages", "prompt_token_ids")
@@ -128,7 +129,8 @@ class PromptBuilder:
             raise RowError("missing_prompt", f"no column {names[0]!r}", param=names[0])
         raise RowError(
             "missing_prompt",
-            "no prompt, messages or prompt_token_ids; --prompt-field names another column",
+            f"no prompt, messages or prompt_token_ids; {option('prompt_field')} names another "
+            "column",
             param="prompt",
         )
 
@@ -136,7 +138,7 @@ class PromptBuilder:
         name = "prompt_token_ids"
         if self._config.system is not None:
             raise RowError(
-                "unsupported_content", f"{name} leaves no place for --system", param=name
+                "unsupported_content", f"{name} leaves no place for {option('system')}", param=name
             )
         if not isinstance(value, list) or not all(type(item) is int for item in value):
             raise RowError(

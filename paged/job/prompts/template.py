@@ -5,6 +5,7 @@ from typing import Any
 
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.option_names import option
 
 MAX_OUTPUT_CHARS = 64 * 2**20
 
@@ -16,7 +17,7 @@ class PromptTemplate:
     there is an error, not an empty string. Raises `UsageError` if the template does not compile.
     """
 
-    def __init__(self, source: str, flag: str = "--prompt-template") -> None:
+    def __init__(self, source: str, flag: str = option("prompt_template")) -> None:
         # Here, because a command's `--help` reads the type of a flag and must not wait for Jinja.
         from jinja2 import TemplateError, TemplateSyntaxError
 

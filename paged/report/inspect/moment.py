@@ -9,6 +9,7 @@ from pagedrun.paged.report.inspect.block_states import BlockState, state_counts
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.snapshot_tables import Float64s, Int64s
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 PEAK, FIRST, LAST = "peak", "first", "last"
 _ASKED = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,6})?)(?P<unit>%|s|)", re.ASCII)
@@ -56,11 +57,11 @@ def choose_sample(
         match is None or (not match["unit"] and "." in match["number"])
     ):
         raise UsageError(
-            f"--at {asked}: name a step (41), a share of the run (50%), a time (1.5s), "
+            f"{option('at')} {asked}: name a step (41), a share of the run (50%), a time (1.5s), "
             f"{PEAK}, {FIRST} or {LAST}"
         )
     if match is not None and match["unit"] == "%" and float(match["number"]) > 100:
-        raise UsageError(f"--at {asked}: a run has 100%")
+        raise UsageError(f"{option('at')} {asked}: a run has 100%")
     if not len(steps):
         return None
     if match is None:

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagedrun.paged.values.option_names import option, turned_off
+
 MAX_ADVICE = 2
 
 # Below these a change would not be felt.
@@ -18,7 +20,7 @@ MIN_TOKENS_WORTH_SHARING = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing that is off: a `code` for scripts, a `sentence` for people.
+    """One thing that is off: a `code` for scripts, a `sentence` for people, with options marked.
 
     `weight` compares what it costs: about the share of the run's work that is lost.
     """
@@ -52,14 +54,15 @@ def _memory(report: Mapping[str, Any]) -> Iterator[Advice]:
         yield Advice(
             "pool_too_small",
             f"the pool was too small: rows gave way {_times(num_preempted)}, and {again:,} tokens "
-            "were computed again; raise --kv-cache-memory-bytes or lower --max-num-seqs",
+            f"were computed again; raise {option('kv_cache_memory_bytes')} or lower "
+            f"{option('max_num_seqs')}",
             lost,
         )
     elif short >= MIN_SHORT_STEPS:
         yield Advice(
             "pool_too_small",
             f"in {short:.0%} of the steps a row had to wait because the pool was full; with more "
-            "--kv-cache-memory-bytes more rows would run at once",
+            f"{option('kv_cache_memory_bytes')} more rows would run at once",
             short / 2,
         )
     waste = kv["tail_waste"]
@@ -68,8 +71,8 @@ def _memory(report: Mapping[str, Any]) -> Iterator[Advice]:
         yield Advice(
             "block_size_too_large",
             f"{waste:.0%} of the pool's slots in use were the empty ends of blocks of "
-            f"{kv['block_size']} tokens while rows had to wait; try --block-size "
-            f"{kv['block_size'] // 2}",
+            f"{kv['block_size']} tokens while rows had to wait; try "
+            f"{option('block_size')} {kv['block_size'] // 2}",
             short * waste,
         )
 
@@ -84,7 +87,7 @@ def _hits(report: Mapping[str, Any]) -> Iterator[Advice]:
             yield Advice(
                 "prefix_caching_off",
                 f"{saved:.0%} of the prompt tokens were computed more than once: "
-                "--no-prefix-caching is on",
+                f"{turned_off('prefix_caching')} is on",
                 saved,
             )
     elif lost >= MIN_LOST_HITS:
@@ -94,7 +97,7 @@ def _hits(report: Mapping[str, Any]) -> Iterator[Advice]:
                 "prefixes_end_inside_blocks",
                 f"{lost:.0%} of the prompt tokens were shared but computed again, most of them "
                 f"because prefixes end inside blocks of {kv['block_size']} tokens; try "
-                f"--block-size {kv['block_size'] // 2}",
+                f"{option('block_size')} {kv['block_size'] // 2}",
                 lost,
             )
         elif prefix["evictions"]:
@@ -102,7 +105,7 @@ def _hits(report: Mapping[str, Any]) -> Iterator[Advice]:
                 "prefixes_evicted",
                 f"{lost:.0%} of the prompt tokens were shared but computed again: the pool had no "
                 f"room to keep {prefix['evictions']:,} blocks until their next use; raise "
-                "--kv-cache-memory-bytes or lower --max-num-seqs",
+                f"{option('kv_cache_memory_bytes')} or lower {option('max_num_seqs')}",
                 lost,
             )
 
@@ -134,8 +137,8 @@ def _endings(report: Mapping[str, Any]) -> Iterator[Advice]:
     if total and cut / total >= MIN_CUT_SHARE:
         yield Advice(
             "answers_cut",
-            f"{cut / total:.0%} of the answers were cut at max_tokens; raise --max-tokens if they "
-            "were to end by themselves",
+            f"{cut / total:.0%} of the answers were cut at max_tokens; raise "
+            f"{option('max_tokens')} if they were to end by themselves",
             cut / total / 10,
         )
 

@@ -375,10 +375,10 @@ class TestSweep:
     @pytest.mark.parametrize(
         ("changes", "sentence"),
         [
-            ({"contexts": ()}, "--context needs at least one value"),
-            ({"batches": (0,)}, "--batch 0: it must be at least 1"),
-            ({"prefixes": (100,)}, "--prefix 100: .* give a multiple of 128"),
-            ({"parts": ("decode", "all")}, "--only all: choose from decode, prefix, prefill, ops"),
+            ({"contexts": ()}, "context needs at least one value"),
+            ({"batches": (0,)}, "batch 0: it must be at least 1"),
+            ({"prefixes": (100,)}, "prefix 100: .* give a multiple of 128"),
+            ({"parts": ("decode", "all")}, "only all: choose from decode, prefix, prefill, ops"),
         ],
     )
     def test_refusals(self, changes: dict[str, Any], sentence: str) -> None:
@@ -395,5 +395,5 @@ def test_other_heads_are_said_to_be_others() -> None:
     shape = KernelShape.of("qwen3-0.6b", config, 16, num_heads=64, head_dim=64)
     assert (shape.num_heads, shape.num_kv_heads, shape.head_dim) == (64, 8, 64)
     assert shape.name == "qwen3-0.6b, other heads"
-    with pytest.raises(UsageError, match="--heads 12 cannot be shared out among 8 kv heads"):
+    with pytest.raises(UsageError, match="heads 12 cannot be shared out among 8 kv heads"):
         KernelShape.of("qwen3-0.6b", config, 16, num_heads=12)

@@ -50,11 +50,11 @@ class TestLengths:
     @pytest.mark.parametrize(
         ("fields", "flag"),
         [
-            ({"low": 0}, "--min-len is 0"),
-            ({"low": 300, "high": 299}, "--min-len 300 is more than --max-len 299"),
-            ({"mean": float("nan")}, "--mean is nan"),
-            ({"std": -1.0}, "--std is -1"),
-            ({"std": float("inf")}, "--std is inf"),
+            ({"low": 0}, "min_len is 0"),
+            ({"low": 300, "high": 299}, "min_len 300 is more than max_len 299"),
+            ({"mean": float("nan")}, "mean is nan"),
+            ({"std": -1.0}, "std is -1"),
+            ({"std": float("inf")}, "std is inf"),
         ],
     )
     def test_ranges_that_hold_nothing(self, fields: dict[str, Any], flag: str) -> None:
@@ -276,5 +276,5 @@ class TestMemoryBench:
         bench = MemoryBench(shape, lengths, (3,), high, 3, memory_bytes=2 * high * 16)
         result = bench.run(quiet)
         assert all(each["over_time"]["max_running"] >= 1 for each in result["block_sizes"])
-        with pytest.raises(UsageError, match=r"--kv-cache-memory-bytes .* give at least"):
+        with pytest.raises(UsageError, match=r"kv_cache_memory_bytes .* give at least"):
             MemoryBench(shape, lengths, (3,), high, 3, memory_bytes=2 * high * 16 - 1)

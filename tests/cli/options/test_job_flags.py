@@ -53,25 +53,25 @@ def test_flags_reach_their_place_and_are_marked() -> None:
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"top_p": 2.0}, "^--top-p must be"),
-        ({"temperature": float("nan")}, "--temperature"),
-        ({"max_tokens": 0}, "--max-tokens"),
-        ({"min_tokens": 9, "max_tokens": 3}, "--min-tokens"),
-        ({"stop": [""]}, "--stop"),
-        ({"stop_token_ids": ["x"]}, "--stop-token-ids"),
-        ({"stop_token_ids": ["1,,2"]}, "--stop-token-ids"),
-        ({"stop_token_ids": ["-1"]}, "--stop-token-ids"),
-        ({"block_size": 0}, "--block-size"),
+        ({"top_p": 2.0}, "^top_p must be"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"min_tokens": 9, "max_tokens": 3}, "min_tokens"),
+        ({"stop": [""]}, "stop"),
+        ({"stop_token_ids": ["x"]}, "stop_token_ids"),
+        ({"stop_token_ids": ["1,,2"]}, "stop_token_ids"),
+        ({"stop_token_ids": ["-1"]}, "stop_token_ids"),
+        ({"block_size": 0}, "block_size"),
         ({"model": "no/such/folder/here"}, "no such folder"),
-        ({"revision": "main"}, "--revision needs --model"),
+        ({"revision": "main"}, "revision needs model"),
         ({"tokenizer": "./missing"}, "no such folder"),
-        ({"prompt_template": "{{ x"}, "--prompt-template"),
+        ({"prompt_template": "{{ x"}, "prompt_template"),
         ({"prompt_template": "x", "prompt_field": "y"}, "exclude each other"),
-        ({"system": "@missing.txt"}, "--system @missing.txt: the file cannot be read"),
+        ({"system": "@missing.txt"}, "system @missing.txt: the file cannot be read"),
         ({"output": "-", "json_report": True}, "both write to stdout"),
-        ({"max_tokens": -3}, r"^--max-tokens must be an integer from 1 to"),
-        ({"n": 0}, r"^--n must be an integer from 1 to"),
-        ({"min_tokens": 9, "max_tokens": 3}, r"^--min-tokens 9 exceeds max_tokens 3"),
+        ({"max_tokens": -3}, r"^max_tokens must be an integer from 1 to"),
+        ({"n": 0}, r"^n must be an integer from 1 to"),
+        ({"min_tokens": 9, "max_tokens": 3}, r"^min_tokens 9 exceeds max_tokens 3"),
     ],
 )
 def test_a_flag_that_cannot_be_used_is_named(given: dict[str, Any], match: str) -> None:
@@ -82,11 +82,11 @@ def test_a_flag_that_cannot_be_used_is_named(given: dict[str, Any], match: str) 
 def test_text_may_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "system.txt"
     path.write_bytes("\ufeffBe kind.\n\n".encode())
-    assert text_or_file(f"@{path}", "--system") == "Be kind.\n"
-    assert text_or_file("Be kind.", "--system") == "Be kind."
+    assert text_or_file(f"@{path}", "system") == "Be kind.\n"
+    assert text_or_file("Be kind.", "system") == "Be kind."
     path.write_bytes(b"\xff")
     with pytest.raises(UsageError, match="not UTF-8"):
-        text_or_file(f"@{path}", "--system")
+        text_or_file(f"@{path}", "system")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class TestClaim:
 
     def test_an_existing_file_is_refused_and_untouched(self, out: Path) -> None:
         out.write_text("precious")
-        with pytest.raises(UsageError, match="exists; pass --resume to go on with it, --overwrite"):
+        with pytest.raises(UsageError, match="exists; pass resume to go on with it, overwrite"):
             claim(out)
         assert out.read_text() == "precious"
 

@@ -78,7 +78,7 @@ class TestOverlong:
 
     def test_another_way_of_cutting_is_another_job(self, place: Path) -> None:
         run(place, [{"prompt": "x" * 70}], on_overlong=Overlong.TRUNCATE_LEFT)
-        with pytest.raises(UsageError, match=r"another --on-overlong \(truncate-left, now error\)"):
+        with pytest.raises(UsageError, match=r"another on_overlong \(truncate-left, now error\)"):
             run(place, [], resume=True)
 
 
@@ -108,7 +108,7 @@ class TestStrict:
         monkeypatch.setattr("pagedrun.paged.job.windows.WINDOW_ROWS", 2)
         model = ScriptedModel()
         rows = [{"prompt": letter} for letter in "abcde"]
-        with pytest.raises(UsageError, match=r"line 6: .*--strict refuses the whole input"):
+        with pytest.raises(UsageError, match=r"line 6: .*strict refuses the whole input"):
             run_job(config_for(place, [*rows, bad], strict=True), None, model.open())
         assert model.num_loads == 0
 

@@ -21,7 +21,7 @@ def test_columns_are_variables() -> None:
 
 @pytest.mark.parametrize("source", ["{{ a", "{% for %}", "{{ a | no_such_filter }}", "{% x %}"])
 def test_a_template_that_does_not_compile_is_refused(source: str) -> None:
-    with pytest.raises(UsageError, match="--prompt-template"):
+    with pytest.raises(UsageError, match="prompt_template"):
         PromptTemplate(source)
 
 

@@ -109,7 +109,7 @@ def test_without_a_snapshot_the_timeline_tells_the_counts(
     assert found["pool"]["pool_bytes"] == 16 * 10 * 768
     for name in ("block_map", "prefixes", "lifetimes", "most_shared", "preemptions"):
         assert found[name] is None
-    with pytest.raises(UsageError, match="--at"):
+    with pytest.raises(UsageError, match="at"):
         inspect_run(None, REPORT, Question("never"))
 
 

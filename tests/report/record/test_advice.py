@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.report.record.advice import MAX_ADVICE, advise
+from pagedrun.paged.values.option_names import as_flag, spelled
 
 HEALTHY: dict[str, Any] = {
     "rows": {"total": 1000, "ok": 1000, "failed": 0, "skipped": 0},
@@ -104,14 +105,14 @@ def test_what_is_off_is_told_with_the_way_out(
     (advice,) = advise(report(**changes))
     assert advice.code == code
     for each in words:
-        assert each in advice.sentence
+        assert each in spelled(advice.sentence, as_flag)
 
 
 def test_large_blocks_matter_where_memory_is_short() -> None:
     assert advise(report(kv__tail_waste=0.4)) == []
     found = advise(report(kv__tail_waste=0.4, kv__short_of_blocks=0.9))
     assert [each.code for each in found] == ["pool_too_small", "block_size_too_large"]
-    assert "--block-size 8" in found[1].sentence
+    assert "--block-size 8" in spelled(found[1].sentence, as_flag)
 
 
 def test_answers_that_were_to_be_long_are_not_cut() -> None:
