@@ -2,13 +2,14 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options import options
+from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.cli.options.run_options import Display, RunOptions
 from pagedrun.cli.terminal.lossy_stream import discard
 from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
 from pagedrun.paged.job.output.output_file import OutputError
@@ -40,73 +41,19 @@ Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, 4 s
 """
 
 
-def generate(  # one parameter for each flag: this is where Typer reads them from
-    context: typer.Context,
-    input_name: options.InputName,
-    output: options.Output = None,
-    recipe: options.RecipeFlag = None,
-    overwrite: options.Overwrite = None,
-    resume: options.Resume = None,
-    retry_errors: options.RetryErrors = None,
-    ordered: options.Ordered = None,
-    strict: options.Strict = None,
-    limit: options.Limit = None,
-    report: options.ReportPath = None,
-    html: options.HtmlPath = None,
-    model: options.Model = None,
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    device: options.DeviceFlag = None,
-    dtype: options.DtypeFlag = None,
-    max_model_len: options.MaxModelLen = None,
-    reproducible: options.Reproducible = None,
-    system: options.System = None,
-    prompt_template: options.PromptTemplateFlag = None,
-    prompt_field: options.PromptField = None,
-    chat_template: options.ChatTemplate = None,
-    on_overlong: options.OnOverlong = None,
-    max_tokens: options.MaxTokens = None,
-    min_tokens: options.MinTokens = None,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    min_p: options.MinP = None,
-    n: options.NumSamples = None,
-    seed: options.Seed = None,
-    stop: options.Stop = None,
-    stop_token_ids: options.StopTokenIds = None,
-    ignore_eos: options.IgnoreEos = None,
-    generation_config: options.GenerationConfigFlag = None,
-    block_size: options.BlockSize = None,
-    num_blocks: options.NumBlocks = None,
-    kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
-    max_num_seqs: options.MaxNumSeqs = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
-    prefix_caching: options.PrefixCaching = None,
-    prefix_once: options.PrefixOnce = None,
-    prefix_store: options.PrefixStore = None,
-    prefix_store_bytes: options.PrefixStoreBytes = None,
-    preemption_mode: options.PreemptionFlag = None,
-    swap_space_bytes: options.SwapSpaceBytes = None,
-    kv_cache_dtype: options.KvCacheDtypeFlag = None,
-    gpu_memory_utilization: options.GpuMemoryUtilization = None,
-    enforce_eager: options.EnforceEager = None,
-    kernel_set: options.KernelSetFlag = None,
-    stall_timeout: options.StallTimeout = None,
-    progress: options.Progress = None,
-    json_report: options.JsonFlag = None,
-    quiet: options.Quiet = None,
-) -> None:
+def _generate(context: typer.Context, given: Given) -> None:
     """Answer every row of INPUT, and report where the memory went."""
     # Here, because `--help` must not wait for it.
     from pagedrun.cli.options.settings import Settings
 
     guard = context.obj
     with exits.boundary(guard):
-        given = {key: value for key, value in context.params.items() if value not in (None, [], ())}
         settings = Settings.of(given)
         with settings.named():
             raise typer.Exit(_run(settings, guard))
+
+
+generate = GENERATE.command(_generate)
 
 
 def _run(settings: "Settings", guard: SignalGuard | None) -> int:
@@ -122,27 +69,25 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.paged.job.job import run_job
 
     console = stderr_console()
-    given = settings.values
-    quiet = bool(given.get("quiet"))
+    display, page = settings.read(Display), settings.read(RunOptions).html
     config = job_config(settings)
-    page = given.get("html")
-    if isinstance(page, Path):
+    if page is not None:
         check_job_page(config, page)
-    if "model" not in given and not quiet:
+    if "model" not in settings.given and not display.quiet:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
-    with show_progress(str(given.get("progress", "auto")), console, quiet=quiet) as listener:
+    with show_progress(display.progress, console, quiet=display.quiet) as listener:
         warn_of_model(settings, config, listener)
         result = run_job(config, listener, guard=guard)
     try:
-        if not quiet:
+        if not display.quiet:
             draw_report(result.report, console)
             for line in summary(result, config.output):
                 note(console, line, "bold yellow" if result.num_failed else "bold")
-        if given.get("json_report"):
+        if display.json_report:
             _print_json(result.report)
-        if isinstance(page, Path):
+        if page is not None:
             write_job_page(result, config, page)
-            if not quiet:
+            if not display.quiet:
                 note(console, f"page → {page}", "bold")
     except (JobInterrupted, OutputError) as error:
         error.add_note("every row is written")

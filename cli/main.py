@@ -32,8 +32,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(help=HELP)(generate)
-app.command(help=PLAN_HELP)(plan)
+app.command(name="generate", help=HELP)(generate)
+app.command(name="plan", help=PLAN_HELP)(plan)
 app.command(name="inspect-cache", help=INSPECT_CACHE_HELP)(inspect_cache)
 app.add_typer(bench_app, name="bench")
 app.add_typer(recipes_app, name="recipes")

@@ -2,12 +2,16 @@
 
 import json
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options import options
+from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.cli.options.run_options import Display
+from pagedrun.paged.values.flag import Flag, Panel
 
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings
@@ -28,69 +32,56 @@ Examples:
 Exit status: 0 planned, 1 failure, 2 refused.
 """
 
-SimulateRows = Annotated[
-    int | None,
-    typer.Option(
-        "--simulate-rows",
-        help="Simulate the first N rows, in run order; all rows are planned. Default: 100000.",
-        rich_help_panel="Display",
-        show_default=False,
-        min=1,
-        metavar="N",
-    ),
-]
-ShowText = Annotated[
-    bool | None,
-    typer.Option(
-        "--show-text",
-        help="Show how shared prefixes begin. Off, no text of the file is shown.",
-        rich_help_panel="Display",
-        show_default=False,
-    ),
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What is simulated and shown of a plan."""
+
+    simulate_rows: Annotated[
+        int | None,
+        Flag(
+            "Simulate the first N rows, in run order; all rows are planned.",
+            Panel.DISPLAY,
+            "N",
+            default="100000",
+            low=1,
+        ),
+    ] = None
+    show_text: Annotated[
+        bool,
+        Flag(
+            "Show how shared prefixes begin. Off, no text of the file is shown.",
+            Panel.DISPLAY,
+            declared=("--show-text",),
+        ),
+    ] = False
 
 
-def plan(  # one parameter for each flag: this is where Typer reads them from
-    context: typer.Context,
-    input_name: options.InputName,
-    recipe: options.RecipeFlag = None,
-    limit: options.Limit = None,
-    model: options.Model = None,
-    revision: options.Revision = None,
-    tokenizer: options.Tokenizer = None,
-    dtype: options.DtypeFlag = None,
-    kernel_set: options.KernelSetFlag = None,
-    max_model_len: options.MaxModelLen = None,
-    system: options.System = None,
-    prompt_template: options.PromptTemplateFlag = None,
-    prompt_field: options.PromptField = None,
-    chat_template: options.ChatTemplate = None,
-    max_tokens: options.MaxTokens = None,
-    temperature: options.Temperature = None,
-    n: options.NumSamples = None,
-    block_size: options.BlockSize = None,
-    num_blocks: options.NumBlocks = None,
-    kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
-    max_num_seqs: options.MaxNumSeqs = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
-    prefix_caching: options.PrefixCaching = None,
-    preemption_mode: options.PreemptionFlag = None,
-    swap_space_bytes: options.SwapSpaceBytes = None,
-    progress: options.Progress = None,
-    simulate_rows: SimulateRows = None,
-    show_text: ShowText = None,
-    json_report: options.JsonFlag = None,
-    quiet: options.Quiet = None,
-) -> None:
+FLAGS = (
+    GENERATE.only(
+        *("input_name", "recipe", "limit", "model", "revision", "tokenizer", "dtype"),
+        *("kernel_set", "max_model_len", "system", "prompt_template", "prompt_field"),
+        *("chat_template", "max_tokens", "temperature", "n", "block_size", "num_blocks"),
+        *("kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens"),
+        *("prefix_caching", "preemption_mode", "swap_space_bytes", "progress"),
+    )
+    + Flags.of(PlanOptions)
+    + GENERATE.only("json_report", "quiet")
+)
+
+
+def _plan(context: typer.Context, given: Given) -> None:
     """Say what a run of INPUT would compute, hold and share."""
     # Here, because `--help` must not wait for it.
     from pagedrun.cli.options.settings import Settings
 
     with exits.boundary():
-        given = {key: value for key, value in context.params.items() if value not in (None, [], ())}
         settings = Settings.of(given)
         with settings.named():
             _run(settings)
+
+
+plan = FLAGS.command(_plan)
 
 
 def _run(settings: "Settings") -> None:
@@ -104,23 +95,20 @@ def _run(settings: "Settings") -> None:
 
     prepare_environment()
     console = stderr_console()
-    given = settings.values
-    quiet = bool(given.get("quiet"))
+    display, options = settings.read(Display), settings.read(PlanOptions)
     config = job_config(settings)
-    if "model" not in given and not quiet:
+    if "model" not in settings.given and not display.quiet:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
-    simulated = given.get("simulate_rows", DEFAULT_SIMULATED_ROWS)
-    assert isinstance(simulated, int)
-    with show_progress(str(given.get("progress", "auto")), console, quiet=quiet) as listener:
+    with show_progress(display.progress, console, quiet=display.quiet) as listener:
         forecast = plan_file(
             config,
             listener,
-            max_simulated_rows=simulated,
-            show_text=bool(given.get("show_text")),
+            max_simulated_rows=options.simulate_rows or DEFAULT_SIMULATED_ROWS,
+            show_text=options.show_text,
         )
-    if not quiet:
+    if not display.quiet:
         draw_forecast(forecast, console)
-    if given.get("json_report"):
+    if display.json_report:
         # ASCII: a path in it may hold what turns a terminal around.
         json.dump(forecast, sys.stdout, ensure_ascii=True, allow_nan=False)
         sys.stdout.write("\n")

@@ -2,13 +2,20 @@
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options.options import Quiet
+from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.cli.options.run_options import Display
+from pagedrun.paged.values.flag import Flag
+
+if TYPE_CHECKING:
+    from pagedrun.recipes.recipe import Recipe
 
 HELP = """List the bundled recipes, show one, or copy one to edit.
 
@@ -44,10 +51,23 @@ app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
 RecipeName = Annotated[
     str, typer.Argument(metavar="NAME", help="A bundled recipe: see `pagedrun recipes list`.")
 ]
-Folder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Where to; it is made if it is not there.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead.")]
+_JSON_HELP = "Print JSON on stdout instead."
+Json = Annotated[bool, typer.Option("--json", help=_JSON_HELP)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitOptions:
+    """Which recipe is copied, and where to."""
+
+    name: Annotated[
+        str,
+        Flag("A bundled recipe: see `pagedrun recipes list`.", metavar="NAME", is_argument=True),
+    ]
+    folder: Annotated[
+        Path,
+        Flag("Where to; it is made if it is not there.", metavar="DIR", is_argument=True),
+    ] = Path()
+    json_result: Annotated[bool, Flag(_JSON_HELP, declared=("--json",))] = False
 
 
 @app.command(name="list", help=LIST_HELP)
@@ -77,29 +97,33 @@ def show(name: RecipeName, json_result: Json = False) -> None:
             draw_text(recipe)
 
 
-@app.command(name="init", help=INIT_HELP)
-def init(
-    name: RecipeName, folder: Folder = Path(), json_result: Json = False, quiet: Quiet = None
-) -> None:
+def _init(context: typer.Context, given: Given) -> None:
     """Copy a bundled recipe and its sample to edit."""
     with exits.boundary():
+        from pagedrun.cli.options.reading import read
         from pagedrun.cli.recipe_text import next_command
         from pagedrun.cli.terminal.console import note, stderr_console
         from pagedrun.recipes.copy import copy_recipe
 
-        copies = copy_recipe(_bundled(name), folder)
+        options = read(InitOptions, given)
+        copies = copy_recipe(_bundled(options.name), options.folder)
         command = next_command(copies)
-        if not quiet:
+        if not read(Display, given).quiet:
             console = stderr_console()
             note(console, f"Written: {', '.join(map(str, copies))}")
             note(console, "Edit them, then run:")
-        if json_result:
+        if options.json_result:
             _print_json({"files": [str(path) for path in copies], "command": command})
         else:
             print(command)
 
 
-def _bundled(name: str) -> Any:
+app.command(name="init", help=INIT_HELP)(
+    (Flags.of(InitOptions) + GENERATE.only("quiet")).command(_init)
+)
+
+
+def _bundled(name: str) -> "Recipe":
     from pagedrun.cli.options.settings import recipe_settings
     from pagedrun.recipes.library import bundled_path
     from pagedrun.recipes.recipe import Recipe

@@ -1,19 +1,20 @@
 """`pagedrun bench`: its subcommands, and a short run of all of them."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench import flags, kernels, memory, prefix, throughput
+from pagedrun.cli.bench import kernels, memory, prefix, throughput
+from pagedrun.cli.bench.bench_options import DEFAULT_SHAPE, ResultOptions
+from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.paged.values.errors import UsageError
 
 LAYERS = 2
 HELP = f"""Measure pagedrun on this machine.
 
 Without a command: a short run of each, about a minute on two cores, of \
-{flags.DEFAULT_SHAPE} cut to {LAYERS} layers.
+{DEFAULT_SHAPE} cut to {LAYERS} layers.
 """
 
 app = typer.Typer(help=HELP, invoke_without_command=True, rich_markup_mode="rich")
@@ -23,23 +24,24 @@ app.command(name="kernels", help=kernels.HELP)(kernels.kernels)
 app.command(name="memory", help=memory.HELP)(memory.memory)
 
 
-@app.callback()
-def bench(
-    context: typer.Context, json_result: flags.Json = False, quiet: flags.Quiet = False
-) -> None:
+def _bench(context: typer.Context, given: Given) -> None:
     """Measure pagedrun on this machine."""
     with exits.boundary():
         if context.invoked_subcommand is None:
-            _run_all(context.params)
-        elif json_result or quiet:
+            _run_all(given)
+        elif given.get("json_result") or given.get("quiet"):
             name = context.invoked_subcommand
             raise UsageError(f"write --json and --quiet behind the command: bench {name} --json")
 
 
-def _run_all(given: Mapping[str, Any]) -> None:
-    from pagedrun.cli.bench.session import Session
+app.callback()(Flags.of(ResultOptions).only("json_result", "quiet").command(_bench))
 
-    session = Session(quiet=given["quiet"], json_result=given["json_result"])
+
+def _run_all(given: Given) -> None:
+    from pagedrun.cli.bench.session import Session
+    from pagedrun.cli.options.reading import read
+
+    session = Session.of(read(ResultOptions, given))
     results = {name: session.measure(name, short) for name, short in _short_benches().items()}
     session.finish(results)
 
@@ -54,7 +56,7 @@ def _short_benches() -> dict[str, Any]:
     from pagedrun.paged.bench.runs.throughput import ThroughputBench
     from pagedrun.paged.bench.runs.workload import Workload
 
-    model = BenchModel.from_shape(flags.DEFAULT_SHAPE, LAYERS)
+    model = BenchModel.from_shape(DEFAULT_SHAPE, LAYERS)
     return {
         "throughput": ThroughputBench(
             model,

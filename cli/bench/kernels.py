@@ -1,14 +1,16 @@
 """`pagedrun bench kernels`."""
 
-from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench import flags
-from pagedrun.cli.options import options
+from pagedrun.cli.bench.bench_options import DEFAULT_SHAPE, KernelsOptions, ResultOptions
+from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.paged.values.engine_config import EngineConfig
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
@@ -34,7 +36,7 @@ ops: the rest of a layer, and sampling, beside plain torch.
 
 What is compared takes turns, each checked against the others first: a kernel that is wrong gets \
 no figure. A copy and a matrix product of the same run are the roofline. Caches are emptied \
-before each call. Without --shape, a layer of {flags.DEFAULT_SHAPE}; as in Llama 70B: --heads 64 \
+before each call. Without --shape, a layer of {DEFAULT_SHAPE}; as in Llama 70B: --heads 64 \
 --kv-heads 8 --head-dim 128.
 
 Examples:
@@ -47,50 +49,59 @@ Examples:
 """
 
 
-def kernels(  # one parameter for each flag: this is where Typer reads them from
-    context: typer.Context,
-    shape: flags.Shape = None,
-    heads: flags.Heads = None,
-    kv_heads: flags.KvHeads = None,
-    head_dim: flags.HeadDim = None,
-    block_size: flags.KernelBlockSize = None,
-    device: options.DeviceFlag = None,
-    kernel_set: options.KernelSetFlag = None,
-    dtype: options.DtypeFlag = None,
-    contexts: flags.Contexts = None,
-    batches: flags.Batches = None,
-    prefixes: flags.KernelPrefixes = None,
-    groups: flags.KernelGroups = None,
-    chunks: flags.Chunks = None,
-    befores: flags.Befores = None,
-    full: flags.Full = False,
-    only: flags.Only = None,
-    repeat: flags.RepeatKernel = None,
-    budget: flags.BudgetKernels = None,
-    save: flags.Save = None,
-    json_result: flags.Json = False,
-    quiet: flags.Quiet = False,
-) -> None:
+_OWN = Flags.of(KernelsOptions)
+FLAGS = (
+    _OWN.only("shape", "heads", "kv_heads", "head_dim", "block_size")
+    + GENERATE.only("device", "kernel_set", "dtype")
+    + _OWN.only(
+        *("contexts", "batches", "prefixes", "groups", "chunks", "befores"),
+        *("full", "only", "repeat", "budget"),
+    )
+    + Flags.of(ResultOptions)
+)
+# As they are typed, which is not as their fields are called.
+_SWEPT = {
+    "contexts": "--context",
+    "batches": "--batch",
+    "prefixes": "--prefix",
+    "groups": "--group",
+    "chunks": "--chunk",
+    "befores": "--before",
+}
+
+
+def _kernels(context: typer.Context, given: Given) -> None:
     """Measure the kernels alone, beside what the device can do at all."""
-    with exits.boundary():
-        _run(context.params)
-
-
-def _run(given: Mapping[str, Any]) -> None:
     from pagedrun.cli.bench.session import Session
+    from pagedrun.cli.options.reading import read
 
-    session = Session.of_flags(given)
-    session.finish(session.measure("kernels", kernels_bench(given)))
+    with exits.boundary():
+        session = Session.of(read(ResultOptions, given))
+        bench = kernels_bench(
+            read(KernelsOptions, given), EngineConfig(Path(), **_engine_values(given))
+        )
+        session.finish(session.measure("kernels", bench))
+
+
+kernels = FLAGS.command(_kernels)
 
 
 def short_kernels_bench() -> "KernelsBench":
     """Return a few sizes of each part, some twenty seconds of them."""
-    sizes = {"contexts": "512,4096", "batches": "1,16", "prefixes": "1024", "groups": "16,64"}
-    return kernels_bench({**sizes, "chunks": "512", "befores": "0,1024", "budget": 20.0})
+    sizes = KernelsOptions(
+        contexts="512,4096",
+        batches="1,16",
+        prefixes="1024",
+        groups="16,64",
+        chunks="512",
+        befores="0,1024",
+        budget=20.0,
+    )
+    return kernels_bench(sizes, EngineConfig(Path()))
 
 
-def kernels_bench(given: Mapping[str, Any]) -> "KernelsBench":
-    """Return the benchmark that the flags describe, missing ones as if not given.
+def kernels_bench(options: KernelsOptions, engine: EngineConfig) -> "KernelsBench":
+    """Return the benchmark of `options`, on the device and in the dtype of `engine`.
 
     Raises `UsageError`.
     """
@@ -99,46 +110,43 @@ def kernels_bench(given: Mapping[str, Any]) -> "KernelsBench":
     from pagedrun.paged.execution.device_choice import choose_device
     from pagedrun.paged.models.shapes import Shape
 
-    name = given.get("shape") or flags.DEFAULT_SHAPE
+    name = options.shape or DEFAULT_SHAPE
     config = Shape.named(name).config
-    device = choose_device(given.get("device") or "auto", given.get("kernel_set") or "auto")
+    device = choose_device(engine.device, engine.kernel_set)
     defaults = DEFAULTS[device.torch_device.type]
-    is_full = defaults.is_full or bool(given.get("full"))
+    is_full = defaults.is_full or options.full
     return KernelsBench(
         device=device,
         shape=KernelShape.of(
             name,
             config,
-            given.get("block_size") or defaults.block_size,
-            num_heads=given.get("heads"),
-            num_kv_heads=given.get("kv_heads"),
-            head_dim=given.get("head_dim"),
+            options.block_size or defaults.block_size,
+            num_heads=options.heads,
+            num_kv_heads=options.kv_heads,
+            head_dim=options.head_dim,
         ),
-        dtype=device.dtype(given.get("dtype") or "auto", config.dtype),
-        sweep=_sweep(given, is_full),
-        repeat=given.get("repeat") or defaults.repeat,
-        budget_s=given.get("budget") or BUDGETS[is_full],
+        dtype=device.dtype(engine.dtype, config.dtype),
+        sweep=_sweep(options, is_full),
+        repeat=options.repeat or defaults.repeat,
+        budget_s=options.budget or BUDGETS[is_full],
     )
 
 
-def _sweep(given: Mapping[str, Any], is_full: bool) -> "KernelSweep":
+def _engine_values(given: Given) -> dict[str, Any]:
+    from pagedrun.cli.options.reading import values_of
+
+    return values_of(EngineConfig, given, {"model", "block_size"})
+
+
+def _sweep(options: KernelsOptions, is_full: bool) -> "KernelSweep":
     from pagedrun.cli.bench.setting import numbers
     from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
 
-    names = {
-        "contexts": "--context",
-        "batches": "--batch",
-        "prefixes": "--prefix",
-        "groups": "--group",
-        "chunks": "--chunk",
-        "befores": "--before",
-    }
+    typed = {name: getattr(options, name) for name in _SWEPT}
     chosen: dict[str, Any] = {
-        name: numbers(given[name], flag)
-        for name, flag in names.items()
-        if given.get(name) is not None
+        name: numbers(text, _SWEPT[name]) for name, text in typed.items() if text is not None
     }
     sweep = KernelSweep.full() if is_full else KernelSweep.short()
-    if given.get("only"):
-        chosen["parts"] = list(dict.fromkeys(part.strip() for part in given["only"].split(",")))
+    if options.only:
+        chosen["parts"] = list(dict.fromkeys(part.strip() for part in options.only.split(",")))
     return replace(sweep, **chosen)

@@ -1,13 +1,14 @@
 """`pagedrun bench memory`."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench import flags
-from pagedrun.cli.options import options
+from pagedrun.cli.bench.bench_options import MemoryOptions, PageOptions, ResultOptions
+from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.cli.options.run_options import RunOptions
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.memory.memory import MemoryBench
@@ -32,42 +33,34 @@ Examples:
 """
 
 
-def memory(  # one parameter for each flag: this is where Typer reads them from
-    context: typer.Context,
-    shape: flags.MemoryShape = None,
-    model: flags.Model = None,
-    revision: options.Revision = None,
-    layers: flags.MemoryLayers = None,
-    kv_heads: flags.KvHeads = None,
-    head_dim: flags.HeadDim = None,
-    dtype: flags.MemoryDtype = None,
-    requests: flags.Requests = "10,25,50,100,200",
-    mean: flags.Mean = 500.0,
-    std: flags.Std = 200.0,
-    min_len: flags.MinLen = 200,
-    max_len: flags.MaxLen = 2048,
-    shared: flags.SystemTokens = 200,
-    seed: flags.Seed = 0,
-    block_size: flags.MemoryBlockSize = 16,
-    kv_cache_memory_bytes: flags.MemoryBytes = None,
-    save: flags.Save = None,
-    html: flags.Html = None,
-    json_result: flags.Json = False,
-    quiet: flags.Quiet = False,
-) -> None:
+_OWN = Flags.of(MemoryOptions)
+FLAGS = (
+    _OWN.only("shape", "model")
+    + GENERATE.only("revision")
+    + _OWN
+    + Flags.of(ResultOptions).only("save")
+    + Flags.of(PageOptions, ResultOptions)
+)
+
+
+def _memory(context: typer.Context, given: Given) -> None:
     """Count what paged KV memory is worth, without a model."""
     with exits.boundary():
-        _run(context.params)
+        _run(given)
 
 
-def _run(given: Mapping[str, Any]) -> None:
+memory = FLAGS.command(_memory)
+
+
+def _run(given: Given) -> None:
     from pagedrun.cli.bench.session import Session, lines_of
+    from pagedrun.cli.options.reading import read
     from pagedrun.cli.page.target import check_target
 
-    html, save = given["html"], given["save"]
+    html, result_options = read(PageOptions, given).html, read(ResultOptions, given)
     if html is not None:
-        check_target(html, [(save, "--save file")])
-    session = Session.of_flags(given)
+        check_target(html, [(result_options.save, "--save file")])
+    session = Session.of(result_options)
     result = session.measure("memory", memory_bench(given))
     if html is not None:
         from pagedrun.cli.bench.memory_page import write_memory_page
@@ -77,24 +70,26 @@ def _run(given: Mapping[str, Any]) -> None:
     session.finish(result)
 
 
-def memory_bench(given: Mapping[str, Any]) -> "MemoryBench":
+def memory_bench(given: Given) -> "MemoryBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
     from pagedrun.cli.bench.setting import numbers
+    from pagedrun.cli.options.reading import read
     from pagedrun.paged.bench.memory.memory import MemoryBench
     from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
 
+    options = read(MemoryOptions, given)
     return MemoryBench(
-        shape=_shape(given),
-        lengths=NormalLengths(given["mean"], given["std"], given["min_len"], given["max_len"]),
-        counts=sorted(numbers(given["requests"], "--requests")),
-        block_size=given["block_size"],
-        num_shared=given["shared"],
-        seed=given["seed"],
-        memory_bytes=given["kv_cache_memory_bytes"],
+        shape=_shape(options, read(RunOptions, given).revision),
+        lengths=NormalLengths(options.mean, options.std, options.min_len, options.max_len),
+        counts=sorted(numbers(options.requests, "--requests")),
+        block_size=options.block_size,
+        num_shared=options.shared,
+        seed=options.seed,
+        memory_bytes=options.kv_cache_memory_bytes,
     )
 
 
-def _shape(given: Mapping[str, Any]) -> "ModelShape":
+def _shape(options: MemoryOptions, revision: str | None) -> "ModelShape":
     """Return the model that is named, or the usual example, with what is given otherwise."""
     from pagedrun.paged.bench.memory.model_shape import ModelShape
     from pagedrun.paged.models.hub import resolve_model
@@ -102,7 +97,7 @@ def _shape(given: Mapping[str, Any]) -> "ModelShape":
     from pagedrun.paged.models.shapes import Shape
     from pagedrun.paged.values.errors import UsageError
 
-    model, name, revision = given["model"], given["shape"], given["revision"]
+    model, name = options.model, options.shape
     if model is not None and name is not None:
         raise UsageError("--model and --shape exclude each other: give the one that is meant")
     if model is None and revision is not None:
@@ -115,8 +110,8 @@ def _shape(given: Mapping[str, Any]) -> "ModelShape":
     else:
         shape = ModelShape()
     return shape.changed(
-        num_layers=given["layers"],
-        num_kv_heads=given["kv_heads"],
-        head_dim=given["head_dim"],
-        dtype=given["dtype"] and given["dtype"].value,
+        num_layers=options.layers,
+        num_kv_heads=options.kv_heads,
+        head_dim=options.head_dim,
+        dtype=options.dtype and options.dtype.value,
     )

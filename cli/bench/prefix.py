@@ -1,13 +1,20 @@
 """`pagedrun bench prefix`."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench import flags
-from pagedrun.cli.options import options
+from pagedrun.cli.bench.bench_options import (
+    DEFAULT_SHAPE,
+    ModelOptions,
+    PrefixOptions,
+    ResultOptions,
+)
+from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.cli.options.run_options import RunOptions
+from pagedrun.paged.values.engine_config import EngineConfig
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.runs.prefix import PrefixBench
@@ -19,7 +26,7 @@ Each point is one group of rows, run three ways in turns: prefix computed and re
 once but read by every row for itself, and neither. In the last two, rows read as fast as rows \
 that share nothing; --no-prefix-once does not, since it has to give the same bytes. Shows rows per \
 second, the attention of a decode step and the whole step. Without --model or --shape it runs \
-{flags.DEFAULT_SHAPE} cut to {DEFAULT_LAYERS} layers.
+{DEFAULT_SHAPE} cut to {DEFAULT_LAYERS} layers.
 
 Examples:
 
@@ -29,58 +36,48 @@ Examples:
 """
 
 
-def prefix(  # one parameter for each flag: this is where Typer reads them from
-    context: typer.Context,
-    shape: flags.Shape = None,
-    layers: flags.Layers = None,
-    model: flags.Model = None,
-    revision: options.Revision = None,
-    prefix_lengths: flags.Prefixes = "0,128,512,1024,2048,4096",
-    group_sizes: flags.Groups = "1,4,16,64,256",
-    unique: flags.UniqueShort = 16,
-    output: flags.OutputShort = 16,
-    repeat: flags.RepeatPoint = 2,
-    budget: flags.Budget = 240.0,
-    device: options.DeviceFlag = None,
-    dtype: options.DtypeFlag = None,
-    block_size: options.BlockSize = None,
-    num_blocks: options.NumBlocks = None,
-    kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
-    kernel_set: options.KernelSetFlag = None,
-    kv_cache_dtype: options.KvCacheDtypeFlag = None,
-    gpu_memory_utilization: options.GpuMemoryUtilization = None,
-    enforce_eager: options.EnforceEager = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
-    save: flags.Save = None,
-    json_result: flags.Json = False,
-    quiet: flags.Quiet = False,
-) -> None:
+FLAGS = (
+    Flags.of(ModelOptions)
+    + GENERATE.only("revision")
+    + Flags.of(PrefixOptions)
+    + GENERATE.only(
+        *("device", "dtype", "block_size", "num_blocks", "kv_cache_memory_bytes"),
+        *("kernel_set", "kv_cache_dtype", "gpu_memory_utilization", "enforce_eager"),
+        "max_num_batched_tokens",
+    )
+    + Flags.of(ResultOptions)
+)
+
+
+def _prefix(context: typer.Context, given: Given) -> None:
     """Measure what a shared prefix costs, by its length and by how many rows share it."""
-    with exits.boundary():
-        _run(context.params)
-
-
-def _run(given: Mapping[str, Any]) -> None:
     from pagedrun.cli.bench.session import Session
+    from pagedrun.cli.options.reading import read
 
-    session = Session.of_flags(given)
-    session.finish(session.measure("prefix", prefix_bench(given)))
+    with exits.boundary():
+        session = Session.of(read(ResultOptions, given))
+        session.finish(session.measure("prefix", prefix_bench(given)))
 
 
-def prefix_bench(given: Mapping[str, Any]) -> "PrefixBench":
+prefix = FLAGS.command(_prefix)
+
+
+def prefix_bench(given: Given) -> "PrefixBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
-    from pagedrun.cli.bench.setting import bench_model, engine_flags, numbers
+    from pagedrun.cli.bench.setting import bench_model, numbers
+    from pagedrun.cli.options.reading import read, values_of
     from pagedrun.paged.bench.runs.prefix import PrefixBench
 
-    if given["model"] is None and given["shape"] is None and given["layers"] is None:
-        given = {**given, "layers": DEFAULT_LAYERS}
+    options, model = read(PrefixOptions, given), read(ModelOptions, given)
+    if model == ModelOptions():
+        model = ModelOptions(layers=DEFAULT_LAYERS)
     return PrefixBench(
-        model=bench_model(given),
-        prefix_lengths=numbers(given["prefix_lengths"], "--prefix"),
-        group_sizes=numbers(given["group_sizes"], "--group"),
-        unique=given["unique"],
-        output=given["output"],
-        repeat=given["repeat"],
-        budget_s=given["budget"],
-        flags=engine_flags(given),
+        model=bench_model(model, read(RunOptions, given).revision),
+        prefix_lengths=numbers(options.prefix_lengths, "--prefix"),
+        group_sizes=numbers(options.group_sizes, "--group"),
+        unique=options.unique,
+        output=options.output,
+        repeat=options.repeat,
+        budget_s=options.budget,
+        flags=values_of(EngineConfig, given, {"model"}),
     )

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pagedrun.cli.bench.bench_options import ResultOptions
 from pagedrun.cli.bench.kernels_sheets import (
     describe_roof,
     describe_shape,
@@ -61,9 +62,9 @@ class Session:
         self._save = save
 
     @classmethod
-    def of_flags(cls, given: Mapping[str, Any]) -> "Session":
+    def of(cls, options: ResultOptions) -> "Session":
         """Return the session that the flags of a command ask for."""
-        return cls(quiet=given["quiet"], json_result=given["json_result"], save=given["save"])
+        return cls(quiet=options.quiet, json_result=options.json_result, save=options.save)
 
     def say(self, message: str) -> None:
         """Tell what is being done."""

@@ -1,16 +1,15 @@
 """From flags as given to what a benchmark takes: a model, engine settings, a changed setting."""
 
-from collections.abc import Mapping
-from dataclasses import fields
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pagedrun.cli.bench.flags import DEFAULT_SHAPE
+from pagedrun.cli.bench.bench_options import DEFAULT_SHAPE, ModelOptions
+from pagedrun.cli.options.flags import plain_type
 from pagedrun.cli.terminal.sizes import parse_size
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.flag import FlagField, Form, flag_fields
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.runs.lengths import Lengths
@@ -19,35 +18,23 @@ if TYPE_CHECKING:
 
 # What the weights were loaded for cannot differ between two runs that share them.
 _FIXED = frozenset({"model", "dtype", "device"})
-_SETTINGS = {each.name: each.type for each in fields(EngineConfig) if each.name not in _FIXED}
-_SIZES = frozenset({"kv_cache_memory_bytes", "swap_space_bytes"})
+_SETTINGS = {each.name: each for each in flag_fields(EngineConfig) if each.name not in _FIXED}
 
 
-def engine_flags(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the given flags that are fields of `EngineConfig`, `model` excepted."""
-    names = {each.name for each in fields(EngineConfig)} - {"model"}
-    return {
-        name: value.value if isinstance(value, StrEnum) else value
-        for name, value in given.items()
-        if name in names and value is not None
-    }
-
-
-def bench_model(given: Mapping[str, Any]) -> "BenchModel":
+def bench_model(options: ModelOptions, revision: str | None) -> "BenchModel":
     """Return the model that `--shape` and `--layers`, or `--model`, name; raises `UsageError`."""
     from pagedrun.paged.bench.runs.model import BenchModel
     from pagedrun.paged.models.hub import resolve_model
 
-    model, shape, layers = given.get("model"), given.get("shape"), given.get("layers")
-    if model is None:
-        if given.get("revision") is not None:
+    if options.model is None:
+        if revision is not None:
             raise UsageError("--revision needs --model with a name on the hub")
-        return BenchModel.from_shape(shape or DEFAULT_SHAPE, layers)
-    if shape is not None:
+        return BenchModel.from_shape(options.shape or DEFAULT_SHAPE, options.layers)
+    if options.shape is not None:
         raise UsageError("--model and --shape exclude each other: weights are read, or made up")
-    if layers is not None:
+    if options.layers is not None:
         raise UsageError("--layers cuts a --shape; a --model runs as it is")
-    return BenchModel.from_folder(resolve_model(model, given.get("revision")))
+    return BenchModel.from_folder(resolve_model(options.model, revision))
 
 
 def comparison(text: str) -> "Comparison":
@@ -70,8 +57,7 @@ def changed_setting(text: str) -> dict[str, Any]:
     flag, equals, value = text.removeprefix("--").partition("=")
     negated = flag.startswith("no-")
     name = flag.removeprefix("no-").replace("-", "_")
-    kind = str(_SETTINGS.get(name))
-    is_switch = kind in ("bool", str(bool))
+    is_switch = name in _SETTINGS and _SETTINGS[name].kind is bool
     if name not in _SETTINGS or (is_switch and equals) or (not is_switch and negated):
         raise UsageError(
             f"--compare {text} is not a setting of the engine; it takes alone, no-sharing, "
@@ -81,7 +67,7 @@ def changed_setting(text: str) -> dict[str, Any]:
         return {name: not negated}
     if not equals:
         raise UsageError(f"--compare {text} needs a value, such as {_as_written(name)}")
-    return {name: _value(name, kind, value, text)}
+    return {name: _value(_SETTINGS[name], value, text)}
 
 
 def numbers(text: str, flag: str) -> list[int]:
@@ -109,18 +95,19 @@ def _is_number(word: str) -> bool:
     return word.isdecimal() and word.isascii() and len(word) < 8
 
 
-def _value(name: str, kind: str, value: str, text: str) -> Any:
-    if name in _SIZES:
+def _value(field: FlagField, value: str, text: str) -> Any:
+    kind = plain_type(field)
+    if field.flag.form is Form.SIZE:
         try:
             return parse_size(value)
         except typer.BadParameter as error:
             raise UsageError(f"--compare {text}: {error.message}") from error
-    if "float" in kind:
+    if kind is float:
         try:
             return float(value)
         except ValueError:
             raise UsageError(f"--compare {text}: {value} is not a number") from None
-    if "int" not in kind:
+    if kind is not int:
         return value  # a word, which EngineConfig checks
     if not value.isdecimal() or not value.isascii() or len(value) > 12:
         raise UsageError(f"--compare {text}: {value} is not a whole number")
@@ -129,4 +116,4 @@ def _value(name: str, kind: str, value: str, text: str) -> Any:
 
 def _as_written(name: str) -> str:
     flag = name.replace("_", "-")
-    return f"[no-]{flag}" if str(_SETTINGS[name]) in ("bool", str(bool)) else f"{flag}=…"
+    return f"[no-]{flag}" if _SETTINGS[name].kind is bool else f"{flag}=…"

@@ -1,13 +1,15 @@
 """`pagedrun bench throughput`."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench import flags
-from pagedrun.cli.options import options
+from pagedrun.cli.bench.bench_options import ModelOptions, Peer, ResultOptions, ThroughputOptions
+from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.cli.options.run_options import RunOptions
+from pagedrun.paged.values.engine_config import EngineConfig
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.runs.throughput import ThroughputBench
@@ -33,76 +35,55 @@ Examples:
 """
 
 
-def throughput(  # one parameter for each flag: this is where Typer reads them from
-    context: typer.Context,
-    shape: flags.Shape = None,
-    layers: flags.Layers = None,
-    model: flags.Model = None,
-    revision: options.Revision = None,
-    rows: flags.Rows = 64,
-    shared: flags.Shared = 2048,
-    unique: flags.Unique = "64",
-    output: flags.Output = "32",
-    group_size: flags.GroupSize = None,
-    against: flags.Against = None,
-    hf_batch: flags.HfBatch = None,
-    compare: flags.Compare = None,
-    repeat: flags.Repeat = None,
-    profile: flags.Profile = False,
-    device: options.DeviceFlag = None,
-    dtype: options.DtypeFlag = None,
-    max_model_len: options.MaxModelLen = None,
-    block_size: options.BlockSize = None,
-    num_blocks: options.NumBlocks = None,
-    kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
-    kernel_set: options.KernelSetFlag = None,
-    kv_cache_dtype: options.KvCacheDtypeFlag = None,
-    gpu_memory_utilization: options.GpuMemoryUtilization = None,
-    enforce_eager: options.EnforceEager = None,
-    reproducible: options.Reproducible = None,
-    max_num_seqs: options.MaxNumSeqs = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
-    prefix_caching: options.PrefixCaching = None,
-    prefix_once: options.PrefixOnce = None,
-    preemption_mode: options.PreemptionFlag = None,
-    swap_space_bytes: options.SwapSpaceBytes = None,
-    save: flags.Save = None,
-    json_result: flags.Json = False,
-    quiet: flags.Quiet = False,
-) -> None:
+FLAGS = (
+    Flags.of(ModelOptions)
+    + GENERATE.only("revision")
+    + Flags.of(ThroughputOptions)
+    + GENERATE.only(
+        *("device", "dtype", "max_model_len", "block_size", "num_blocks"),
+        *("kv_cache_memory_bytes", "kernel_set", "kv_cache_dtype", "gpu_memory_utilization"),
+        *("enforce_eager", "reproducible", "max_num_seqs", "max_num_batched_tokens"),
+        *("prefix_caching", "prefix_once", "preemption_mode", "swap_space_bytes"),
+    )
+    + Flags.of(ResultOptions)
+)
+
+
+def _throughput(context: typer.Context, given: Given) -> None:
     """Measure prompt and generated tokens per second on this machine."""
-    with exits.boundary():
-        _run(context.params)
-
-
-def _run(given: Mapping[str, Any]) -> None:
     from pagedrun.cli.bench.session import Session
+    from pagedrun.cli.options.reading import read
 
-    session = Session.of_flags(given)
-    session.finish(session.measure("throughput", throughput_bench(given)))
+    with exits.boundary():
+        session = Session.of(read(ResultOptions, given))
+        session.finish(session.measure("throughput", throughput_bench(given)))
 
 
-def throughput_bench(given: Mapping[str, Any]) -> "ThroughputBench":
+throughput = FLAGS.command(_throughput)
+
+
+def throughput_bench(given: Given) -> "ThroughputBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
-    from pagedrun.cli.bench.setting import bench_model, comparison, engine_flags, lengths
+    from pagedrun.cli.bench.setting import bench_model, comparison, lengths
+    from pagedrun.cli.options.reading import read, values_of
     from pagedrun.paged.bench.runs.throughput import ThroughputBench
     from pagedrun.paged.bench.runs.workload import Workload
 
-    compare, against = given["compare"], given["against"]
-    repeat = given["repeat"] or (3 if compare or against else 1)
+    options = read(ThroughputOptions, given)
+    is_compared = bool(options.compare or options.against)
     return ThroughputBench(
-        model=bench_model(given),
+        model=bench_model(read(ModelOptions, given), read(RunOptions, given).revision),
         workload=Workload(
-            rows=given["rows"],
-            shared=given["shared"],
-            unique=lengths(given["unique"], "--unique"),
-            output=lengths(given["output"], "--output"),
-            group_size=given["group_size"],
+            rows=options.rows,
+            shared=options.shared,
+            unique=lengths(options.unique, "--unique"),
+            output=lengths(options.output, "--output"),
+            group_size=options.group_size,
         ),
-        flags=engine_flags(given),
-        comparison=comparison(compare) if compare else None,
-        against_transformers=against is flags.Peer.TRANSFORMERS,
-        hf_batch=given["hf_batch"],
-        repeat=repeat,
-        profile=given["profile"],
+        flags=values_of(EngineConfig, given, {"model"}),
+        comparison=comparison(options.compare) if options.compare else None,
+        against_transformers=options.against is Peer.TRANSFORMERS,
+        hf_batch=options.hf_batch,
+        repeat=options.repeat or (3 if is_compared else 1),
+        profile=options.profile,
     )

@@ -2,15 +2,18 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options import options
-from pagedrun.cli.terminal.sizes import parse_size
+from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.cli.options.run_options import Display, RunOptions
+from pagedrun.paged.values.flag import Flag, Form
+from pagedrun.paged.values.option_names import option
 
 HELP = """Show what became of every block of KV memory in a run.
 
@@ -33,134 +36,130 @@ Exit status: 0 shown, 1 failure, 2 refused.
 """
 
 _WHAT, _TEXT, _STORE = "What to show", "Texts", "Prefix store"
-Target = Annotated[
-    Path,
-    typer.Argument(
-        metavar="TARGET", help="Output, report or snapshot of a run, or a prefix store."
-    ),
-]
-At = Annotated[
-    str | None,
-    typer.Option(
-        "--at",
-        help="The moment: a step (40), a share of the run (50%), a time (1.5s), peak, first or "
-        "last. Default: peak.",
-        rich_help_panel=_WHAT,
-        show_default=False,
-        metavar="WHEN",
-    ),
-]
-Rows = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--row",
-        help="Show the block table of this row: a whole number is its index, counted from 0, "
-        "anything else its id; id:17 is the id 17. Repeatable.",
-        rich_help_panel=_WHAT,
-        show_default=False,
-        metavar="ROW",
-    ),
-]
-Top = Annotated[
-    int | None,
-    typer.Option(
-        "--top",
-        help="How many prefixes, blocks and preemptions to list. Default: 10.",
-        rich_help_panel=_WHAT,
-        show_default=False,
-        min=1,
-        max=1000,
-        metavar="N",
-    ),
-]
-ShowText = Annotated[
-    bool | None,
-    typer.Option(
-        "--show-text",
-        help="Show how shared prefixes and chosen rows begin, read again from the run's input; "
-        "what the run was given of the three flags below is given again. Off, no text is shown.",
-        rich_help_panel=_TEXT,
-        show_default=False,
-    ),
-]
-Prune = Annotated[
-    bool | None,
-    typer.Option(
-        "--prune",
-        help="Remove damaged files from a prefix store, for which every byte of it is read.",
-        rich_help_panel=_STORE,
-        show_default=False,
-    ),
-]
-PruneTo = Annotated[
-    int | None,
-    typer.Option(
-        "--prune-to",
-        help="--prune, and remove what was not used for longest until at most SIZE is left.",
-        rich_help_panel=_STORE,
-        show_default=False,
-        parser=parse_size,
-        metavar="SIZE",
-    ),
-]
 
 
-def inspect_cache(  # one parameter for each flag: this is where Typer reads them from
-    context: typer.Context,
-    target: Target,
-    at: At = None,
-    row: Rows = None,
-    top: Top = None,
-    show_text: ShowText = None,
-    prune: Prune = None,
-    prune_to: PruneTo = None,
-    system: options.System = None,
-    prompt_template: options.PromptTemplateFlag = None,
-    chat_template: options.ChatTemplate = None,
-    html: options.HtmlPath = None,
-    json_report: options.JsonFlag = None,
-    quiet: options.Quiet = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectOptions:
+    """What is looked at, and what of it is shown."""
+
+    target: Annotated[
+        Path,
+        Flag(
+            "Output, report or snapshot of a run, or a prefix store.",
+            metavar="TARGET",
+            is_argument=True,
+        ),
+    ]
+    at: Annotated[
+        str | None,
+        Flag(
+            "The moment: a step (40), a share of the run (50%), a time (1.5s), peak, first or "
+            "last.",
+            _WHAT,
+            "WHEN",
+            default="peak",
+        ),
+    ] = None
+    row: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Show the block table of this row: a whole number is its index, counted from 0, "
+            "anything else its id; id:17 is the id 17. Repeatable.",
+            _WHAT,
+            "ROW",
+        ),
+    ] = ()
+    top: Annotated[
+        int | None,
+        Flag(
+            "How many prefixes, blocks and preemptions to list.",
+            _WHAT,
+            "N",
+            default="10",
+            low=1,
+            high=1000,
+        ),
+    ] = None
+    show_text: Annotated[
+        bool,
+        Flag(
+            "Show how shared prefixes and chosen rows begin, read again from the run's input; "
+            "what the run was given of the three flags below is given again. Off, no text is "
+            "shown.",
+            _TEXT,
+            declared=("--show-text",),
+        ),
+    ] = False
+    prune: Annotated[
+        bool,
+        Flag(
+            "Remove damaged files from a prefix store, for which every byte of it is read.",
+            _STORE,
+            declared=("--prune",),
+        ),
+    ] = False
+    prune_to: Annotated[
+        int | None,
+        Flag(
+            "--prune, and remove what was not used for longest until at most SIZE is left.",
+            _STORE,
+            "SIZE",
+            form=Form.SIZE,
+        ),
+    ] = None
+
+
+FLAGS = Flags.of(InspectOptions) + GENERATE.only(
+    "system", "prompt_template", "chat_template", "html", "json_report", "quiet"
+)
+
+
+def _inspect_cache(context: typer.Context, given: Given) -> None:
     """Show what became of every block of KV memory in a run."""
     with exits.boundary():
-        given = {key: value for key, value in context.params.items() if value not in (None, [], ())}
         _run(given)
 
 
-def _run(given: Mapping[str, Any]) -> None:
-    # Imported here, because `--help` must not wait for it.
+inspect_cache = FLAGS.command(_inspect_cache)
+
+
+def _run(given: Given) -> None:
+    # Imported here, because `--help` must not wait for them.
+    from pagedrun.cli.options.reading import read
     from pagedrun.paged.values.errors import UsageError
 
-    target: Path = given["target"]
-    if target.is_dir():
-        _show_store(target, given)
+    options, display = read(InspectOptions, given), read(Display, given)
+    if options.target.is_dir():
+        _show_store(options, display, given)
         return
-    if "prune" in given or "prune_to" in given:
-        raise UsageError(f"{target} is no folder: --prune and --prune-to are for prefix stores")
-    _show_run(target, given)
+    if options.prune or options.prune_to is not None:
+        raise UsageError(
+            f"{options.target} is no folder: --prune and --prune-to are for prefix stores"
+        )
+    _show_run(options, display, given)
 
 
-def _show_store(target: Path, given: Mapping[str, Any]) -> None:
+def _show_store(options: InspectOptions, display: Display, given: Given) -> None:
     from pagedrun.cli.inspect.store_listing import DEFAULT_TOP, show_store
     from pagedrun.paged.values.errors import UsageError
 
     ours = ("target", "prune", "prune_to", "top", "quiet", "json_report")
     for name in [name for name in given if name not in ours]:
-        flag = f"--{name.replace('_', '-')}"
-        raise UsageError(f"{target} is a folder: {flag} is for the files of a run")
+        raise UsageError(f"{options.target} is a folder: {option(name)} is for the files of a run")
     show_store(
-        target,
-        prune=bool(given.get("prune")),
-        prune_to=given.get("prune_to"),
-        top=given.get("top", DEFAULT_TOP),
-        quiet=bool(given.get("quiet")),
-        as_json=bool(given.get("json_report")),
+        options.target,
+        prune=options.prune,
+        prune_to=options.prune_to,
+        top=options.top or DEFAULT_TOP,
+        quiet=display.quiet,
+        as_json=display.json_report,
     )
 
 
-def _show_run(target: Path, given: Mapping[str, Any]) -> None:
+def _show_run(options: InspectOptions, display: Display, given: Given) -> None:
     from pagedrun.cli.inspect.inspect_cache_notes import run_notes
     from pagedrun.cli.inspect.inspect_cache_report import draw_inspection
+    from pagedrun.cli.options.reading import read
     from pagedrun.cli.page.saved_page import check_saved_page, write_saved_page
     from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.paged.job.output.row_lookup import ID_PREFIX, find_rows, row_index
@@ -170,32 +169,31 @@ def _show_run(target: Path, given: Mapping[str, Any]) -> None:
     from pagedrun.paged.report.inspect.saved_report import SavedReport
     from pagedrun.paged.report.record.snapshot_file import read_snapshot
 
-    files = RunFiles.find(target)
-    page: Path | None = given.get("html")
+    files = RunFiles.find(options.target)
+    page = read(RunOptions, given).html
     if page is not None:
         check_saved_page(files, page)
     snapshot = None if files.snapshot is None else read_snapshot(files.snapshot)
     report = None if files.report is None else SavedReport.read(files.report)
-    names: list[str] = given.get("row", [])
-    rows = find_rows(names, files.output)
-    indices = tuple(dict.fromkeys(rows[name] for name in names))
-    question = Question(given.get("at", PEAK), indices, given.get("top", DEFAULT_TOP))
+    rows = find_rows(options.row, files.output)
+    indices = tuple(dict.fromkeys(rows[name] for name in options.row))
+    question = Question(options.at or PEAK, indices, options.top or DEFAULT_TOP)
     found = {"files": files.to_dict(), **inspect_run(snapshot, report, question)}
     found["notes"] = run_notes(files, snapshot, report, has_rows=bool(indices))
     ids = {i: name.removeprefix(ID_PREFIX) for name, i in rows.items() if row_index(name) is None}
     for row in found["rows"]:
         row["id"] = ids.get(row["row"])
-    if given.get("show_text"):
+    if options.show_text:
         from pagedrun.cli.inspect.inspect_cache_texts import add_texts
 
         add_texts(found, files, given)
-    if not given.get("quiet"):
+    if not display.quiet:
         draw_inspection(found, stderr_console())
-    if given.get("json_report"):
+    if display.json_report:
         # ASCII: a path in it may hold what turns a terminal around.
         json.dump(found, sys.stdout, ensure_ascii=True, allow_nan=False)
         sys.stdout.write("\n")
     if page is not None:
         write_saved_page(files, snapshot, page)
-        if not given.get("quiet"):
+        if not display.quiet:
             note(stderr_console(), f"page → {page}", "bold")

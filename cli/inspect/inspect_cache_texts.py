@@ -1,10 +1,10 @@
 """The texts of `inspect-cache --show-text`: of what is shown, how it begins."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pagedrun.cli.options.job_flags import text_or_file
+from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.reading import text_or_file
 from pagedrun.cli.options.settings import recipe_settings
 from pagedrun.paged.job.output.run_files import RunFiles, read_manifest
 from pagedrun.paged.job.prompt_texts import GivenTexts, PromptTexts, TextsUnavailable
@@ -15,7 +15,7 @@ from pagedrun.recipes.recipe import Recipe
 NAMES = ("system", "prompt_template", "chat_template")
 
 
-def add_texts(found: dict[str, Any], files: RunFiles, given: Mapping[str, Any]) -> None:
+def add_texts(found: dict[str, Any], files: RunFiles, given: Given) -> None:
     """Put a `text` to the prefixes and rows in `found`; a note if the input cannot give it."""
     prefixes = [] if found["prefixes"] is None else found["prefixes"]["top"]
     rows = {each["row"] for each in (*prefixes, *found["rows"])}
@@ -32,10 +32,16 @@ def add_texts(found: dict[str, Any], files: RunFiles, given: Mapping[str, Any]) 
         row["text"] = prompts.beginning(row["row"])
 
 
-def _given_texts(manifest: Path, given: Mapping[str, Any]) -> GivenTexts:
+def _given_texts(manifest: Path, given: Given) -> GivenTexts:
     """Return the texts that the run was given, from the flags, else from the run's recipe."""
     values = {**_recipe_texts(manifest), **given}
-    return GivenTexts(**{name: text_or_file(values.get(name), name) for name in NAMES})
+    texts = {name: values.get(name) for name in NAMES}
+    return GivenTexts(
+        **{
+            name: text_or_file(None if text is None else str(text), name)
+            for name, text in texts.items()
+        }
+    )
 
 
 def _recipe_texts(manifest: Path) -> dict[str, Any]:

@@ -1,21 +1,25 @@
 """Settings: what decides a run, from flags and recipe, and where each came from."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TypeVar
 
 import typer
 
+from pagedrun.cli.options.flags import Given, plain_type, words_of
+from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.cli.options.reading import read
+from pagedrun.cli.options.run_options import RunOptions
+from pagedrun.cli.terminal.sizes import parse_size
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.flag import FlagField, Form
 from pagedrun.paged.values.option_names import as_flag
 from pagedrun.recipes.library import find_recipe
 from pagedrun.recipes.recipe import Recipe
 from pagedrun.recipes.setting import Kind, Setting
 
+T = TypeVar("T")
 _ONE_SCREEN = "as it is for whoever runs it to say; pass it as a flag"
 # Flags that no recipe sets, and why.
 REFUSED = {
@@ -25,14 +29,14 @@ REFUSED = {
     "json_report": _ONE_SCREEN,
     "quiet": _ONE_SCREEN,
 }
-_KINDS = {
-    "model": Kind.MODEL,
-    "tokenizer": Kind.MODEL,
-    "system": Kind.PROSE,
-    "prompt_template": Kind.PROSE,
-    "chat_template": Kind.PROSE,
+_KIND_OF_FORM = {
+    Form.SIZE: Kind.TEXT,
+    Form.PROSE: Kind.PROSE,
+    Form.TEMPLATE: Kind.PROSE,
+    Form.MODEL: Kind.MODEL,
+    Form.IDS: Kind.TEXTS,
 }
-_KIND_OF_TYPE: dict[Any, Kind] = {
+_KIND_OF_TYPE: dict[object, Kind] = {
     int: Kind.INTEGER,
     float: Kind.NUMBER,
     bool: Kind.SWITCH,
@@ -53,24 +57,17 @@ _BELONGS_TO = {"model": ("revision", "tokenizer")}
 
 
 def recipe_settings() -> dict[str, Setting]:
-    """Return what a recipe may set: the flags of `generate`, read from where Typer reads them."""
-    from pagedrun.cli.generate import generate
-
-    hints = get_type_hints(generate, include_extras=True)
-    return {
-        name: _setting(name, *get_args(hint))
-        for name, hint in hints.items()
-        if get_origin(hint) is Annotated
-    }
+    """Return what a recipe may set: the flags of `generate`."""
+    return {each.name: _setting(each) for each in GENERATE}
 
 
 class Settings:
-    """`values` maps flag names, with underscores, to values; a flag wins over the recipe.
+    """What was typed, as flags and in the recipe; a flag wins. `read` makes configurations of it.
 
-    `origins` says which of the two each value is from.
+    `origins` says which of the two each value is from, by the names of the options.
     """
 
-    def __init__(self, flags: Mapping[str, Any], recipe: Recipe | None = None) -> None:
+    def __init__(self, flags: Given, recipe: Recipe | None = None) -> None:
         ours = dict(recipe.values) if recipe is not None else {}
         for flag in flags:
             others = _TAKES_THE_PLACE_OF.get(flag, ())
@@ -79,16 +76,21 @@ class Settings:
             for name in others:
                 ours.pop(name, None)
         self.recipe = recipe
-        self.values: dict[str, Any] = {**ours, **flags}
+        self.given: Given = {**ours, **flags}
         self.origins = {**dict.fromkeys(ours, "recipe"), **dict.fromkeys(flags, "flag")}
 
     @classmethod
-    def of(cls, flags: Mapping[str, Any]) -> "Settings":
+    def of(cls, flags: Given) -> "Settings":
         """Read the recipe that the flags name, if any; `UsageError` if it cannot be used."""
-        if "recipe" not in flags:
+        name = read(RunOptions, flags).recipe
+        if name is None:
             return cls(flags)
-        path, shown = find_recipe(flags["recipe"])
+        path, shown = find_recipe(name)
         return cls(flags, Recipe.read(path, recipe_settings(), shown))
+
+    def read(self, config: type[T], **known: object) -> T:
+        """Return a configuration of what was typed and what is known; see `reading.read`."""
+        return read(config, self.given, **known)
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -116,27 +118,22 @@ class Settings:
         return self.recipe.place(setting)
 
 
-def _setting(name: str, annotation: Any, *metadata: Any) -> Setting:
-    info = next(each for each in metadata if hasattr(each, "param_decls"))
-    options = [each for each in get_args(annotation) if each is not NoneType]
-    kind_of: Any = options[0] if NoneType in get_args(annotation) else annotation
-    words: tuple[str, ...] = ()
-    parse: Callable[[str], Any] | None = info.parser and partial(_parsed, info.parser)
-    if isinstance(kind_of, type) and issubclass(kind_of, StrEnum):
-        words, parse, kind_of = tuple(kind_of), kind_of, str
+def _setting(field: FlagField) -> Setting:
+    words, form = words_of(field), field.flag.form
+    kind = Kind.TEXT if words else _KIND_OF_FORM.get(form) or _KIND_OF_TYPE[plain_type(field)]
     return Setting(
-        name=name,
-        kind=Kind.TEXT if parse is not None else _KINDS.get(name) or _KIND_OF_TYPE[kind_of],
+        name=field.name,
+        kind=kind,
         words=words,
-        low=info.min,
-        parse=parse,
-        refusal=REFUSED.get(name),
+        low=field.flag.low,
+        parse=_parsed_size if form is Form.SIZE else None,
+        refusal=REFUSED.get(field.name),
     )
 
 
-def _parsed(parser: Any, text: str) -> Any:
-    """Return what a flag's own parser makes of a text; it raises Typer's errors."""
+def _parsed_size(text: str) -> int:
+    """Return what the flags' own parser makes of a size; it raises Typer's errors."""
     try:
-        return parser(text)
+        return parse_size(text)
     except typer.BadParameter as error:
         raise ValueError(error.message) from error

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from pagedrun.paged.job.inputs.reader import DEFAULT_MAX_LINE_BYTES
 from pagedrun.paged.job.prompts.overlong import Overlong
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.flag import Flag, Form, Panel, check_fields
 from pagedrun.paged.values.sampling import SamplingParams
 
 STDOUT = "-"
@@ -32,25 +34,95 @@ class JobConfig:
     of the recipe, for the manifest.
     """
 
-    input: str
-    output: str
+    input: Annotated[
+        str,
+        Flag(
+            "Rows to answer: .jsonl, .json, .csv or .txt (each also with .gz or .zst), .parquet, "
+            "a save_to_disk folder, hf:NAME, or - for JSONL on stdin.",
+            metavar="INPUT",
+            name="input_name",
+            is_argument=True,
+        ),
+    ]
+    output: Annotated[
+        str,
+        Flag(
+            "Where answers go, one JSON object a line; - is stdout.",
+            Panel.FILES,
+            "OUT",
+            default="INPUT's stem + .out.jsonl, in this folder",
+            declared=("--output", "-o"),
+        ),
+    ]
     engine: EngineConfig
-    tokenizer: Path | None = None
-    chat_template: str | None = None
+    tokenizer: Annotated[
+        Path | None,
+        Flag(
+            "Tokenizer folder or hub id.",
+            Panel.MODEL,
+            "NAME",
+            default="the model's",
+            form=Form.MODEL,
+        ),
+    ] = None
+    chat_template: Annotated[
+        str | None,
+        Flag(
+            "Jinja chat template, text or @file.",
+            Panel.PROMPTS,
+            "TEXT",
+            default="the tokenizer's",
+            form=Form.PROSE,
+        ),
+    ] = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     prompts: PromptConfig = field(default_factory=PromptConfig)
-    limit: int | None = None
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
-    overwrite: bool = False
-    resume: bool = False
-    retry_errors: bool = False
-    ordered: bool = False
-    on_overlong: Overlong = Overlong.ERROR
-    strict: bool = False
-    stall_timeout: float = DEFAULT_STALL_TIMEOUT
-    report: Path | None = None
+    overwrite: Annotated[bool, Flag("Replace the output if it exists.", Panel.FILES)] = False
+    resume: Annotated[
+        bool,
+        Flag("Go on with the output of a run that was stopped: the rows it lacks.", Panel.FILES),
+    ] = False
+    retry_errors: Annotated[bool, Flag("With --resume, try failed rows again.", Panel.FILES)] = (
+        False
+    )
+    ordered: Annotated[bool, Flag("Sort the output by input order at the end.", Panel.FILES)] = (
+        False
+    )
+    strict: Annotated[
+        bool,
+        Flag("Refuse the whole input for one bad row, before the model loads.", Panel.FILES),
+    ] = False
+    limit: Annotated[int | None, Flag("Answer only the first N rows.", Panel.FILES, "N", low=1)] = (
+        None
+    )
+    on_overlong: Annotated[
+        Overlong,
+        Flag(
+            "What becomes of a prompt without room for an answer: error, truncate-left or "
+            "truncate-right.",
+            Panel.PROMPTS,
+            "MODE",
+        ),
+    ] = Overlong.ERROR
+    stall_timeout: Annotated[
+        float,
+        Flag(
+            "End the run if a step takes longer, with a dump of its state; 0 for never.",
+            Panel.MEMORY,
+            "SECONDS",
+            low=0,
+        ),
+    ] = DEFAULT_STALL_TIMEOUT
+    report: Annotated[
+        Path | None,
+        Flag("Where the memory report goes.", Panel.FILES, "PATH", default="OUT.report.json"),
+    ] = None
     origins: Mapping[str, str] = field(default_factory=dict)
     recipe: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def report_path(self) -> Path | None:

@@ -1,19 +1,25 @@
-"""EngineConfig: how a model is run. One field per flag, in the flag's own name."""
+"""EngineConfig: how a model is run. Each field has its flag."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.flag import Flag, Form, Panel, check_fields
 from pagedrun.paged.values.option_names import option, turned_off
 from pagedrun.paged.values.precision import KV_DTYPES
 from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.rules import Rule, integers, one_of
 
 DEVICES = ("auto", "cpu", "cuda")
 KERNEL_SETS = ("auto", *KernelSet)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEFAULT_STORE_BYTES = 10 * 2**30
-_OPTIONAL = frozenset({"max_model_len", "num_blocks", "kv_cache_memory_bytes"})
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value <= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,65 +32,156 @@ class EngineConfig:
     bytes independent of its batch there too, as they always are on a CPU. `kernel_set` names what
     multiplies matrices on a CPU. `prefix_store` is a
     folder that keeps shared prefixes from run to run, in at most `prefix_store_bytes`. Raises
-    `UsageError` naming the flag for a value out of range.
+    `UsageError` naming the field for a value out of range.
     """
 
-    model: Path
-    device: str = "auto"
-    dtype: str = "auto"
-    max_model_len: int | None = None
-    block_size: int = 16
-    num_blocks: int | None = None
-    kv_cache_memory_bytes: int | None = None
-    max_num_seqs: int = 128
-    max_num_batched_tokens: int = 2048
-    prefix_caching: bool = True
-    prefix_once: bool = True
-    preemption_mode: str = "swap"
-    swap_space_bytes: int = 2**30
-    gpu_memory_utilization: float = 0.9
-    kv_cache_dtype: str = "auto"
-    reproducible: bool = False
-    enforce_eager: bool = False
-    kernel_set: str = "auto"
-    prefix_store: Path | None = None
-    prefix_store_bytes: int = DEFAULT_STORE_BYTES
+    model: Annotated[
+        Path,
+        Flag(
+            "Model folder, or hub id org/name.",
+            Panel.MODEL,
+            "NAME",
+            default="the bundled demo",
+            form=Form.MODEL,
+        ),
+    ]
+    device: Annotated[str, Flag("Where the model runs.", Panel.MODEL, rule=one_of(DEVICES))] = (
+        "auto"
+    )
+    dtype: Annotated[
+        str,
+        Flag(
+            "Number format of the model: auto, float32, bfloat16, float16.",
+            Panel.MODEL,
+            "FORMAT",
+            rule=one_of(DTYPES),
+        ),
+    ] = "auto"
+    max_model_len: Annotated[
+        int | None,
+        Flag(
+            "Most tokens of prompt and answer together.",
+            Panel.MODEL,
+            "N",
+            default="the model's positions",
+            rule=integers(2),
+        ),
+    ] = None
+    block_size: Annotated[
+        int, Flag("Tokens in a block of KV memory.", Panel.MEMORY, "N", rule=integers(1))
+    ] = 16
+    num_blocks: Annotated[
+        int | None,
+        Flag("Blocks in the KV pool.", Panel.MEMORY, "N", default="what fits", rule=integers(1)),
+    ] = None
+    kv_cache_memory_bytes: Annotated[
+        int | None,
+        Flag(
+            "Size of the KV pool in bytes, such as 4GiB.",
+            Panel.MEMORY,
+            "SIZE",
+            default="what fits",
+            form=Form.SIZE,
+            rule=integers(1),
+        ),
+    ] = None
+    max_num_seqs: Annotated[
+        int, Flag("Most sequences in one step.", Panel.MEMORY, "N", rule=integers(1))
+    ] = 128
+    max_num_batched_tokens: Annotated[
+        int, Flag("Most tokens in one step.", Panel.MEMORY, "N", rule=integers(1))
+    ] = 2048
+    prefix_caching: Annotated[
+        bool, Flag("Compute and store a shared prefix once.", Panel.PREFIXES)
+    ] = True
+    prefix_once: Annotated[
+        bool,
+        Flag(
+            "Read a shared prefix once for all rows that decode. Off gives the same bytes, slower.",
+            Panel.PREFIXES,
+        ),
+    ] = True
+    preemption_mode: Annotated[
+        str,
+        Flag(
+            "When the pool is full: swap or recompute.",
+            Panel.MEMORY,
+            "MODE",
+            rule=one_of(tuple(PreemptionMode)),
+        ),
+    ] = "swap"
+    swap_space_bytes: Annotated[
+        int,
+        Flag(
+            "Host memory for preempted sequences.",
+            Panel.MEMORY,
+            "SIZE",
+            form=Form.SIZE,
+            rule=integers(0),
+        ),
+    ] = 2**30
+    gpu_memory_utilization: Annotated[
+        float,
+        Flag(
+            "Share of a GPU's memory that may be filled.",
+            Panel.MEMORY,
+            "X",
+            rule=Rule(_is_share, "above 0 and at most 1"),
+        ),
+    ] = 0.9
+    kv_cache_dtype: Annotated[
+        str,
+        Flag(
+            "Keys and values in the model's format (auto) or, on a GPU, in fp8 or int8.",
+            Panel.MEMORY,
+            "FORMAT",
+            rule=one_of(("auto", *KV_DTYPES)),
+        ),
+    ] = "auto"
+    reproducible: Annotated[
+        bool,
+        Flag(
+            "On a GPU, the same bytes whatever runs beside a row; slower. A CPU always gives them.",
+            Panel.MODEL,
+        ),
+    ] = False
+    enforce_eager: Annotated[
+        bool, Flag("On a GPU, launch kernels one by one: no CUDA graphs.", Panel.MODEL)
+    ] = False
+    kernel_set: Annotated[
+        str,
+        Flag(
+            "What multiplies matrices on a CPU: auto is the fastest that the processor runs. "
+            "Machines agree on every bit only with the same one.",
+            Panel.MODEL,
+            "SET",
+            rule=one_of(KERNEL_SETS),
+        ),
+    ] = "auto"
+    prefix_store: Annotated[
+        Path | None,
+        Flag(
+            "Folder that keeps the keys and values of shared prefixes for the next run.",
+            Panel.PREFIXES,
+            "DIR",
+            default="none, nothing is kept",
+        ),
+    ] = None
+    prefix_store_bytes: Annotated[
+        int,
+        Flag(
+            "Most bytes in the prefix store; what was not used for longest goes.",
+            Panel.PREFIXES,
+            "SIZE",
+            form=Form.SIZE,
+            rule=integers(1),
+        ),
+    ] = DEFAULT_STORE_BYTES
 
     def __post_init__(self) -> None:
-        for name, low in (
-            ("block_size", 1),
-            ("max_num_seqs", 1),
-            ("max_num_batched_tokens", 1),
-            ("swap_space_bytes", 0),
-            ("max_model_len", 2),
-            ("num_blocks", 1),
-            ("kv_cache_memory_bytes", 1),
-            ("prefix_store_bytes", 1),
-        ):
-            value = getattr(self, name)
-            if value is None and name in _OPTIONAL:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < low:
-                raise UsageError(
-                    f"{option(name)} is {value!r}; it must be an integer of at least {low}"
-                )
+        check_fields(self)
         if self.prefix_store is not None and not self.prefix_caching:
             raise UsageError(
                 f"{option('prefix_store')} keeps what prefix caching finds; leave out "
                 f"{turned_off('prefix_caching')}"
             )
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise UsageError(
-                f"{option('gpu_memory_utilization')} is {self.gpu_memory_utilization!r}; it must "
-                "be above 0 and at most 1"
-            )
-        for name, allowed in (
-            ("device", DEVICES),
-            ("dtype", DTYPES),
-            ("kv_cache_dtype", ("auto", *KV_DTYPES)),
-            ("preemption_mode", tuple(PreemptionMode)),
-            ("kernel_set", KERNEL_SETS),
-        ):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise UsageError(f"{option(name)} is {value!r}; choose one of {', '.join(allowed)}")

@@ -14,7 +14,7 @@ import pytest
 from pagedrun import __version__
 from pagedrun.cli import exits
 from pagedrun.cli.main import main
-from pagedrun.cli.options.options import default_of
+from pagedrun.cli.options.flags import Flags
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.control.signals import JobInterrupted
 from pagedrun.paged.job.job import JobResult
@@ -308,8 +308,9 @@ class TestHelp:
         assert "Exit status:" in out
 
     def test_defaults_are_read_from_where_they_live(self) -> None:
-        assert default_of(EngineConfig, "max_num_seqs") == str(EngineConfig(Path()).max_num_seqs)
-        assert default_of(EngineConfig, "num_blocks") is None
+        defaults = {each.name: each.default for each in Flags.of(EngineConfig)}
+        assert defaults["max_num_seqs"] == EngineConfig(Path()).max_num_seqs
+        assert defaults["num_blocks"] is None
 
 
 def test_every_status_of_the_table_is_in_the_help(run: Any, monkeypatch: Any) -> None:

@@ -17,7 +17,7 @@ def test_a_gpu_takes_the_models_own(own: str) -> None:
 def test_float16_is_not_for_cpus() -> None:
     assert CPU.of_model("auto", "float16") == "float32"
     assert GPU.of_model("float16", "float16") == "float16"
-    with pytest.raises(UsageError, match=r"^--dtype float16 needs a GPU: .*float32 or bfloat16$"):
+    with pytest.raises(UsageError, match=r"^dtype float16 needs a GPU: .*float32 or bfloat16$"):
         CPU.of_model("float16", "float16")
 
 
@@ -30,7 +30,7 @@ def test_a_cache_in_the_models_own_format(dtype: str) -> None:
 def test_a_quantised_cache(asked: str) -> None:
     for dtype in ("bfloat16", "float16"):
         assert GPU.of_cache(asked, dtype) == KV_DTYPES[asked]
-    with pytest.raises(UsageError, match=rf"^--kv-cache-dtype {asked} needs a GPU: "):
+    with pytest.raises(UsageError, match=rf"^kv_cache_dtype {asked} needs a GPU: "):
         CPU.of_cache(asked, "bfloat16")
-    with pytest.raises(UsageError, match=r"--dtype bfloat16 or float16 with it"):
+    with pytest.raises(UsageError, match=r"dtype bfloat16 or float16 with it"):
         GPU.of_cache(asked, "float32")

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.cli.options.choices import Preemption
 from pagedrun.cli.options.settings import recipe_settings
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.recipes.library import bundled_names, bundled_path, find_recipe
@@ -46,7 +45,7 @@ def read(tmp_path: Path) -> ReadRecipe:
         ("stop_token_ids: [1, 2]", ["1", "2"]),
         ("kv_cache_memory_bytes: 4GiB", 4 * 2**30),
         ("kv_cache_memory_bytes: 4096", 4096),
-        ("preemption_mode: recompute", Preemption.RECOMPUTE),
+        ("preemption_mode: recompute", "recompute"),
         ("prompt_field: 2024", "2024"),
         ("system: |\n  Be kind.\n\n  Be brief.\n", "Be kind.\n\nBe brief."),
         ("model: org/name", "org/name"),

@@ -1,6 +1,7 @@
 """From what a user calls a row to its index: an index as it is, an id by the run's output."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from pagedrun.paged.values.errors import UsageError
@@ -19,7 +20,7 @@ def row_index(named: str) -> int | None:
     return None
 
 
-def find_rows(names: list[str], output: Path | None) -> dict[str, int]:
+def find_rows(names: Sequence[str], output: Path | None) -> dict[str, int]:
     """Return each name's row index. The output is streamed once if a name is an id.
 
     Raises `UsageError` for an id that is not in it.

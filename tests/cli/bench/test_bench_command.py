@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from pagedrun.cli.bench import app
+from pagedrun.cli.bench.bench_options import KernelsOptions
 from pagedrun.cli.bench.kernels import kernels_bench
 from pagedrun.cli.bench.kernels_sheets import kernels_sheets
 from pagedrun.cli.bench.setting import changed_setting, comparison, lengths, numbers
@@ -20,6 +21,7 @@ from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.prefix import Mode, PrefixBench
 from pagedrun.paged.bench.runs.throughput import Comparison, ThroughputBench
 from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 
 HEAVY = {"torch", "transformers", "numba", "numpy", "tokenizers", "huggingface_hub", "jinja2"}
@@ -28,7 +30,7 @@ SMALL = [*TINY, *["--rows", "4", "--shared", "48", "--unique", "8", "--output", 
 
 
 # A layer too small for its caches, as `bench kernels` gets it from the command line.
-KERNELS = {"shape": "tiny", "device": "cpu", "dtype": "float32", "batches": "1,2", "repeat": 2}
+KERNELS = KernelsOptions(shape="tiny", batches="1,2", repeat=2, contexts="40", only="decode")
 
 SIZES = [
     *["--context", "40,80", "--batch", "2", "--prefix", "128", "--group", "3"],
@@ -239,7 +241,7 @@ def test_without_a_command_a_short_run_of_all(
     short: dict[str, Any] = {
         "throughput": ThroughputBench(model, Workload(2, 16, 4, 3), flags),
         "prefix": PrefixBench(model, (16,), (2,), output=3, flags=flags),
-        "kernels": kernels_bench({**KERNELS, "contexts": "40", "only": "decode"}),
+        "kernels": kernels_bench(KERNELS, EngineConfig(Path(), device="cpu", dtype="float32")),
         "memory": MemoryBench(counts=(4, 12), lengths=NormalLengths(20, 8, 4, 64)),
     }
     monkeypatch.setattr(app, "_short_benches", lambda: short)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pagedrun.cli.options.choices import Dtype
-from pagedrun.cli.options.job_flags import default_output, job_config, text_or_file
+from pagedrun.cli.options.job_flags import default_output, job_config
+from pagedrun.cli.options.reading import text_or_file
 from pagedrun.cli.options.settings import Settings
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
@@ -33,7 +33,7 @@ def test_flags_reach_their_place_and_are_marked() -> None:
         stop=["a", "b"],
         stop_token_ids=["1,2", "3"],
         block_size=8,
-        dtype=Dtype.FLOAT32,
+        dtype="float32",
         prefix_caching=False,
         system="S",
         prompt_field="q",

@@ -130,8 +130,8 @@ def test_a_flag_takes_the_place_of_what_goes_with_it(
     folder = str(make_tokenizer())
     made = settings("model: org/name\nrevision: v1\ntokenizer: org/other", model=folder)
     assert job_config(made).origins["model"] == "flag"
-    assert {"revision", "tokenizer"} & set(made.values) == set()
-    assert settings(f"tokenizer: {folder}", model=folder).values["tokenizer"] == folder
+    assert {"revision", "tokenizer"} & set(made.given) == set()
+    assert settings(f"tokenizer: {folder}", model=folder).given["tokenizer"] == folder
     prompts = job_config(settings("prompt_template: '{{ a }}'", prompt_field="b")).prompts
     assert (prompts.field, prompts.template) == ("b", None)
     sized = job_config(settings("num_blocks: 9", kv_cache_memory_bytes=2**20)).engine

@@ -1,0 +1,154 @@
+"""Flags: those of a command, made from the fields of configurations, as Typer reads them."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import typer
+
+from pagedrun.cli.terminal.sizes import parse_size, show_size
+from pagedrun.paged.values.flag import FlagField, Form, Panel, flag_fields
+from pagedrun.paged.values.option_names import as_flag
+
+Given = Mapping[str, object]
+"""What the user typed, by the names of the options; what was not typed is not in it."""
+
+_TYPED: dict[Form, type] = {
+    Form.SIZE: int,
+    Form.PROSE: str,
+    Form.TEMPLATE: str,
+    Form.IDS: list[str],
+    Form.MODEL: str,
+}
+_PANELS: list[str] = [*Panel]
+
+
+class Flags:
+    """The flags of a command, in the order of its help."""
+
+    def __init__(self, fields: Iterable[FlagField]) -> None:
+        self._fields = {each.name: each for each in fields}
+
+    @classmethod
+    def of(cls, *configs: type) -> "Flags":
+        """Return a flag for each field of these dataclasses that has one."""
+        return cls(each for config in configs for each in flag_fields(config))
+
+    def __iter__(self) -> Iterator[FlagField]:
+        return iter(self._fields.values())
+
+    def __add__(self, other: "Flags") -> "Flags":
+        return Flags([*self, *other])
+
+    def only(self, *names: str) -> "Flags":
+        """Return those of these names, in this order."""
+        return Flags(self._fields[name] for name in names)
+
+    def by_panel(self, *leading: str) -> "Flags":
+        """Return them in the order of `Panel`; those named lead theirs, the rest stay in order."""
+
+        def place(each: FlagField) -> tuple[int, int]:
+            panel = -1 if each.flag.panel is None else _PANELS.index(each.flag.panel)
+            return panel, leading.index(each.name) if each.name in leading else len(leading)
+
+        return Flags(sorted(self, key=place))
+
+    def command(self, body: Callable[[typer.Context, Given], None]) -> Callable[..., None]:
+        """Return a command of Typer's with these flags; `body` gets those that were typed."""
+
+        def run(context: typer.Context, **typed: Any) -> None:
+            given = {name: value for name, value in typed.items() if value not in (None, [], ())}
+            body(context, given)
+
+        context = inspect.Parameter(
+            "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+        )
+        signature = inspect.Signature([context, *map(_parameter, self)])
+        # Typer reads signature and annotations.
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__doc__ = body.__doc__
+        run.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+        return run
+
+
+def plain_type(field: FlagField) -> Any:
+    """Return the type of a value as it is typed: that of the field, without its None."""
+    if field.flag.form in _TYPED:
+        return _TYPED[field.flag.form]
+    kind = field.kind
+    if get_origin(kind) in (Union, UnionType):
+        (kind,) = (each for each in get_args(kind) if each is not NoneType)
+    return list[str] if get_origin(kind) is tuple else kind
+
+
+def words_of(field: FlagField) -> tuple[str, ...]:
+    """Return the words that a flag takes, none if it takes more than a few."""
+    kind = plain_type(field)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return tuple(kind)
+    return () if field.flag.rule is None else field.flag.rule.words
+
+
+def _parameter(field: FlagField) -> inspect.Parameter:
+    info = typer.Argument if field.flag.is_argument else typer.Option
+    declared = () if field.flag.is_argument else _declared(field)
+    settings: dict[str, Any] = {"metavar": field.flag.metavar, "help": _help(field)}
+    if not field.flag.is_argument:
+        settings |= {"rich_help_panel": field.flag.panel, "show_default": False}
+    if field.flag.low is not None:
+        settings["min"] = field.flag.low
+    if field.flag.high is not None:
+        settings["max"] = field.flag.high
+    if field.flag.form is Form.SIZE:
+        settings["parser"] = parse_size
+    default, kind = None, _typed(field) | None
+    if field.flag.is_argument:
+        default = inspect.Parameter.empty if field.default is None else field.default
+        kind = _typed(field)
+    return inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, info(*declared, **settings)],
+    )
+
+
+def _declared(field: FlagField) -> tuple[str, ...]:
+    """Return how a flag is typed: a switch also has a form that turns it off."""
+    if field.flag.declared:
+        return field.flag.declared
+    flag = as_flag(field.name)
+    return (f"{flag}/{as_flag(f'{field.name}=False')}",) if field.kind is bool else (flag,)
+
+
+def _typed(field: FlagField) -> Any:
+    """Return the type that Typer reads: words become an enumeration, which it offers."""
+    kind, words = plain_type(field), words_of(field)
+    if kind is not str or not words:
+        return kind
+    names = [(word.upper().replace("-", "_"), word) for word in words]
+    return StrEnum(field.name, names)
+
+
+def _help(field: FlagField) -> str:
+    if field.flag.is_argument:
+        return field.flag.help
+    default = field.flag.default or _shown(field)
+    return field.flag.help if default is None else f"{field.flag.help} Default: {default}."
+
+
+def _shown(field: FlagField) -> str | None:
+    """Return the default as the help shows it; None for a switch that is off, and for none."""
+    match field.default:
+        case None | False:
+            return None
+        case True:
+            return "on"
+        case int() as size if field.flag.form is Form.SIZE:
+            return show_size(size)
+        case float() as number:
+            return f"{number:g}"
+        case value:
+            return str(value)

@@ -1,0 +1,20 @@
+"""The flags of `generate`, of which other commands take some: a field of these is a flag."""
+
+from pagedrun.cli.options.flags import Flags
+from pagedrun.cli.options.run_options import Display, RunOptions
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.sampling import SamplingParams
+
+GENERATE = Flags.of(
+    JobConfig, EngineConfig, PromptConfig, SamplingParams, RunOptions, Display
+).by_panel(
+    *("output", "recipe"),
+    *("model", "revision", "tokenizer"),
+    *("system", "prompt_template", "prompt_field", "chat_template"),
+    *("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p"),
+    *("block_size", "num_blocks", "kv_cache_memory_bytes"),
+    *("max_num_seqs", "max_num_batched_tokens", "preemption_mode", "swap_space_bytes"),
+    *("kv_cache_dtype", "gpu_memory_utilization"),
+)

@@ -1,0 +1,74 @@
+"""From what was typed to the configuration whose fields the flags are."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pagedrun.cli.options.flags import Given, plain_type
+from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.flag import FlagField, Form, flag_fields
+from pagedrun.paged.values.option_names import option
+
+T = TypeVar("T")
+
+
+def read(config: type[T], given: Given, **known: object) -> T:
+    """Return a configuration of what was typed and what is known; the rest keeps its default.
+
+    Raises `UsageError` for a value that cannot be used.
+    """
+    return config(**{**values_of(config, given, set(known)), **known})
+
+
+def values_of(
+    config: type, given: Given, but: set[str] | frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Return the values typed for a configuration, by its fields, those in `but` left out."""
+    return {
+        each.field: _value(each, given[each.name])
+        for each in flag_fields(config)
+        if each.name in given and each.field not in but
+    }
+
+
+def text_or_file(value: str | None, name: str) -> str | None:
+    """Return `value`, or what is in the file that `@path` names, without its last newline.
+
+    Raises `UsageError`, of the option `name`, if the file cannot be read.
+    """
+    if value is None or not value.startswith("@"):
+        return value
+    path = value[1:]
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option(name)} {value}: the file is not UTF-8 text") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{option(name)} {value}: the file cannot be read ({reason})") from error
+    return text.removesuffix("\n")
+
+
+def _value(field: FlagField, typed: Any) -> Any:
+    match field.flag.form:
+        case Form.PROSE:
+            return text_or_file(typed, field.name)
+        case Form.TEMPLATE:
+            text = text_or_file(typed, field.name)
+            return None if text is None else PromptTemplate(text)
+        case Form.IDS:
+            return _token_ids(typed, option(field.name))
+    kind = plain_type(field)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return kind(typed)
+    if isinstance(typed, StrEnum):  # of the words that the field takes as text
+        return typed.value
+    return tuple(typed) if isinstance(typed, list) else typed
+
+
+def _token_ids(texts: list[str], name: str) -> tuple[int, ...]:
+    words = [word.strip() for text in texts for word in text.split(",")]
+    if not all(word.isdecimal() and word.isascii() and len(word) < 10 for word in words):
+        raise UsageError(f"{name} takes token ids, such as {name} 2,50256")
+    return tuple(int(word) for word in words)
