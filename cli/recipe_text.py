@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from rich.console import Console
 from rich.style import Style
@@ -14,7 +14,17 @@ from rich.text import Text
 from pagedrun.recipes.recipe import Recipe
 
 
-def facts(name: str, recipe: Recipe) -> dict[str, Any]:
+class Facts(TypedDict):
+    """What scripts may want to know of a recipe."""
+
+    name: str
+    description: str
+    columns: dict[str, str]
+    path: str
+    sample: str | None
+
+
+def facts(name: str, recipe: Recipe) -> Facts:
     """Return what scripts may want to know of a recipe."""
     return {
         "name": name,

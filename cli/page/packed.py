@@ -6,14 +6,22 @@ zeros: hundreds of samples of tens of thousands of blocks come to a few hundred 
 
 import base64
 import zlib
-from typing import Any
+from typing import Any, TypedDict
 
 from numpy.typing import NDArray
 
 _STORED = {"u": ("uint16", "<u2"), "i": ("int32", "<i4"), "b": ("uint16", "<u2")}
 
 
-def pack(column: NDArray[Any]) -> dict[str, Any]:
+class Packed(TypedDict):
+    """A column of whole numbers as JSON holds it: compressed differences, as base64."""
+
+    type: str
+    width: int
+    bytes: str
+
+
+def pack(column: NDArray[Any]) -> Packed:
     """Return `column`, of one or two dimensions, for `unpack` in charts.js.
 
     Differences are taken along the first dimension, and wrap as the type does. Takes bool, uint16

@@ -1,6 +1,6 @@
 """What the page of a run gives its charts: the report's columns, and the snapshot cut to size."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,14 @@ _KV = (
     "paged_max_requests",
     "contiguous_max_requests",
 )
+
+
+class Histogram(TypedDict):
+    """Bars of equal width: where each begins, and how many sequences are in it."""
+
+    width: int
+    begins: list[int]
+    counts: list[int]
 
 
 def run_data(reading: ReportReading, snapshot: Snapshot | None) -> dict[str, Any]:
@@ -119,7 +127,7 @@ def _prefixes(prefixes: PrefixNodes) -> list[list[int]]:
     ]
 
 
-def _lengths(snapshot: Snapshot) -> dict[str, Any]:
+def _lengths(snapshot: Snapshot) -> dict[str, Histogram]:
     """Return a histogram of the prompts' lengths and one of the answers'."""
     lengths = snapshot.lengths
     return {
@@ -128,7 +136,7 @@ def _lengths(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def histogram(tokens: NDArray[np.int32], counts: NDArray[np.int64]) -> dict[str, Any]:
+def histogram(tokens: NDArray[np.int32], counts: NDArray[np.int64]) -> Histogram:
     """Return bars of equal width: where each begins, and the sequences in it.
 
     tokens, counts: [num_lengths]. At most about `MAX_BARS` bars, of a width that is 1, 2 or 5 times

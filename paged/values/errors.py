@@ -9,7 +9,7 @@ PagedrunError
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from pagedrun.paged.values.option_names import Spell, as_argument, first_option, spelled
 
@@ -58,6 +58,15 @@ class EngineStalled(EngineError):
         self.state = state
 
 
+class WrittenError(TypedDict):
+    """The object under `error` in an output row."""
+
+    code: str
+    message: str
+    param: str | None
+    line: int | None
+
+
 class RowError(PagedrunError):
     """One row cannot be answered.
 
@@ -82,7 +91,7 @@ class RowError(PagedrunError):
         """The message, with options as arguments."""
         return str(self)
 
-    def to_dict(self, spell: Spell = as_argument) -> dict[str, str | int | None]:
+    def to_dict(self, spell: Spell = as_argument) -> WrittenError:
         """Return the object under `error` in an output row, its options spelled by `spell`."""
         return {
             "code": self.code,
