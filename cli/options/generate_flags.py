@@ -1,4 +1,8 @@
-"""The flags of `generate`, of which other commands take some: a field of these is a flag."""
+"""The flags of `generate`, of which other commands take some.
+
+Each field of these configurations that has a `Flag` is one. Those named here lead their panels in
+the help; a new one need not be named.
+"""
 
 from pagedrun.cli.options.flags import Flags
 from pagedrun.cli.options.run_options import Display, RunOptions
