@@ -17,7 +17,9 @@ from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.logits_processor import LogitsProcessor, MinTokens
 from pagedrun.paged.execution.pool_memory import PoolMemory
+from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.models.decoder import Decoder, ReadTensor
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
@@ -40,7 +42,8 @@ class Engine:
     """Loads the weights once; every `start` plans its requests and sizes a pool for them.
 
     `device` overrides what `config.device` chooses, for instance with other kernels to check it.
-    `read` gives the weights by name; None reads them from the folder `config.model`.
+    `read` gives the weights by name; None reads them from the folder `config.model`. `processors`
+    change logits before tokens are chosen, in this order.
     Raises `ModelError` when the model folder cannot be used.
     """
 
@@ -51,6 +54,7 @@ class Engine:
         tokenizer: Tokenizer,
         device: Device | None = None,
         read: ReadTensor | None = None,
+        processors: Seq[LogitsProcessor] = (MinTokens(),),
     ) -> None:
         model_config.check_tokenizer(tokenizer.vocab_size, config.model)
         threads.configure()
@@ -72,7 +76,8 @@ class Engine:
                 checkpoint.check(parameter_shapes(model_config), ignored_names(model_config))
                 self.model = self._decoder(checkpoint.tensor)
         self.read_once = self.device.read_once
-        self._memory = PoolMemory(self.model, self.device)
+        self._sampler = Sampler(model_config.eos_token_ids, self.device, processors)
+        self._memory = PoolMemory(self.model, self._sampler, self.device)
         self._times = {"load_s": time.perf_counter() - began}
 
     def reconfigured(self, **changes: Any) -> "Engine":
@@ -152,6 +157,7 @@ class Engine:
             cache=cache,
             graphs=graphs,
             tokenizer=self.tokenizer,
+            sampler=self._sampler,
             device=self.device,
             # An iterator, not a list: `chain` holds what it is given to its end.
             windows=chain(iter([first]), self._windows(more or (), most, done, first.plan.end)),

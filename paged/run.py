@@ -78,6 +78,7 @@ class Run:
         cache: KVCache,
         graphs: DecodeGraphs | None,
         tokenizer: Tokenizer,
+        sampler: Sampler,
         device: Device,
         windows: Iterable[Window],
         max_model_len: int,
@@ -87,7 +88,6 @@ class Run:
         stored: StoredPrefixes | None = None,
     ) -> None:
         config = engine_config
-        eos_token_ids = model.config.eos_token_ids
         self._config = config
         self._model = model
         self._budget = budget
@@ -118,12 +118,13 @@ class Run:
         self._runner = ModelRunner(
             model,
             self.cache,
-            Sampler(eos_token_ids, device),
+            sampler,
             device,
             prefix_once=config.prefix_once,
             graphs=graphs,
         )
-        self._stop_rule = StopRule(tokenizer, eos_token_ids)
+        self._sampler = sampler
+        self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
         self._outputs: dict[int, list[SampleOutput]] = {}
         self._asked: dict[int, list[Request]] = {}  # who waits for the answer to a request
         self._unanswerable: deque[Completion] = deque()
@@ -139,10 +140,10 @@ class Run:
         began, statistics = time.perf_counter(), self.statistics
         while self.scheduler.has_work or self._in_flight:
             yield from self._refused()
-            self.scheduler.residency.step = self._num_steps + 1
+            self.scheduler.begin_step()
             before = statistics.last_step
-            launched = self._launch() if self.scheduler.has_work else False
-            while len(self._in_flight) > self._device.lag * launched:
+            lag = self._launch() if self.scheduler.has_work else 0
+            while len(self._in_flight) > lag:
                 yield from self._settle(self._in_flight.popleft())
             now = time.perf_counter() - began
             # A host that runs ahead of its device has waited for the step before.
@@ -181,14 +182,17 @@ class Run:
         while self._unanswerable:
             yield self._completed(self._unanswerable.popleft())
 
-    def _launch(self) -> bool:
-        """Start the next step; return whether there was anything to compute."""
+    def _launch(self) -> int:
+        """Start the next step; return how many steps may be looked at later than it.
+
+        None where there was nothing to compute, or where the host needs the tokens at once.
+        """
         scheduler = self.scheduler
         step = scheduler.schedule()
         before = self._in_flight[-1] if self._in_flight else None
         if not step.num_chunks and before is not None:  # what is in flight will give blocks back
             self.cache.transfer(step.transfers)
-            return False
+            return 0
         if not step.num_chunks:
             raise self._stalled("no sequence can go on")
         ids = self._runner.run(step, before)
@@ -203,7 +207,7 @@ class Run:
             scheduler.retire(scheduler.sequence_at(place))
         if self._watch.is_stalled(len(grown)):
             raise self._stalled(f"no row got a token in {self._watch.num_steps} steps")
-        return True
+        return 0 if self._sampler.needs_newest_token(step.draws) else self._device.lag
 
     def _settle(self, step: InFlight) -> Iterator[Completion]:
         """Look at the tokens of a step, and finish the sequences that they end."""
@@ -216,6 +220,7 @@ class Run:
         places, positions, tokens = places[~is_failed], positions[~is_failed], tokens[~is_failed]
         table.outputs[places, positions] = tokens
         self.statistics.generated_tokens += len(tokens)
+        self._sampler.note_tokens(table.row[places], table.sample[places], tokens)
         may_end = self._stop_rule.may_end(table, places, positions + 1, tokens)
         for place, position in zip(places[may_end].tolist(), positions[may_end], strict=True):
             sequence = scheduler.sequence_at(place)

@@ -105,7 +105,7 @@ class ModelRunner:
         shape = self._model.attention_shape(self._cache.layout.dtype)
         logits = self._model.logits(layout.forward(self._device, shape, known), self._cache)
         self._note_reads(layout.attention)
-        return self._sampler.sample(logits, step)
+        return self._sampler.sample(logits, step).ids
 
     @property
     def captured_shapes(self) -> list[GraphShape]:

@@ -6,6 +6,7 @@ from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.gpu_memory import gpu_budget
+from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -30,8 +31,9 @@ class PoolMemory:
     own, as large as it needs.
     """
 
-    def __init__(self, model: Decoder, device: Device) -> None:
+    def __init__(self, model: Decoder, sampler: Sampler, device: Device) -> None:
         self._model = model
+        self._sampler = sampler
         self._device = device
         self._budget: MemoryBudget | None = None
         self._held: _Held | None = None
@@ -78,6 +80,7 @@ class PoolMemory:
             graphs = DecodeGraphs(
                 self._model,
                 cache,
+                self._sampler,
                 self._device,
                 prefix_once=config.prefix_once,
                 capture=self._device.captures,

@@ -1,50 +1,93 @@
 """Sampler: logits in, token ids out, by each request's own parameters."""
 
 from collections.abc import Sequence as Seq
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.logits_processor import LogitsProcessor, MinTokens
 from pagedrun.paged.execution.sampling_batch import SamplingBatch
+from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws, StepInput
 
 NO_TOKEN = -1  # what the kernel gives where the logits hold no choice (NaN, infinity)
 
 
+class SampleResult(NamedTuple):
+    """ids: [num_draws] int64, `NO_TOKEN` where there is no choice. logprobs: [num_draws] float32
+    log-probabilities of these tokens, None where nobody asked for them."""
+
+    ids: Tensor
+    logprobs: Tensor | None = None
+
+
 class Sampler:
-    """Chooses the next token of every pending sample.
+    """The logits stage: processors one after the other, then the choice of every pending sample.
 
     The random stream of a choice is keyed by (seed, row, sample, position), never by the batch.
-    `eos_token_ids` may not be chosen before a request's `min_tokens`.
     """
 
-    def __init__(self, eos_token_ids: Seq[int], device: Device) -> None:
-        self._eos_token_ids = tuple(eos_token_ids)
+    def __init__(
+        self,
+        eos_token_ids: Seq[int],
+        device: Device,
+        processors: Seq[LogitsProcessor] = (MinTokens(),),
+    ) -> None:
+        self.eos_token_ids = tuple(eos_token_ids)
         self._device = device
+        self._processors = tuple(processors)
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, step: StepInput) -> Tensor:
+    def sample(self, logits: Tensor, step: StepInput) -> SampleResult:
         """Choose a token for each draw of a step.
 
-        logits: [step.num_samples, vocab_size], one row for each chunk that samples. Returns
-        [num_draws] int64; `NO_TOKEN` where there is no choice.
+        logits: [step.num_samples, vocab_size], one row for each chunk that samples.
         """
         draws = step.draws
         if not len(draws):
-            return torch.empty(0, dtype=torch.int64, device=logits.device)
+            return SampleResult(torch.empty(0, dtype=torch.int64, device=logits.device))
         if len(draws) != len(logits):
             rows = np.cumsum(step.samples)[draws.chunk] - 1
             logits = logits[self._device.place(torch.from_numpy(rows))]
-        logits = self._forbid_early_stops(logits, draws)
-        return SamplingBatch.of(draws).to(self._device).draw(logits, self._device.kernels)
+        return self.choose(logits, SamplingBatch.of(draws, self.eos_token_ids, self._device))
 
-    def _forbid_early_stops(self, logits: Tensor, draws: Draws) -> Tensor:
-        if not draws.stop_token_ids:
-            return logits
-        logits = logits.clone()
-        for draw, own in draws.stop_token_ids.items():
-            stops = torch.tensor([*self._eos_token_ids, *own], dtype=torch.int64)
-            logits[draw, self._device.place(stops)] = -torch.inf
-        return logits
+    def choose(self, logits: Tensor, batch: SamplingBatch) -> SampleResult:
+        """Choose a token for each row of logits [num_rows, vocab_size]."""
+        for processor in self._processors:
+            if _applies(processor, batch.draws):
+                logits = processor(logits, batch)
+        return SampleResult(
+            self._device.kernels.sample(
+                logits,
+                batch.temperature,
+                batch.top_k,
+                batch.top_p,
+                batch.min_p,
+                batch.seed,
+                batch.row,
+                batch.sample,
+                batch.position,
+            )
+        )
+
+    def can_capture(self, draws: Draws) -> bool:
+        """Return whether a step with these draws may be captured and replayed."""
+        return all(each.can_be_captured or not each.applies(draws) for each in self._processors)
+
+    def needs_newest_token(self, draws: Draws) -> bool:
+        """Return whether the host has to see these draws' tokens before the next step."""
+        return any(each.needs_newest_token and each.applies(draws) for each in self._processors)
+
+    def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
+        """Tell the processors that need them of tokens that the host has seen."""
+        for processor in self._processors:
+            if processor.needs_newest_token:
+                processor.note_tokens(rows, samples, tokens)
+
+
+def _applies(processor: LogitsProcessor, draws: Draws | None) -> bool:
+    """Return whether to call a processor; a captured step has no draws, and calls what it can."""
+    return processor.can_be_captured if draws is None else processor.applies(draws)

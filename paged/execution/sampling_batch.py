@@ -1,20 +1,26 @@
 """SamplingBatch: the parameters of the next tokens' choice, one of each for every row of logits."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.backend import Backend
 from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.early_stops import EarlyStops
 from pagedrun.paged.scheduling.step_input import Draws
+
+_DRAWN = ("temperature", "top_k", "top_p", "min_p", "seed", "row", "sample", "position")
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingBatch:
-    """What `sample` takes besides logits; see `kernels/reference/sample.py`. All [num_rows].
+    """What `sample` takes besides logits, see `kernels/reference/sample.py`, and what processors
+    of logits take. All [num_rows], on the device.
 
     temperature, top_p, min_p: float32. top_k: int32. seed, row, sample, position: int64.
+    early_stops: what is forbidden to rows. draws: where the tensors come from, None in a captured
+    step.
     """
 
     temperature: Tensor
@@ -25,26 +31,12 @@ class SamplingBatch:
     row: Tensor
     sample: Tensor
     position: Tensor
+    early_stops: EarlyStops | None = None
+    draws: Draws | None = None
 
     @classmethod
-    def of(cls, draws: Draws) -> "SamplingBatch":
-        """Return the parameters of a step's draws, in their order, on the host."""
-        return cls(*(torch.from_numpy(getattr(draws, field.name)) for field in fields(cls)))
-
-    def to(self, device: Device) -> "SamplingBatch":
-        """Return the same on a device."""
-        return SamplingBatch(*(device.place(getattr(self, field.name)) for field in fields(self)))
-
-    def draw(self, logits: Tensor, kernels: Backend) -> Tensor:
-        """Choose a token for each row of logits [num_rows, vocab_size]; [num_rows] int64."""
-        return kernels.sample(
-            logits,
-            self.temperature,
-            self.top_k,
-            self.top_p,
-            self.min_p,
-            self.seed,
-            self.row,
-            self.sample,
-            self.position,
-        )
+    def of(cls, draws: Draws, eos_token_ids: Seq[int], device: Device) -> "SamplingBatch":
+        """Return the parameters of a step's draws, in their order. eos_token_ids: the model's."""
+        stops = EarlyStops.of(draws, eos_token_ids)
+        tensors = {name: device.place(torch.from_numpy(getattr(draws, name))) for name in _DRAWN}
+        return cls(**tensors, early_stops=stops and stops.to(device), draws=draws)

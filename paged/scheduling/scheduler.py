@@ -81,6 +81,10 @@ class Scheduler:
         """Whether any sequence is unfinished."""
         return bool(self.running) or self._next() is not None
 
+    def begin_step(self) -> None:
+        """Count a step: what becomes of blocks from now on belongs to it."""
+        self.residency.step += 1
+
     def schedule(self) -> StepInput:
         """Choose the next step: running sequences first, then new ones while memory lasts.
 

@@ -82,10 +82,9 @@ class StepBuilder:
             firsts = np.repeat(np.cumsum(num_pending) - num_pending, num_pending)
             sample = np.repeat(sample, num_pending) + np.arange(len(chunk)) - firsts
         num_outputs = table.num_output_tokens[sampling]
-        is_early = num_outputs < table.min_tokens[sampling]
-        stops = {
-            int(draw): table.stop_token_ids[int(sampling[draw])] for draw in np.nonzero(is_early)[0]
-        }
+        num_missing = np.maximum(table.min_tokens[sampling] - num_outputs, 0)
+        (early,) = np.nonzero(num_missing)
+        stops = {draw: table.stop_token_ids[int(sampling[draw])] for draw in early.tolist()}
         return Draws(
             chunk=chunk,
             temperature=table.temperature[sampling],
@@ -96,6 +95,7 @@ class StepBuilder:
             row=table.row[sampling],
             sample=sample,
             position=table.num_prompt_tokens[sampling] + num_outputs,
+            num_missing=num_missing,
             stop_token_ids=stops,
         )
 

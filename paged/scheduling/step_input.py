@@ -16,9 +16,9 @@ class Draws:
     """The tokens to sample: one for each pending sample of each chunk that samples, in order.
 
     All [num_draws]. chunk: int64, in whose logits. temperature, top_p, min_p: float32. top_k:
-    int32. seed, row, sample, position: int64; the last is that of the new token. num_outputs,
-    min_tokens: int64, generated tokens before this one, and how many of them there have to be.
-    stop_token_ids: by draw, those of the request itself, where the answer may not stop yet.
+    int32. seed, row, sample, position: int64; the last is that of the new token. num_missing:
+    int64, tokens that the answer gets before it may stop, 0 if it may. stop_token_ids: by draw,
+    those of the request itself, where it may not.
     """
 
     chunk: Int64s
@@ -30,6 +30,7 @@ class Draws:
     row: Int64s
     sample: Int64s
     position: Int64s
+    num_missing: Int64s
     stop_token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:

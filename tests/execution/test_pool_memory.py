@@ -9,6 +9,7 @@ from pagedrun.paged.cache.kv_cache import KVLayout
 from pagedrun.paged.execution.cuda_device import CudaDevice
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.pool_memory import PoolMemory
+from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.values.engine_config import EngineConfig
 
 LAYOUT = KVLayout(num_layers=2, num_kv_heads=2, head_dim=8, dtype=torch.float32)
@@ -28,7 +29,7 @@ class OwnMemory(Device):
 def test_a_pool_is_kept_where_there_cannot_be_two(kind: type[Device]) -> None:
     engine = BenchModel.from_shape("tiny").engine(ReferenceBackend(), dtype="float32", device="cpu")
     device = kind(torch.device("cpu"), ReferenceBackend(), lag=0)
-    memory = PoolMemory(engine.model, device)
+    memory = PoolMemory(engine.model, Sampler((), device), device)
     config = EngineConfig(model=engine.config.model)
     first, _ = memory.take(config, LAYOUT, 5)
     again, _ = memory.take(config, LAYOUT, 5)

@@ -58,7 +58,7 @@ def draw(sampler: Sampler, logits: Tensor, askers: list[Asker]) -> list[list[int
         )
         made.num_computed_tokens = made.num_tokens
         builder.add(made, made.num_tokens - 1, made.num_tokens - 1)
-    ids = iter(sampler.sample(logits, builder.build()).tolist())
+    ids = iter(sampler.sample(logits, builder.build()).ids.tolist())
     return [[next(ids) for _ in each.samples] for each in askers]
 
 

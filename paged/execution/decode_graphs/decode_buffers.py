@@ -11,7 +11,9 @@ from pagedrun.kernels.attention import Attention
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.early_stops import EarlyStops
 from pagedrun.paged.execution.known_tokens import KnownTokens
+from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.execution.sampling_batch import SamplingBatch
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch
@@ -29,7 +31,8 @@ class DecodeBuffers:
     A row whose context has no tokens is empty: it writes nothing, and what it samples is not
     looked at. integers: [7, num_rows] int64, see `_INTEGERS`. floats: [3, num_rows] float32, see
     `_FLOATS`. block_tables: [num_rows, width] int32. rows: [num_rows] int32, 0, 1, 2, …
-    context_lens: [num_rows] int32, the integers of that name as attention reads them.
+    context_lens: [num_rows] int32, the integers of that name as attention reads them. early_stops:
+    what is forbidden to each row, None in a shape that has no room for it.
     """
 
     integers: Tensor
@@ -37,10 +40,13 @@ class DecodeBuffers:
     block_tables: Tensor
     rows: Tensor
     context_lens: Tensor
+    early_stops: EarlyStops | None
     device: Device
 
     @classmethod
-    def allocate(cls, num_rows: int, width: int, device: Device) -> "DecodeBuffers":
+    def allocate(
+        cls, num_rows: int, width: int, num_stop_ids: int, device: Device
+    ) -> "DecodeBuffers":
         """Return buffers in which all rows are empty."""
 
         def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -52,13 +58,21 @@ class DecodeBuffers:
             zeros((num_rows, width), torch.int32),
             torch.arange(num_rows, dtype=torch.int32, device=device.torch_device),
             zeros((num_rows,), torch.int32),
+            EarlyStops(
+                zeros((num_rows,), torch.int64), zeros((num_rows, num_stop_ids), torch.int64)
+            )
+            if num_stop_ids
+            else None,
             device,
         )
 
-    def load(self, step: StepInput, known: KnownTokens | None) -> None:
+    def load(
+        self, step: StepInput, known: KnownTokens | None, early_stops: EarlyStops | None = None
+    ) -> None:
         """Put the sequences of a step that only decodes into the first rows, whoever was there.
 
         `known` are the tokens that only the device has seen; None if the host knows all.
+        early_stops: on the host, what is forbidden to the sequences, None if nothing is.
         """
         num_rows, draws = step.num_chunks, step.draws
         integers = np.zeros(self.integers.shape, dtype=np.int64)
@@ -73,10 +87,21 @@ class DecodeBuffers:
         place = self.device.place
         self.integers.copy_(place(torch.from_numpy(integers)), non_blocking=True)
         self.floats.copy_(place(torch.from_numpy(floats)), non_blocking=True)
+        if self.early_stops is not None:
+            self._load_stops(early_stops)
         if known is not None:
             (unknown,) = np.nonzero(step.input_ids == UNKNOWN_TOKEN)
             rows = place(torch.from_numpy(unknown))
             self.integers[0].index_copy_(0, rows, known.chosen(self.device))
+
+    def _load_stops(self, given: EarlyStops | None) -> None:
+        assert self.early_stops is not None, "a shape without room for stop tokens"
+        self.early_stops.num_missing.zero_()
+        if given is not None:
+            num_rows = len(given.num_missing)
+            place = self.device.place
+            self.early_stops.num_missing[:num_rows].copy_(place(given.num_missing))
+            self.early_stops.stop_ids[:num_rows].copy_(place(given.stop_ids))
 
     def load_tables(self, tables: NDArray[np.int32]) -> None:
         """Replace all block tables. tables: [num_rows, width]."""
@@ -87,7 +112,9 @@ class DecodeBuffers:
         """What attention reads in every step: it is prepared once, before the first."""
         return AttentionInputs(self.block_tables, decode=DecodeInputs(self.rows, self.context_lens))
 
-    def step(self, model: Decoder, cache: KVCache, attention: Attention) -> Tensor:
+    def step(
+        self, model: Decoder, cache: KVCache, attention: Attention, sampler: Sampler
+    ) -> Tensor:
         """Compute a step, sample, and advance every row to the next one, all on the device.
 
         attention: prepared from the inputs of that name.
@@ -109,11 +136,12 @@ class DecodeBuffers:
             attention=attention,
             logits_rows=self.rows.long(),
         )
-        sampling = SamplingBatch(
-            temperature, top_k.to(torch.int32), top_p, min_p, seed, row, sample, positions + 1
-        )
-        ids = sampling.draw(model.logits(batch, cache), self.device.kernels)
+        choice = (temperature, top_k.to(torch.int32), top_p, min_p, seed, row, sample)
+        sampling = SamplingBatch(*choice, positions + 1, self.early_stops)
+        ids = sampler.choose(model.logits(batch, cache), sampling).ids
         input_ids.copy_(ids.clamp(min=0))
         positions.add_(is_used)
         lens.add_(is_used)
+        if self.early_stops is not None:
+            self.early_stops.num_missing.sub_(1).clamp_(min=0)
         return ids

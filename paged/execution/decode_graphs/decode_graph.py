@@ -10,6 +10,7 @@ from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_buffers import DecodeBuffers
 from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.models.decoder import Decoder
 
 # Rows for which steps are captured: a step is padded to the next of them. The steps at a run's end
@@ -24,25 +25,33 @@ _LEAST_TOKENS = 2048
 class GraphShape:
     """What a captured step has room for.
 
-    Rows, blocks of a row, and the partitions that all rows together read with others.
+    Rows, blocks of a row, the partitions that all rows together read with others, and the tokens
+    that are forbidden to a row which may not stop yet.
     """
 
     num_rows: int
     width: int
     num_shared_partitions: int
+    num_stop_ids: int = 0
 
     @classmethod
     def holding(
-        cls, num_rows: int, num_tokens: int, num_partitions: int, block_size: int
+        cls,
+        num_rows: int,
+        num_tokens: int,
+        num_partitions: int,
+        block_size: int,
+        num_stop_ids: int = 0,
     ) -> "GraphShape":
         """Return the smallest shape that is captured and holds rows of so many tokens each, of
-        which so many partitions are read with others.
+        which so many partitions are read with others and so many tokens may be forbidden.
         """
         padded = next(
             (each for each in _FINE if each >= num_rows), -(-num_rows // _COARSE) * _COARSE
         )
         width = -(-max(num_tokens, _LEAST_TOKENS) // block_size)
-        return cls(padded, _power_of_two(width), padded * _power_of_two(num_partitions))
+        shared = padded * _power_of_two(num_partitions)
+        return cls(padded, _power_of_two(width), shared, _power_of_two(num_stop_ids))
 
 
 def _power_of_two(count: int) -> int:
@@ -55,9 +64,14 @@ class DecodeGraph:
     Until `capture` is called, `run` computes it kernel by kernel.
     """
 
-    def __init__(self, shape: GraphShape, model: Decoder, cache: KVCache, device: Device) -> None:
-        self.buffers = DecodeBuffers.allocate(shape.num_rows, shape.width, device)
+    def __init__(
+        self, shape: GraphShape, model: Decoder, cache: KVCache, sampler: Sampler, device: Device
+    ) -> None:
+        self.buffers = DecodeBuffers.allocate(
+            shape.num_rows, shape.width, shape.num_stop_ids, device
+        )
         self._model = model
+        self._sampler = sampler
         self._cache = cache
         self._attention = device.kernels.prepare(
             self.buffers.attention,
@@ -97,7 +111,7 @@ class DecodeGraph:
         return self._captured.ids
 
     def _step(self) -> Tensor:
-        return self.buffers.step(self._model, self._cache, self._attention)
+        return self.buffers.step(self._model, self._cache, self._attention, self._sampler)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,10 @@ from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_graph import DecodeGraph, GraphShape
 from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.early_stops import EarlyStops
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.prefix_sharing import group_prefixes
+from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.scheduling.step_input import StepInput
 
@@ -29,10 +31,18 @@ class DecodeGraphs:
     """
 
     def __init__(
-        self, model: Decoder, cache: KVCache, device: Device, *, prefix_once: bool, capture: bool
+        self,
+        model: Decoder,
+        cache: KVCache,
+        sampler: Sampler,
+        device: Device,
+        *,
+        prefix_once: bool,
+        capture: bool,
     ) -> None:
         self._model = model
         self._cache = cache
+        self._sampler = sampler
         self._device = device
         self._prefix_once = prefix_once
         self._pool = torch.cuda.graph_pool_handle() if capture else None
@@ -45,16 +55,14 @@ class DecodeGraphs:
         return list(self._graphs)
 
     def takes(self, step: StepInput) -> bool:
-        """Return whether every chunk is one generated token of a sequence, to be followed by one.
-
-        A sequence that may not stop yet needs its logits changed, which a captured step does not.
-        """
+        """Return whether every chunk is one generated token of a sequence, to be followed by one
+        that is chosen in a way that can be captured."""
         return bool(
             (step.ends == step.starts + 1).all()
             and step.samples.all()
             and (step.store_from == step.starts).all()
             and (step.starts >= step.num_prompt_tokens).all()
-            and not step.draws.stop_token_ids
+            and self._sampler.can_capture(step.draws)
         )
 
     def run(self, step: StepInput, known: KnownTokens | None) -> tuple[Tensor, DecodeInputs]:
@@ -82,14 +90,17 @@ class DecodeGraphs:
         size = self._cache.block_size
         partitions = step.num_read_once_tokens // PARTITION_TOKENS
         longest, most_partitions = int(step.max_num_tokens.max()), int(partitions.max())
-        shape = GraphShape.holding(step.num_chunks, longest, most_partitions, size)
+        num_stop_ids = EarlyStops.width(step.draws, self._sampler.eos_token_ids)
+        shape = GraphShape.holding(step.num_chunks, longest, most_partitions, size, num_stop_ids)
         graph = self._graphs.get(shape)
         if graph is None:
-            graph = DecodeGraph(shape, self._model, self._cache, self._device)
+            graph = DecodeGraph(shape, self._model, self._cache, self._sampler, self._device)
             if self._pool is not None:
                 graph.capture(self._pool)
             self._graphs[shape] = graph
-        graph.buffers.load(step, known)
+        eos_token_ids = self._sampler.eos_token_ids
+        stops = EarlyStops.of(step.draws, eos_token_ids, shape.num_stop_ids)
+        graph.buffers.load(step, known, stops)
         tables = np.zeros((shape.num_rows, shape.width), dtype=np.int32)
         tables[: step.num_chunks, : step.block_tables.shape[1]] = step.block_tables
         graph.buffers.load_tables(tables)

@@ -15,6 +15,7 @@ from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.execution.known_tokens import KnownTokens
+from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
 from tests.scheduling.made_step import MadeChunk, made_step
 
@@ -51,7 +52,8 @@ def graphs() -> DecodeGraphs:
     device = replace(choose_device("cpu"), lag=1, graphs=True)
     cache = KVCache(engine.kv_layout, 16, 8, 0, device)
     cache.blocks.zero_()  # a prompt that nobody computed: whatever the memory held may be NaN
-    return DecodeGraphs(engine.model, cache, device, prefix_once=True, capture=False)
+    sampler = Sampler([1], device)
+    return DecodeGraphs(engine.model, cache, sampler, device, prefix_once=True, capture=False)
 
 
 def chunk(start: int, end: int, store_from: int | None = None, **params: Any) -> MadeChunk:
@@ -71,7 +73,7 @@ def chunk(start: int, end: int, store_from: int | None = None, **params: Any) ->
         (chunk(7, 9), False),  # generated tokens, computed again after a preemption
         (chunk(8, 9, store_from=9), False),  # a token that is in the cache already
         (chunk(8, 9, min_tokens=4), True),
-        (chunk(8, 9, min_tokens=5), False),  # the next one may not be a stop token
+        (chunk(8, 9, min_tokens=5), True),  # the next one may not be a stop token
     ],
 )
 def test_which_steps_are_taken(given: MadeChunk, taken: bool, graphs: DecodeGraphs) -> None:

@@ -1,0 +1,59 @@
+"""LogitsProcessor: changes logits before tokens are chosen from them."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from pagedrun.paged.execution.sampling_batch import SamplingBatch
+from pagedrun.paged.scheduling.sequence_table import Int64s
+from pagedrun.paged.scheduling.step_input import Draws
+
+
+class LogitsProcessor(Protocol):
+    """One rule of how tokens are chosen. What it does to a row must not depend on other rows."""
+
+    @property
+    def needs_newest_token(self) -> bool:
+        """Whether the host has to see a row's last token before this can work on the next one.
+
+        A step that it applies to is looked at before the next one is scheduled.
+        """
+        ...
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether it works on tensors of the `SamplingBatch` alone, so that it can be replayed."""
+        ...
+
+    def applies(self, draws: Draws) -> bool:
+        """Return whether it changes anything for these draws."""
+        ...
+
+    def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
+        """Take note of tokens that the host has seen, in the order of their answers.
+
+        [num_tokens] int64 each: whose answer, which of its samples, the token.
+        """
+        ...
+
+    def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
+        """Return the logits [num_rows, vocab_size] to go on with; those given stay as they are."""
+        ...
+
+
+class MinTokens:
+    """Forbids what would stop an answer that has not got its `min_tokens`."""
+
+    needs_newest_token = False
+    can_be_captured = True
+
+    def applies(self, draws: Draws) -> bool:
+        """Return whether some answer is too short."""
+        return bool(draws.stop_token_ids)
+
+    def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
+        """Do nothing: how many tokens there are is in the draws."""
+
+    def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
+        """Return logits in which no answer can stop too early."""
+        return logits if batch.early_stops is None else batch.early_stops.forbidden(logits)
