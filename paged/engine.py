@@ -12,13 +12,15 @@ from typing import Any
 
 from pagedrun.kernels.environment import threads
 from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.decoder import Decoder, ReadTensor
+from pagedrun.paged.models.kv_cache_specs import kv_cache_specs
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
 from pagedrun.paged.models.weights import Checkpoint
@@ -124,8 +126,8 @@ class Engine:
         """
         self.device.check(self.dtype)
         config = self.config
-        bytes_per_block = self.kv_layout.bytes_per_token * config.block_size
-        budget = self._memory.budget(config, self.kv_layout)
+        bytes_per_block = self.kv_cache_spec.bytes_per_token * config.block_size
+        budget = self._memory.budget(config, self.kv_cache_spec)
 
         def num_blocks(num_needed: int) -> int:
             return choose_num_blocks(
@@ -145,7 +147,7 @@ class Engine:
             needed = most  # so that the next run can have the same memory, and its graphs
         usable = most_blocks_in_use(config.max_num_seqs, self.max_model_len, config.block_size)
         needed = min(needed, usable)
-        cache, graphs = self._memory.take(config, self.kv_layout, num_blocks(needed))
+        cache, graphs = self._memory.take(config, self.kv_cache_spec, num_blocks(needed))
         return Run(
             engine_config=config,
             model=self.model,
@@ -236,9 +238,11 @@ class Engine:
         return min(limit, self.config.max_model_len or limit)
 
     @property
-    def kv_layout(self) -> KVLayout:
+    def kv_cache_spec(self) -> KVCacheSpec:
         """What a token takes in the pool."""
-        return self.model.kv_layout(self.device.cache_dtype(self.config.kv_cache_dtype, self.dtype))
+        dtype = self.device.cache_dtype(self.config.kv_cache_dtype, self.dtype)
+        [spec] = kv_cache_specs(self.model_config, str(dtype).removeprefix("torch."))
+        return spec
 
     def _decoder(self, read: ReadTensor) -> Decoder:
         config = self.model_config

@@ -109,7 +109,7 @@ class Run:
         self.statistics = RunStatistics(
             block_size=config.block_size,
             num_blocks=cache.num_blocks,
-            bytes_per_token=cache.layout.bytes_per_token,
+            bytes_per_token=cache.spec.bytes_per_token,
             max_model_len=max_model_len,
             achievable_hit_tokens=0,
             num_shared_blocks_planned=0,

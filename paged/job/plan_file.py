@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.kernels.read_once import ON_GPU
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.execution.device_dtypes import CpuDtypes, DeviceDtypes, GpuDtypes
 from pagedrun.paged.execution.kernel_choice import choose_kernel_set
 from pagedrun.paged.job.config import JobConfig
@@ -22,6 +23,7 @@ from pagedrun.paged.job.prepare import Prepared, prepare
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.job.row_sample import sample_rows
+from pagedrun.paged.models.kv_cache_specs import kv_cache_specs
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.parameters import parameter_shapes
 from pagedrun.paged.planning.memory import (
@@ -31,7 +33,7 @@ from pagedrun.paged.planning.memory import (
     peak_resident_bytes,
 )
 from pagedrun.paged.planning.plan import Plan, PlanEnd
-from pagedrun.paged.planning.preview.forecast import Forecast, KVShape
+from pagedrun.paged.planning.preview.forecast import Forecast
 from pagedrun.paged.planning.preview.simulation import Simulator
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -124,7 +126,7 @@ class _FilePlan:
         config = self._config.engine
         model = prepared.model
         assert isinstance(model, PlanModel)
-        kv = _kv_shape(config, model.config)
+        kv = _kv_cache_spec(config, model.config)
         requests = self._asked(prepared.rows)
         most = _num_blocks(config, model.config, kv, sys.maxsize)
         self._listener.on_phase(Phase.PLAN)
@@ -194,24 +196,18 @@ class _FilePlan:
         self._began = now
 
 
-def _kv_shape(config: EngineConfig, model: ModelConfig) -> KVShape:
+def _kv_cache_spec(config: EngineConfig, model: ModelConfig) -> KVCacheSpec:
     dtypes = _dtypes(config)
     dtype = dtypes.of_model(config.dtype, model.dtype)
-    if dtypes.of_cache(config.kv_cache_dtype, dtype) is not None:
-        dtype = config.kv_cache_dtype
-    return KVShape(
-        num_vectors=2 * model.num_layers * model.num_kv_heads,
-        head_dim=model.head_dim,
-        dtype=dtype,
-        num_layers=model.num_layers,
-    )
+    [spec] = kv_cache_specs(model, dtypes.of_cache(config.kv_cache_dtype, dtype) or dtype)
+    return spec
 
 
 def _dtypes(config: EngineConfig) -> DeviceDtypes:
     return GpuDtypes() if config.device == "cuda" else CpuDtypes()
 
 
-def _num_blocks(config: EngineConfig, model: ModelConfig, kv: KVShape, needed: int) -> int:
+def _num_blocks(config: EngineConfig, model: ModelConfig, kv: KVCacheSpec, needed: int) -> int:
     """Return the size of the pool that a run would choose, its weights being loaded by then."""
     dtype = _dtypes(config).of_model(config.dtype, model.dtype)
     weights = sum(map(math.prod, parameter_shapes(model).values())) * DTYPE_BYTES[dtype]

@@ -84,7 +84,7 @@ class StoredPrefixes:
 
     def watched(self, plan: Plan) -> Iterator[PlannedRequest]:
         """Yield the plan's requests, and remember of each what is to be stored."""
-        max_tokens = self._max_bytes // self._cache.layout.bytes_per_token
+        max_tokens = self._max_bytes // self._cache.spec.bytes_per_token
         to_store = tokens_to_store(plan, max_tokens).tolist()
         common = plan.tree.common.tolist()
         for planned, *figures in zip(plan, common, to_store, strict=True):

@@ -20,7 +20,8 @@ from safetensors.torch import save
 
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.prefix_store.choice import tokens_to_store
 from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
@@ -167,12 +168,12 @@ class TestWeightDigests:
         assert weights_digest(tmp_path, files) == expected
 
 
-LAYOUT = KVLayout(num_layers=2, num_kv_heads=2, head_dim=8, dtype=torch.int8)
+SPEC = KVCacheSpec(num_layers=2, num_kv_heads=2, head_dim=8, dtype="int8")
 HOST = Device(torch.device("cpu"), ReferenceBackend(), lag=0)
 
 
 def test_a_quantized_block_comes_back_with_its_scales() -> None:
-    caches = [KVCache(LAYOUT, SIZE, 6, 0, HOST) for _ in range(2)]
+    caches = [KVCache(SPEC, SIZE, 6, 0, HOST) for _ in range(2)]
     for cache in caches:
         for (pool, _), high in zip(cache._memories, (127, 1), strict=True):
             pool.copy_(torch.rand(pool.shape) * high)
