@@ -227,9 +227,16 @@ class Engine:
             has_next=has_next,
             read_once=self.read_once,
             done=done,
+            max_stored_tokens=self._max_stored_tokens(),
         )
         refused = [each for each in refused if each.request.index not in done]
         return Window(plan, refused, time.perf_counter() - began)
+
+    def _max_stored_tokens(self) -> int:
+        """Return how many tokens of prompts the prefix store has room for, 0 if there is none."""
+        if self._prefix_store is None:
+            return 0
+        return self.config.prefix_store_bytes // self.kv_cache_spec.bytes_per_token
 
     @property
     def max_model_len(self) -> int:

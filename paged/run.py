@@ -27,6 +27,7 @@ from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.planning.duplicates import fan_out
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.prefix_nodes import prefix_nodes
 from pagedrun.paged.report.record.memory_report import memory_report
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.run_statistics import RunStatistics
@@ -111,8 +112,6 @@ class Run:
             num_blocks=cache.num_blocks,
             bytes_per_token=cache.spec.bytes_per_token,
             max_model_len=max_model_len,
-            achievable_hit_tokens=0,
-            num_shared_blocks_planned=0,
         )
         self._recorder = Recorder(self.pool, self.scheduler.residency)
         self._runner = ModelRunner(
@@ -161,10 +160,10 @@ class Run:
         plan = window.plan
         self._times["plan_s"] += window.plan_s
         self._num_total += len(window)
-        self._recorder.note_plan(plan)
+        self._recorder.note_prefixes(prefix_nodes(plan))
         self._asked |= plan.duplicates.asked
         self._num_planned += len(plan)
-        self.statistics.note_plan(plan)
+        self.statistics.note_sharing(plan.sharing)
         self._unanswerable.extend(window.refused)
         for request in plan.too_large:
             error = self._too_large(request)
@@ -295,22 +294,16 @@ class Run:
         wanted = statistics.timeline.wants(self._num_steps)
         if not wanted and self._on_step is None:
             return
-        record = StepRecord(
+        record = StepRecord.of(
+            pool,
+            scheduler.counts,
             t=statistics.run_s,
             step=self._num_steps,
             running=len(scheduler.running),
             waiting=self._num_planned + len(scheduler.waiting),
-            blocks_total=pool.num_blocks,
-            blocks_used=pool.num_held,
-            blocks_shared=pool.num_shared,
-            blocks_cached=pool.num_cached,
-            tokens=pool.num_tokens_held,
             finished=self._num_finished,
             total=self._num_total,
-            prompt_tokens=scheduler.counts.prompt_tokens,
-            cached_tokens=scheduler.counts.cached_tokens,
             generated_tokens=statistics.generated_tokens,
-            preemptions=sum(scheduler.counts.preemptions.values()),
         )
         if wanted:
             statistics.timeline.add(record.step, record)

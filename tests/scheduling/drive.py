@@ -160,7 +160,7 @@ class Drive:
     def _check_counts(self) -> None:
         counts, pool, model = self.scheduler.counts, self.pool, self.model
         assert counts.prompt_tokens == sum(len(r.prompt_token_ids) for r in self.accepted)
-        assert counts.cached_tokens <= self.plan.achievable_hit_tokens
+        assert counts.cached_tokens <= self.plan.sharing.achievable_hit_tokens
         assert counts.computed_tokens == model.computed_tokens
         assert counts.forks <= sum(r.params.n - 1 for r in self.accepted)
         num_partial = model.moves[TransferKind.COPY] - pool.counts.copies

@@ -74,7 +74,7 @@ def test_a_prefix_is_computed_once_within_one_step() -> None:
     batch = drive.step()
     assert lengths(batch) == [10, 2, 2, 2]
     assert drive.pool.num_shared == 2
-    assert drive.scheduler.counts.cached_tokens == 24 == drive.plan.achievable_hit_tokens
+    assert drive.scheduler.counts.cached_tokens == 24 == drive.plan.sharing.achievable_hit_tokens
     drive.finish()
 
 
@@ -283,7 +283,7 @@ def test_a_block_that_begins_alike_is_copied_not_computed() -> None:
     donor = batch.chunks[0].sequence.block_table[1]
     assert {each.source for each in batch.input.transfers} == {donor}
     assert drive.scheduler.counts.partial_hit_tokens == 4
-    assert drive.scheduler.counts.cached_tokens == 12 == drive.plan.achievable_hit_tokens
+    assert drive.scheduler.counts.cached_tokens == 12 == drive.plan.sharing.achievable_hit_tokens
     drive.finish()
 
 

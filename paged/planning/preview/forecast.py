@@ -65,10 +65,10 @@ class Forecast:
             copied=copied,
             distinct=tree.num_distinct_tokens,
             generated=int((plan.num_samples * plan.max_tokens).sum()) + _num_copied_answers(asked),
-            achievable=plan.achievable_hit_tokens,
-            block_hits=plan.block_hit_tokens,
+            achievable=plan.sharing.achievable_hit_tokens,
+            block_hits=plan.sharing.block_hit_tokens,
             groups=tree.num_groups,
-            shared_blocks=plan.num_shared_blocks,
+            shared_blocks=plan.sharing.num_shared_blocks,
         )
         self._needed = max(self._needed, plan.num_blocks_needed(self._config.max_num_seqs))
         self._depth = max(self._depth, tree.depth)

@@ -100,8 +100,6 @@ class Simulator:
             num_blocks=num_blocks,
             bytes_per_token=bytes_per_token,
             max_model_len=max_model_len,
-            achievable_hit_tokens=0,
-            num_shared_blocks_planned=0,
             timeline=Decimated(TIMELINE_RECORDS),
         )
         self._reads = PrefixReads(windows, prefix_once=config.prefix_once)
@@ -146,10 +144,7 @@ class Simulator:
         for plan in self._plans:
             self._num_total += len(plan)
             self._asked |= plan.duplicates.asked
-            statistics.achievable_hit_tokens += plan.achievable_hit_tokens
-            statistics.num_shared_blocks_planned = max(
-                statistics.num_shared_blocks_planned, plan.num_shared_blocks
-            )
+            statistics.note_sharing(plan.sharing)
             common = plan.tree.common if self._prefix_caching else np.zeros_like(plan.tree.common)
             self._reads.append(common, plan.tree.num_read_once_tokens)
             yield from plan
@@ -263,21 +258,15 @@ class Simulator:
             return
         statistics.timeline.add(
             self._num_steps,
-            StepRecord(
+            StepRecord.of(
+                pool,
+                scheduler.counts,
                 t=0.0,  # how long a step takes is not known
                 step=self._num_steps,
                 running=len(scheduler.running),
                 waiting=self._num_to_come + len(scheduler.waiting),
-                blocks_total=pool.num_blocks,
-                blocks_used=pool.num_held,
-                blocks_shared=pool.num_shared,
-                blocks_cached=pool.num_cached,
-                tokens=pool.num_tokens_held,
                 finished=self._num_finished,
                 total=self._num_begun + self._num_to_come,
-                prompt_tokens=scheduler.counts.prompt_tokens,
-                cached_tokens=scheduler.counts.cached_tokens,
                 generated_tokens=statistics.generated_tokens,
-                preemptions=sum(scheduler.counts.preemptions.values()),
             ),
         )
