@@ -8,8 +8,7 @@ is then thrown away; the answers are the same.
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Sequence as Seq
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
@@ -26,8 +25,7 @@ from pagedrun.paged.execution.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.planning.duplicates import fan_out
 from pagedrun.paged.planning.memory import MemoryBudget
-from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.prefix_nodes import prefix_nodes
+from pagedrun.paged.planning.planner import PlannedWindow
 from pagedrun.paged.report.record.memory_report import memory_report
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.run_statistics import RunStatistics
@@ -48,26 +46,6 @@ from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Requests that were planned together, and those that cannot be run.
-
-    `plan_s` is how long it took to plan them, in seconds.
-    """
-
-    plan: Plan
-    refused: Seq[Completion]
-    plan_s: float
-
-    def __len__(self) -> int:
-        return (
-            len(self.plan)
-            + len(self.plan.too_large)
-            + self.plan.duplicates.num_duplicates
-            + len(self.refused)
-        )
-
-
 class Run:
     """Planned windows of requests, run with one pool without a pause between. Iterate it once."""
 
@@ -80,7 +58,7 @@ class Run:
         graphs: DecodeGraphs | None,
         tokenizer: Tokenizer,
         device: Device,
-        windows: Iterable[Window],
+        windows: Iterable[PlannedWindow],
         max_model_len: int,
         budget: MemoryBudget,
         times: Mapping[str, float],
@@ -151,7 +129,7 @@ class Run:
             self._record_step()
         yield from self._refused()
 
-    def _begin(self, window: Window) -> Iterator[PlannedRequest]:
+    def _begin(self, window: PlannedWindow) -> Iterator[PlannedRequest]:
         """Take up a window, and return its requests for the scheduler, made one by one.
 
         The next window is planned when this one is out. What runs goes on meanwhile: the scheduler
@@ -160,7 +138,7 @@ class Run:
         plan = window.plan
         self._times["plan_s"] += window.plan_s
         self._num_total += len(window)
-        self._recorder.note_prefixes(prefix_nodes(plan))
+        self._recorder.note_prefixes(window.prefixes)
         self._asked |= plan.duplicates.asked
         self._num_planned += len(plan)
         self.statistics.note_sharing(plan.sharing)

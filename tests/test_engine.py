@@ -55,7 +55,7 @@ def test_a_window_is_let_go_before_the_next_is_asked_for() -> None:
             planned.append(weakref.ref(self))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pagedrun.paged.engine.Plan", Watched)
+        patch.setattr("pagedrun.paged.planning.planner.Plan", Watched)
         windows = ([Request(index, (index, 2, 3), params)] for index in range(1, 4))
         run = engine.start([Request(0, (0, 2, 3), params)], more=windows)
         assert sum(1 for _ in run) == 4

@@ -30,10 +30,9 @@ def gpu_budget(
     activations = _measure_step(model, device, spec, num_tokens, num_logits)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device.torch_device)
-    available = max(free - activations, 0)
-    in_use = total - free
-    limit = max(int(total * utilization) - in_use - activations, 0)
-    return MemoryBudget(total, available, min(limit, available), activations)
+    return MemoryBudget.of_device(
+        total=total, free=free, activations=activations, utilization=utilization
+    )
 
 
 @torch.inference_mode()

@@ -31,17 +31,18 @@ class PoolMemory:
     own, as large as it needs.
     """
 
-    def __init__(self, model: Decoder, device: Device) -> None:
+    def __init__(self, model: Decoder, device: Device, budget: MemoryBudget | None = None) -> None:
+        """Take what `budget` allows; None looks at what the device has."""
         self._model = model
         self._device = device
-        self._budget: MemoryBudget | None = None
+        self._budget = budget
         self._held: _Held | None = None
 
     def budget(self, config: EngineConfig, spec: KVCacheSpec) -> MemoryBudget:
         """Return what a pool may take; on a GPU as it was before there was any."""
-        if not self._device.has_own_memory:
-            return MemoryBudget.of_host()
         if self._budget is None:
+            if not self._device.has_own_memory:
+                return MemoryBudget.of_host()
             self._budget = gpu_budget(
                 self._model,
                 self._device,

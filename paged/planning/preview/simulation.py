@@ -4,6 +4,7 @@ Every answer is taken to be as long as its `max_tokens`, which is all that is kn
 run with `ignore_eos` does exactly what is simulated.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -69,17 +70,21 @@ class Simulator:
         max_model_len: int,
         windows: Seq[int | None],
         max_rows: int | None = None,
+        lag: int = 0,
     ) -> None:
         """Simulate the first `max_rows` rows of the plans, None for all.
 
         plans: asked for one by one, each when the rows before it have begun. num_blocks: the
         pool's. max_model_len: what a contiguous engine would reserve for a row. windows: of the
-        layers whose reads are counted, None for one with full attention.
+        layers whose reads are counted, None for one with full attention. lag: how many steps the
+        host is behind its device: so much later a sequence gives its blocks back.
         """
         self._plans = plans
         self._limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens)
         self._prefix_caching = config.prefix_caching
         self._max_rows = max_rows
+        self._lag = lag
+        self._unseen: deque[list[Sequence]] = deque()  # ended in steps not looked at yet
         self._num_total = 0  # rows of the plans asked for so far
         self._num_begun = 0
         self._is_exhausted = False
@@ -112,7 +117,7 @@ class Simulator:
     def run(self) -> Simulation:
         """Simulate to the end."""
         scheduler, statistics = self._scheduler, self._statistics
-        while scheduler.has_work:
+        while scheduler.has_work or self._unseen:
             num_steps = self._num_uneventful_steps()
             if num_steps > 1:
                 self._decode(num_steps)
@@ -151,19 +156,30 @@ class Simulator:
 
     def _step(self) -> None:
         """Do what the run does in a step, but for the arithmetic."""
+        self._num_steps += 1
+        launched = self._launch() if self._scheduler.has_work else False
+        while len(self._unseen) > self._lag * launched:
+            for sequence in self._unseen.popleft():
+                self._note_finished(sequence)
+                self._scheduler.finish(sequence)
+
+    def _launch(self) -> bool:
+        """Start the next step; return whether there was anything to compute."""
         scheduler = self._scheduler
         step = scheduler.schedule()
-        assert step.num_chunks, "no sequence can go on"
-        self._num_steps += 1
+        if not step.num_chunks:
+            assert self._unseen, "no sequence can go on"
+            return False
         self._note_step(step.num_tokens, step.num_samples)
         self._reads.note(step, np.array([self._places[row] for row in step.rows.tolist()]))
         table, grown = scheduler.table, scheduler.update(0)
         self._statistics.generated_tokens += len(grown)
-        ends = table.num_output_tokens[grown] == table.max_tokens[grown]
-        for place in grown[ends].tolist():
-            sequence = scheduler.sequence_at(place)
-            self._note_finished(sequence)
-            scheduler.finish(sequence)
+        is_last = table.num_output_tokens[grown] == table.max_tokens[grown]
+        ended = [scheduler.sequence_at(place) for place in grown[is_last].tolist()]
+        for sequence in ended:
+            scheduler.retire(sequence)
+        self._unseen.append(ended)
+        return True
 
     def _num_uneventful_steps(self) -> int:
         """Return in how many next steps all that run decode a token, and nothing else happens.
@@ -171,7 +187,7 @@ class Simulator:
         Nobody ends, nobody can be let in, nobody has to give way, no block is copied.
         """
         running, limits = self._scheduler.running, self._limits
-        if len(running) > limits.max_num_batched_tokens or not running:
+        if len(running) > limits.max_num_batched_tokens or not running or any(self._unseen):
             return 0
         nobody_waits = self._is_exhausted and not self._scheduler.waiting
         if len(running) < limits.max_num_seqs and not nobody_waits:
@@ -224,15 +240,14 @@ class Simulator:
         return stride - self._num_steps % stride
 
     def _note_step(self, num_tokens: int, num_samples: int) -> None:
-        scheduler = self._scheduler
-        self._statistics.note_step(num_tokens, num_samples, self._pool, len(scheduler.running))
-        self._max_running = max(self._max_running, len(scheduler.running))
+        active = [*self._scheduler.running, *self._scheduler.ending]
+        self._statistics.note_step(num_tokens, num_samples, self._pool, len(active))
+        self._max_running = max(self._max_running, len(active))
         held = (self._pool.num_held, self._pool.num_tokens_held)
         if held > self._peak:
             self._peak = held
             self._at_peak = [
-                (self._place(s), s.num_stored_tokens, s.num_prompt_tokens)
-                for s in scheduler.running
+                (self._place(s), s.num_stored_tokens, s.num_prompt_tokens) for s in active
             ]
 
     def _note_finished(self, sequence: Sequence) -> None:
