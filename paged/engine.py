@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Container, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
 from pagedrun.paged.models.weights import Checkpoint
+from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.pool_sizing import PoolSizer
@@ -113,15 +113,18 @@ class Engine:
         more: Iterable[Seq[Request]] | None = None,
         done: Container[int] = frozenset(),
         warn: Callable[[str], None] | None = None,
+        on_window: Callable[[], None] | None = None,
     ) -> Run:
         """Plan the requests and return their run: iterate it for one completion per request.
 
         A request that cannot be run (too long, an id outside the vocabulary, larger than the pool)
         gets a completion with an error; the others are not affected. `more` are further windows
-        of requests, each asked for and planned when the sequences before it have begun; indices
-        rise through all of them. `done` are indices of requests that are answered already: they get
-        no completion, but what rows share is told with them. `warn` takes what the user should
-        know and that stops nothing. Raises `UsageError` if the kernels fail their self-check.
+        of requests; indices rise through all of them. Each is asked for and planned in a thread of
+        its own while the one before it runs, and `on_window` is called in the caller's when it is
+        taken. A run with `more` that does not come to its end must be closed. `done` are indices of
+        requests that are answered already: they get no completion, but what rows share is decided
+        with them. `warn` takes what the user should know and that stops nothing. Raises
+        `UsageError` if the kernels fail their self-check.
         """
         self.device.check(self.dtype)
         config, spec = self.config, self.kv_cache_spec
@@ -139,13 +142,13 @@ class Engine:
             graphs=graphs,
             tokenizer=self.tokenizer,
             device=self.device,
-            # An iterator, not a list: `chain` holds what it is given to its end.
-            windows=chain(iter([first]), planner.windows(more or ())),
+            windows=iter([first]) if more is None else Ahead(first, planner.windows(more)),
             max_model_len=planner.reserved_len(requests),
             budget=budget,
             times=self._times,
             on_step=on_step,
             stored=self._stored_prefixes(cache, warn),
+            on_window=on_window,
         )
 
     def _planner(self, max_blocks: int, done: Container[int]) -> Planner:

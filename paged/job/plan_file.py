@@ -17,7 +17,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import is_repeatable, open_rows
 from pagedrun.paged.job.interfaces import EngineLike
 from pagedrun.paged.job.listener import JobListener, Phase
-from pagedrun.paged.job.prepare import Prepared, prepare
+from pagedrun.paged.job.prepare import Prepared, prepare, warn_of_rows
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.job.row_sample import sample_rows
@@ -155,11 +155,15 @@ class _FilePlan:
         show = _show_with(model.tokenizer) if self._show_text else None
         forecast = Forecast(config, spec, num_blocks, show)
 
+        def asked(rows: Sequence[JobRow]) -> list[Request]:
+            warn_of_rows(rows, prepared.max_model_len, self._listener)
+            return self._asked(rows)
+
         def plans() -> Iterator[Plan]:
             forecast.add(first)
             yield first
             self._lap("simulate_s")
-            for window in planner.windows(map(self._asked, prepared.more or ())):
+            for window in planner.windows(map(asked, prepared.more or ())):
                 forecast.add(window.plan)
                 self._lap("plan_s")
                 yield window.plan

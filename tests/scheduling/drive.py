@@ -74,10 +74,10 @@ class Drive:
             SwapSpace(self.swap_blocks),
             SchedulerLimits(self.max_num_seqs, self.budget),
             self.mode,
-            planned=self.plan,
             prefix_caching=self.prefix_caching,
             predictor=self.predictor,
         )
+        self.scheduler.add(self.plan, len(self.plan))
         self.model = FakeModel(self.pool)
         self.outputs: dict[tuple[int, int], tuple[int, ...]] = {}
         self.failed: set[int] = set()

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -79,7 +78,7 @@ class Simulator:
         layers whose reads are counted, None for one with full attention. lag: how many steps the
         host is behind its device: so much later a sequence gives its blocks back.
         """
-        self._plans = plans
+        self._plans = iter(plans)
         self._limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens)
         self._prefix_caching = config.prefix_caching
         self._max_rows = max_rows
@@ -87,7 +86,7 @@ class Simulator:
         self._unseen: deque[list[Sequence]] = deque()  # ended in steps not looked at yet
         self._num_total = 0  # rows of the plans asked for so far
         self._num_begun = 0
-        self._is_exhausted = False
+        self._is_last = False
         self._asked: dict[int, list[Request]] = {}
         self._places: dict[int, int] = {}
         self._pool = BlockPool(num_blocks, config.block_size)
@@ -97,7 +96,6 @@ class Simulator:
             SwapSpace(config.swap_space_bytes // bytes_per_block),
             self._limits,
             PreemptionMode(config.preemption_mode),
-            planned=self._planned(),
             prefix_caching=config.prefix_caching,
         )
         self._statistics = RunStatistics(
@@ -117,7 +115,7 @@ class Simulator:
     def run(self) -> Simulation:
         """Simulate to the end."""
         scheduler, statistics = self._scheduler, self._statistics
-        while scheduler.has_work or self._unseen:
+        while self._has_work():
             num_steps = self._num_uneventful_steps()
             if num_steps > 1:
                 self._decode(num_steps)
@@ -137,22 +135,32 @@ class Simulator:
             at_peak=np.array(sorted(self._at_peak), dtype=np.int64).reshape(-1, 3),
         )
 
-    def _planned(self) -> Iterator[PlannedRequest]:
-        for planned in islice(self._all_planned(), self._max_rows):
+    def _has_work(self) -> bool:
+        """Return whether there is a step to do, having taken the next plan if one is out."""
+        while self._scheduler.is_out and not self._is_last:
+            num_left = None if self._max_rows is None else self._max_rows - self._num_begun
+            plan = next(self._plans, None) if num_left != 0 else None
+            if plan is None:
+                self._is_last = True
+                self._scheduler.end_plan()
+            else:
+                count = len(plan) if num_left is None else min(len(plan), num_left)
+                self._note_plan(plan)
+                self._scheduler.add(self._placed(plan), count)
+        return self._scheduler.has_work or bool(self._unseen)
+
+    def _note_plan(self, plan: Plan) -> None:
+        self._num_total += len(plan)
+        self._asked |= plan.duplicates.asked
+        self._statistics.note_sharing(plan.sharing)
+        common = plan.tree.common if self._prefix_caching else np.zeros_like(plan.tree.common)
+        self._reads.append(common, plan.tree.num_read_once_tokens)
+
+    def _placed(self, plan: Plan) -> Iterator[PlannedRequest]:
+        for planned in plan:
             self._places[planned.request.index] = self._num_begun
             self._num_begun += 1
             yield planned
-        self._is_exhausted = True
-
-    def _all_planned(self) -> Iterator[PlannedRequest]:
-        statistics = self._statistics
-        for plan in self._plans:
-            self._num_total += len(plan)
-            self._asked |= plan.duplicates.asked
-            statistics.note_sharing(plan.sharing)
-            common = plan.tree.common if self._prefix_caching else np.zeros_like(plan.tree.common)
-            self._reads.append(common, plan.tree.num_read_once_tokens)
-            yield from plan
 
     def _step(self) -> None:
         """Do what the run does in a step, but for the arithmetic."""
@@ -189,7 +197,7 @@ class Simulator:
         running, limits = self._scheduler.running, self._limits
         if len(running) > limits.max_num_batched_tokens or not running or any(self._unseen):
             return 0
-        nobody_waits = self._is_exhausted and not self._scheduler.waiting
+        nobody_waits = self._scheduler.is_out
         if len(running) < limits.max_num_seqs and not nobody_waits:
             return 0
         table, places, size = self._scheduler.table, self._running_places(), self._pool.block_size
