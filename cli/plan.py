@@ -59,11 +59,13 @@ class PlanOptions:
 
 FLAGS = (
     GENERATE.only(
-        *("input_name", "recipe", "limit", "model", "revision", "tokenizer", "dtype"),
+        *("input_name", "recipe", "limit", "model", "revision", "tokenizer"),
+        *("device", "dtype"),
         *("kernel_set", "max_model_len", "system", "prompt_template", "prompt_field"),
         *("chat_template", "max_tokens", "temperature", "n", "block_size", "num_blocks"),
         *("kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens"),
-        *("prefix_caching", "preemption_mode", "swap_space_bytes", "progress"),
+        *("prefix_caching", "prefix_once", "preemption_mode", "swap_space_bytes"),
+        *("kv_cache_dtype", "gpu_memory_utilization", "progress"),
     )
     + Flags.of(PlanOptions)
     + GENERATE.only("json_report", "quiet")

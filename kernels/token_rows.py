@@ -8,6 +8,8 @@ prompts that differ at once.
 """
 
 from collections.abc import Callable
+from functools import cache
+from threading import current_thread, main_thread
 from typing import Any, NamedTuple
 
 import numba
@@ -56,13 +58,14 @@ def sort_rows(tokens: Int32s, offsets: Int64s) -> tuple[Int64s, Int32s]:
     """
     num_rows = len(offsets) - 1
     numba.set_num_threads(min(cpu_quota(), int(numba.config.NUMBA_NUM_THREADS)))
+    sort_runs, merge_runs = _sorting()
     order = np.arange(num_rows, dtype=np.int64)
     common = np.zeros(num_rows, dtype=np.int32)
-    _sort_runs(tokens, offsets, order, common, _FIRST_RUN)
+    sort_runs(tokens, offsets, order, common, _FIRST_RUN)
     other_order, other_common = np.empty_like(order), np.empty_like(common)
     width = _FIRST_RUN
     while width < num_rows:
-        _merge_runs(tokens, offsets, order, common, other_order, other_common, width)
+        merge_runs(tokens, offsets, order, common, other_order, other_common, width)
         order, other_order = other_order, order
         common, other_common = other_common, common
         width *= 2
@@ -102,6 +105,23 @@ def _compiled(parallel: bool) -> Callable[[Callable[..., Any]], Any]:
             return numba.njit(parallel=parallel, nogil=True)(function)
 
     return compile_lazily
+
+
+def _sorting() -> tuple[Any, Any]:
+    """Return what sorts runs and what merges them, for the thread that asks.
+
+    Numba's own pool of threads ends the process if two threads use it at once, and the main thread
+    may be computing: another one then sorts alone.
+    """
+    if numba.threading_layer() == "workqueue" and current_thread() is not main_thread():
+        return _sorting_alone()
+    return _sort_runs, _merge_runs
+
+
+@cache
+def _sorting_alone() -> tuple[Any, Any]:
+    alone = numba.njit(nogil=True)  # not kept on disk, where it would pass for the parallel one
+    return alone(_sort_runs.py_func), alone(_merge_runs.py_func)
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]

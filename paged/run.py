@@ -7,10 +7,8 @@ is then thrown away; the answers are the same.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Sequence as Seq
-from dataclasses import asdict, dataclass
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from pagedrun.paged.cache.block_pool import BlockPool
@@ -24,9 +22,10 @@ from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.execution.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.duplicates import fan_out
 from pagedrun.paged.planning.memory import MemoryBudget
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.planner import PlannedWindow
 from pagedrun.paged.report.record.memory_report import memory_report
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.run_statistics import RunStatistics
@@ -42,29 +41,8 @@ from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineStalled, RowError
 from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Requests that were planned together, and those that cannot be run.
-
-    `plan_s` is how long it took to plan them, in seconds.
-    """
-
-    plan: Plan
-    refused: Seq[Completion]
-    plan_s: float
-
-    def __len__(self) -> int:
-        return (
-            len(self.plan)
-            + len(self.plan.too_large)
-            + self.plan.duplicates.num_duplicates
-            + len(self.refused)
-        )
 
 
 class Run:
@@ -80,19 +58,27 @@ class Run:
         tokenizer: Tokenizer,
         sampler: Sampler,
         device: Device,
-        windows: Iterable[Window],
+        windows: Iterator[PlannedWindow],
         max_model_len: int,
         budget: MemoryBudget,
         times: Mapping[str, float],
         on_step: Callable[[StepRecord], None] | None,
         stored: StoredPrefixes | None = None,
+        on_window: Callable[[], None] | None = None,
     ) -> None:
+        """Run the `windows`, each taken when the one before it is out; waits for one that is not
+        there yet. on_window: called for each but the first when it is taken.
+        """
         config = engine_config
         self._config = config
         self._model = model
         self._budget = budget
         self._times = {**times, "plan_s": 0.0}
         self._on_step = on_step
+        self._windows = windows
+        self._on_window = on_window
+        self._num_windows = 0
+        self._is_last = False
         self._device = device
         self.cache = cache
         self.pool = BlockPool(cache.num_blocks, config.block_size)
@@ -101,7 +87,6 @@ class Run:
             SwapSpace(cache.num_host_blocks),
             SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens),
             PreemptionMode(config.preemption_mode),
-            planned=chain.from_iterable(map(self._begin, windows)),
             prefix_caching=config.prefix_caching,
             stored=stored,
         )
@@ -109,10 +94,8 @@ class Run:
         self.statistics = RunStatistics(
             block_size=config.block_size,
             num_blocks=cache.num_blocks,
-            bytes_per_token=cache.layout.bytes_per_token,
+            bytes_per_token=cache.spec.bytes_per_token,
             max_model_len=max_model_len,
-            achievable_hit_tokens=0,
-            num_shared_blocks_planned=0,
         )
         self._recorder = Recorder(self.pool, self.scheduler.residency)
         self._runner = ModelRunner(
@@ -129,7 +112,6 @@ class Run:
         self._asked: dict[int, list[Request]] = {}  # who waits for the answer to a request
         self._unanswerable: deque[Completion] = deque()
         self._num_total = 0
-        self._num_planned = 0  # sequences that the scheduler has not asked for yet
         self._num_finished = 0
         self._num_steps = 0
         self._in_flight: deque[InFlight] = deque()
@@ -138,7 +120,7 @@ class Run:
     def __iter__(self) -> Iterator[Completion]:
         """Yield one completion per request, as they finish."""
         began, statistics = time.perf_counter(), self.statistics
-        while self.scheduler.has_work or self._in_flight:
+        while self._has_work():
             yield from self._refused()
             self.scheduler.begin_step()
             before = statistics.last_step
@@ -153,30 +135,44 @@ class Run:
             self._record_step()
         yield from self._refused()
 
-    def _begin(self, window: Window) -> Iterator[PlannedRequest]:
-        """Take up a window, and return its requests for the scheduler, made one by one.
+    def close(self) -> None:
+        """End the planning of windows that will not be run, and wait for its end."""
+        if isinstance(self._windows, Ahead):
+            self._windows.close()
 
-        The next window is planned when this one is out. What runs goes on meanwhile: the scheduler
-        asks as soon as it has room, not when it is empty.
+    def _has_work(self) -> bool:
+        """Return whether there is a step to do, having taken the next window if one is out.
+
+        That is the only point at which the run waits for the planner: which rows are in which step
+        does not depend on when a window was ready.
         """
+        while self.scheduler.is_out and not self._is_last:
+            window = next(self._windows, None)
+            if window is None:
+                self._is_last = True
+                self.scheduler.end_plan()
+            else:
+                self._begin(window)
+        return self.scheduler.has_work or bool(self._in_flight)
+
+    def _begin(self, window: PlannedWindow) -> None:
+        """Take up a window: its requests go to the scheduler, which makes sequences one by one."""
+        self._num_windows += 1
+        if self._num_windows > 1 and self._on_window is not None:
+            self._on_window()
         plan = window.plan
         self._times["plan_s"] += window.plan_s
         self._num_total += len(window)
-        self._recorder.note_plan(plan)
+        self._recorder.note_prefixes(window.prefixes)
         self._asked |= plan.duplicates.asked
-        self._num_planned += len(plan)
-        self.statistics.note_plan(plan)
+        self.statistics.note_sharing(plan.sharing)
         self._unanswerable.extend(window.refused)
         for request in plan.too_large:
             error = self._too_large(request)
             asked = self._asked.pop(request.index, ())
             self._unanswerable.extend(fan_out(Completion(request, error=error), asked))
-        return self._counted(iter(plan) if self._stored is None else self._stored.watched(plan))
-
-    def _counted(self, planned: Iterator[PlannedRequest]) -> Iterator[PlannedRequest]:
-        for each in planned:
-            self._num_planned -= 1
-            yield each
+        requests = iter(plan) if self._stored is None else self._stored.watched(plan)
+        self.scheduler.add(requests, len(plan))
 
     def _refused(self) -> Iterator[Completion]:
         while self._unanswerable:
@@ -300,22 +296,16 @@ class Run:
         wanted = statistics.timeline.wants(self._num_steps)
         if not wanted and self._on_step is None:
             return
-        record = StepRecord(
+        record = StepRecord.of(
+            pool,
+            scheduler.counts,
             t=statistics.run_s,
             step=self._num_steps,
             running=len(scheduler.running),
-            waiting=self._num_planned + len(scheduler.waiting),
-            blocks_total=pool.num_blocks,
-            blocks_used=pool.num_held,
-            blocks_shared=pool.num_shared,
-            blocks_cached=pool.num_cached,
-            tokens=pool.num_tokens_held,
+            waiting=scheduler.num_planned + len(scheduler.waiting),
             finished=self._num_finished,
             total=self._num_total,
-            prompt_tokens=scheduler.counts.prompt_tokens,
-            cached_tokens=scheduler.counts.cached_tokens,
             generated_tokens=statistics.generated_tokens,
-            preemptions=sum(scheduler.counts.preemptions.values()),
         )
         if wanted:
             statistics.timeline.add(record.step, record)

@@ -236,7 +236,7 @@ def test_a_damaged_file_is_told_of_once_and_never_used(
 
 @pytest.mark.parametrize(
     ("what", "change"),
-    [("dtype", {"dtype": "bfloat16"}), ("block_size", {"block_size": 32}), ("weights", {})],
+    [("--dtype", {"dtype": "bfloat16"}), ("--block-size", {"block_size": 32}), ("weights", {})],
 )
 def test_what_is_of_another_model_is_told_of_once_and_never_used(
     what: str,

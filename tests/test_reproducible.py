@@ -11,7 +11,7 @@ import torch
 
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.read_once import ReadOnce
-from pagedrun.paged.cache.kv_cache import KVLayout
+from pagedrun.paged.cache.kv_cache import allocate_blocks
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
@@ -200,12 +200,11 @@ def test_a_pool_poisoned_with_nan_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a slot held before it was written must never reach a result: 0 · NaN is NaN."""
-    allocate = KVLayout.allocate
 
-    def poisoned(self: KVLayout, *given: Any, **more: Any) -> torch.Tensor:
-        return allocate(self, *given, **more).fill_(torch.nan)
+    def poisoned(*given: Any, **more: Any) -> torch.Tensor:
+        return allocate_blocks(*given, **more).fill_(torch.nan)
 
-    monkeypatch.setattr(KVLayout, "allocate", poisoned)
+    monkeypatch.setattr("pagedrun.paged.cache.kv_cache.allocate_blocks", poisoned)
     text, _ = answers(rows, folder, tmp_path, **undisturbed.engine, num_blocks=200)
     assert text == undisturbed.text
 

@@ -1,7 +1,7 @@
 """KVCache: the tensors behind the block pool, allocated once, and the moves between them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,56 +10,47 @@ from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.cache.cache_device import CacheDevice
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 
 
-@dataclass(frozen=True, slots=True)
-class KVLayout:
-    """What one token's keys and values look like in memory."""
+def allocate_blocks(
+    spec: KVCacheSpec,
+    num_blocks: int,
+    block_size: int,
+    device: torch.device,
+    *,
+    pinned: bool = False,
+) -> Tensor:
+    """Return unwritten memory for `num_blocks` blocks, page-locked if `pinned`.
 
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    dtype: torch.dtype
+    [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]: one layer's keys for one
+    head and block lie together, which is what attention reads in one go. Not filled: what an
+    unwritten slot holds must never matter, and the system only backs pages that are written.
+    """
+    return torch.empty(
+        (spec.num_layers, 2, num_blocks, spec.num_kv_heads, block_size, spec.head_dim),
+        dtype=getattr(torch, spec.dtype),
+        device=device,
+        pin_memory=pinned,
+    )
 
-    @property
-    def is_quantized(self) -> bool:
-        """Whether each head of each token has a scale of its own (see `KVScales`)."""
-        return self.dtype in (torch.int8, torch.float8_e4m3fn)
 
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of keys and values of one token in all layers, with their scales."""
-        vectors = 2 * self.num_layers * self.num_kv_heads
-        scales = torch.float32.itemsize if self.is_quantized else 0
-        return vectors * (self.head_dim * self.dtype.itemsize + scales)
+def allocate_scales(
+    spec: KVCacheSpec,
+    num_blocks: int,
+    block_size: int,
+    device: torch.device,
+    *,
+    pinned: bool = False,
+) -> Tensor | None:
+    """Return unwritten memory for the scales of as many blocks, None if there are none.
 
-    def allocate(
-        self, num_blocks: int, block_size: int, device: torch.device, *, pinned: bool = False
-    ) -> Tensor:
-        """Return unwritten memory for `num_blocks` blocks, page-locked if `pinned`.
-
-        [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]: one layer's keys for one
-        head and block lie together, which is what attention reads in one go. Not filled: what an
-        unwritten slot holds must never matter, and the system only backs pages that are written.
-        """
-        return torch.empty(
-            (self.num_layers, 2, num_blocks, self.num_kv_heads, block_size, self.head_dim),
-            dtype=self.dtype,
-            device=device,
-            pin_memory=pinned,
-        )
-
-    def allocate_scales(
-        self, num_blocks: int, block_size: int, device: torch.device, *, pinned: bool = False
-    ) -> Tensor | None:
-        """Return unwritten memory for the scales of as many blocks, None if there are none.
-
-        [num_layers, 2, num_blocks, num_kv_heads, block_size, 1] float32: copied as blocks are.
-        """
-        if not self.is_quantized:
-            return None
-        scales = replace(self, head_dim=1, dtype=torch.float32)
-        return scales.allocate(num_blocks, block_size, device, pinned=pinned)
+    [num_layers, 2, num_blocks, num_kv_heads, block_size, 1] float32: copied as blocks are.
+    """
+    if not spec.is_quantized:
+        return None
+    scales = replace(spec, head_dim=1, dtype="float32")
+    return allocate_blocks(scales, num_blocks, block_size, device, pinned=pinned)
 
 
 class KVCache:
@@ -67,19 +58,19 @@ class KVCache:
 
     def __init__(
         self,
-        layout: KVLayout,
+        spec: KVCacheSpec,
         block_size: int,
         num_blocks: int,
         num_host_blocks: int,
         device: CacheDevice,
     ) -> None:
-        self.layout = layout
+        self.spec = spec
         self.block_size = block_size
         host, pinned = torch.device("cpu"), device.pins_host_memory
-        self.blocks = layout.allocate(num_blocks, block_size, device.torch_device)
-        self.host_blocks = layout.allocate(num_host_blocks, block_size, host, pinned=pinned)
-        scales = layout.allocate_scales(num_blocks, block_size, device.torch_device)
-        host_scales = layout.allocate_scales(num_host_blocks, block_size, host, pinned=pinned)
+        self.blocks = allocate_blocks(spec, num_blocks, block_size, device.torch_device)
+        self.host_blocks = allocate_blocks(spec, num_host_blocks, block_size, host, pinned=pinned)
+        scales = allocate_scales(spec, num_blocks, block_size, device.torch_device)
+        host_scales = allocate_scales(spec, num_host_blocks, block_size, host, pinned=pinned)
         # What moves when a block moves: in the pool, and on the host.
         self._memories = [(self.blocks, self.host_blocks)]
         if scales is not None and host_scales is not None:
@@ -111,7 +102,7 @@ class KVCache:
     @property
     def bytes_per_block(self) -> int:
         """Bytes of one block in all layers."""
-        return self.layout.bytes_per_token * self.block_size
+        return self.spec.bytes_per_token * self.block_size
 
     def layer(self, index: int) -> KVLayer:
         """Return a layer's part of the pool."""

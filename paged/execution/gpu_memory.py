@@ -3,7 +3,8 @@
 import torch
 
 from pagedrun.kernels.attention_inputs import AttentionInputs, PrefillInputs
-from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.execution.batch_layout import BatchLayout
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.models.decoder import Decoder
@@ -16,33 +17,32 @@ def gpu_budget(
     model: Decoder,
     device: Device,
     *,
-    layout: KVLayout,
+    spec: KVCacheSpec,
     num_tokens: int,
     num_logits: int,
     utilization: float,
 ) -> MemoryBudget:
     """Measure the largest step and return what it leaves, in bytes.
 
-    layout: of the pool. num_tokens, num_logits: of that step. utilization: the share of the
+    spec: of the pool. num_tokens, num_logits: of that step. utilization: the share of the
     device's memory, 0 to 1, that this process may fill; what others hold counts as filled.
     """
-    activations = _measure_step(model, device, layout, num_tokens, num_logits)
+    activations = _measure_step(model, device, spec, num_tokens, num_logits)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device.torch_device)
-    available = max(free - activations, 0)
-    in_use = total - free
-    limit = max(int(total * utilization) - in_use - activations, 0)
-    return MemoryBudget(total, available, min(limit, available), activations)
+    return MemoryBudget.of_device(
+        total=total, free=free, activations=activations, utilization=utilization
+    )
 
 
 @torch.inference_mode()
 def _measure_step(
-    model: Decoder, device: Device, layout: KVLayout, num_tokens: int, num_logits: int
+    model: Decoder, device: Device, spec: KVCacheSpec, num_tokens: int, num_logits: int
 ) -> int:
     """Return the bytes that a step of new prompts takes besides weights and cache, at its peak."""
     block_size = 16
     width = -(-CHUNK_TOKENS // block_size)
-    cache = KVCache(layout, block_size, width, 0, device)
+    cache = KVCache(spec, block_size, width, 0, device)
     starts = torch.tensor([*range(0, num_tokens, CHUNK_TOKENS), num_tokens], dtype=torch.int32)
     num_chunks = len(starts) - 1
     positions = torch.arange(num_tokens) % CHUNK_TOKENS
@@ -60,7 +60,7 @@ def _measure_step(
             ),
         ),
         logits_rows=torch.arange(min(num_logits, num_tokens)),
-    ).forward(device, model.attention_shape(layout.dtype), None)
+    ).forward(device, model.attention_shape(cache.blocks.dtype), None)
     torch.cuda.synchronize(device.torch_device)
     torch.cuda.reset_peak_memory_stats(device.torch_device)
     before = torch.cuda.memory_allocated(device.torch_device)

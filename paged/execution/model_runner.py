@@ -102,7 +102,7 @@ class ModelRunner:
         if self._graphs is not None:
             self._graphs.forget()
         layout = BatchLayout.of(step, self._cache.block_size, prefix_once=self._prefix_once)
-        shape = self._model.attention_shape(self._cache.layout.dtype)
+        shape = self._model.attention_shape(self._cache.blocks.dtype)
         logits = self._model.logits(layout.forward(self._device, shape, known), self._cache)
         self._note_reads(layout.attention)
         return self._sampler.sample(logits, step).ids

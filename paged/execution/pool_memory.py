@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.gpu_memory import gpu_budget
@@ -31,22 +32,29 @@ class PoolMemory:
     own, as large as it needs.
     """
 
-    def __init__(self, model: Decoder, sampler: Sampler, device: Device) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        sampler: Sampler,
+        device: Device,
+        budget: MemoryBudget | None = None,
+    ) -> None:
+        """Take what `budget` allows; None looks at what the device has."""
         self._model = model
         self._sampler = sampler
         self._device = device
-        self._budget: MemoryBudget | None = None
+        self._budget = budget
         self._held: _Held | None = None
 
-    def budget(self, config: EngineConfig, layout: KVLayout) -> MemoryBudget:
+    def budget(self, config: EngineConfig, spec: KVCacheSpec) -> MemoryBudget:
         """Return what a pool may take; on a GPU as it was before there was any."""
-        if not self._device.has_own_memory:
-            return MemoryBudget.of_host()
         if self._budget is None:
+            if not self._device.has_own_memory:
+                return MemoryBudget.of_host()
             self._budget = gpu_budget(
                 self._model,
                 self._device,
-                layout=layout,
+                spec=spec,
                 num_tokens=config.max_num_batched_tokens,
                 num_logits=config.max_num_seqs,
                 utilization=config.gpu_memory_utilization,
@@ -54,20 +62,20 @@ class PoolMemory:
         return self._budget
 
     def take(
-        self, config: EngineConfig, layout: KVLayout, num_blocks: int
+        self, config: EngineConfig, spec: KVCacheSpec, num_blocks: int
     ) -> tuple[KVCache, DecodeGraphs | None]:
         """Return memory for `num_blocks` blocks and, where steps are captured, their graphs."""
         size = config.block_size
-        num_host_blocks = config.swap_space_bytes // (layout.bytes_per_token * size)
+        num_host_blocks = config.swap_space_bytes // (spec.bytes_per_token * size)
         eager = config.enforce_eager or not self._device.graphs
-        made_for = (layout, size, num_blocks, num_host_blocks, config.prefix_once, eager)
+        made_for = (spec, size, num_blocks, num_host_blocks, config.prefix_once, eager)
         if self._held is not None and self._held.made_for == made_for:
             return self._held.cache, self._held.graphs
         if self._held is not None:
             self._held = None  # first, or both would have to fit
             self._device.release_unused_memory()
         try:
-            cache = KVCache(layout, size, num_blocks, num_host_blocks, self._device)
+            cache = KVCache(spec, size, num_blocks, num_host_blocks, self._device)
         except RuntimeError as error:
             if "DefaultCPUAllocator" not in str(error):  # the host's has no class of its own
                 raise

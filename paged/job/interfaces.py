@@ -38,6 +38,9 @@ class RunLike(Protocol):
     def __iter__(self) -> Iterator[Completion]:
         """Yield exactly one completion for each request, as they finish."""
 
+    def close(self) -> None:
+        """End what the run does beside its steps; nothing is read from its input any more."""
+
     def report(self) -> dict[str, Any]:
         """Return what happened, in the shape of the report file, without the rows."""
 
@@ -61,9 +64,12 @@ class EngineLike(Protocol):
         more: Iterable[Sequence[Request]] | None = None,
         done: Container[int] = frozenset(),
         warn: Callable[[str], None] | None = None,
+        on_window: Callable[[], None] | None = None,
     ) -> RunLike:
-        """Plan the requests and return their run; `more` are windows to plan when it has room.
+        """Plan the requests and return their run.
 
+        `more` are further windows, asked for and planned in a thread of their own while those
+        before run; `on_window` is called in the job's when the run takes one.
         `done` are indices of requests that are answered already and get no completion. `warn`
         takes what the user should know and that stops nothing.
         """

@@ -1,6 +1,7 @@
 """The job: a file of rows in, a file of answers out, and beside it what happened."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pagedrun.paged.job.control.disk_space import missing_space, space_warning
 from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
 from pagedrun.paged.job.control.ward import JobWard
 from pagedrun.paged.job.inputs.reader import file_stamp, open_rows
+from pagedrun.paged.job.inputs.reading_stop import ReadingStop
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
 from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
 from pagedrun.paged.job.output.finished_rows import FinishedRows
@@ -20,7 +22,7 @@ from pagedrun.paged.job.output.output_row import answered_row, failed_row
 from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
 from pagedrun.paged.job.output.side_files import SideFiles
 from pagedrun.paged.job.output.writer import RowWriter
-from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare
+from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare, warn_of_rows
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.sharing_check import check_sharing
 from pagedrun.paged.job.tally import Tally
@@ -80,9 +82,10 @@ def run_job(
         if config.resume and not output.is_regular:
             raise UsageError(f"{option('resume')} goes on with a file; name it with -o")
         stamp = file_stamp(config.input)
-        with open_rows(config.input, config.max_line_bytes) as source:
-            prepared = prepare(config, source, listener, open_model or _open_local)
-            result = _Job(config, listener, guard, ward, prepared).run(output)
+        stop = ReadingStop()
+        with open_rows(config.input, config.max_line_bytes, stop) as source:
+            prepared = prepare(config, source, listener, open_model or _open_local, stop)
+            result = _Job(config, listener, guard, ward, prepared, stop).run(output)
         if file_stamp(config.input) != stamp:
             listener.on_warning(
                 f"{config.input} was changed during the run; the answers are those of its rows "
@@ -109,15 +112,18 @@ class _Job:
         guard: SignalGuard,
         ward: JobWard,
         prepared: Prepared,
+        stop: ReadingStop,
     ) -> None:
         self._config = config
         self._listener = listener
         self._guard = guard
         self._ward = ward
         self._prepared = prepared
+        self._stop = stop
         self._files = SideFiles(config, listener)
         self._tally = Tally(total=0)
         self._waiting: dict[int, JobRow] = {}  # rows that the engine was asked, by index
+        self._read: deque[Sequence[JobRow]] = deque()  # windows that the run has not taken yet
         self._finished = FinishedRows()  # by an earlier run
 
     def run(self, output: OutputFile) -> JobResult:
@@ -160,6 +166,10 @@ class _Job:
             with self._guard.hold():
                 self._save(writer, manifest, status)
             raise
+        finally:
+            self._stop.set()
+            if run is not None:
+                run.close()
         num_failed = self._tally.failed + self._finished.num_failed
         paths = self._config.report_path, self._config.manifest_path
         return JobResult(report, num_failed, *paths, snapshot)
@@ -227,7 +237,7 @@ class _Job:
         self._listener.on_phase(Phase.COMPILE)
         engine.warm_up()
         self._listener.on_phase(Phase.PLAN)
-        windows = None if more is None else self._ask_more(more, writer)
+        windows = None if more is None else map(self._read_ahead, more)
 
         def on_step(record: StepRecord) -> None:
             self._ward.step()
@@ -237,27 +247,32 @@ class _Job:
         def warn(message: str) -> None:
             self._listener.on_warning(spelled(message, as_flag))
 
-        return engine.start(requests, on_step, windows, self._finished.rows, warn)
+        def on_window() -> None:
+            self._take_window(writer)
+
+        return engine.start(requests, on_step, windows, self._finished.rows, warn, on_window)
 
     def _ask(self, rows: Iterable[JobRow]) -> list[Request]:
         """Return the requests of the rows that have one; answers that are not there are awaited."""
-        asked = [row for row in rows if row.request is not None]
         done = self._finished.rows
-        self._waiting |= {row.index: row for row in asked if row.index not in done}
-        return [row.request for row in asked if row.request is not None]
+        self._waiting |= {
+            row.index: row for row in rows if row.request is not None and row.index not in done
+        }
+        return _requests(rows)
 
-    def _ask_more(
-        self, windows: Iterable[Sequence[JobRow]], writer: RowWriter
-    ) -> Iterator[list[Request]]:
-        """Return the requests of one window after the other, while the engine runs."""
+    def _read_ahead(self, rows: Sequence[JobRow]) -> list[Request]:
+        """Return the requests of a window that was read; called in the planner's thread."""
+        self._read.append(rows)
+        return _requests(rows)
 
-        def ask(rows: Sequence[JobRow]) -> list[Request]:
-            self._ward.step()
-            self._count(rows)
-            self._write_failed(rows, writer)
-            return self._ask(rows)
-
-        return map(ask, windows)  # unlike a loop it lets go of a window before it asks for more
+    def _take_window(self, writer: RowWriter) -> None:
+        """Take note of a window's rows, which the run begins with now."""
+        rows = self._read.popleft()
+        self._ward.step()
+        warn_of_rows(rows, self._prepared.max_model_len, self._listener)
+        self._count(rows)
+        self._write_failed(rows, writer)
+        self._ask(rows)
 
     def _answer(self, writer: RowWriter, run: RunLike | None) -> dict[str, Any]:
         """Write every row: first those that cannot be asked, then the answers as they come."""
@@ -306,6 +321,10 @@ class _Job:
             template_advice=check_sharing(config, engine_report, self._prepared.model.tokenizer),
             ignore_eos=config.sampling.ignore_eos,
         )
+
+
+def _requests(rows: Iterable[JobRow]) -> list[Request]:
+    return [row.request for row in rows if row.request is not None]
 
 
 def _asked(waiting: dict[int, JobRow], completion: Completion) -> JobRow:

@@ -1,37 +1,36 @@
 """Plan a file: everything that a run would do with it but the arithmetic.
 
-Needs the tokenizer and the model's config; no weights are read and torch is not imported.
+Needs the tokenizer and the model's config. No weights are read, and torch is imported only to ask
+a GPU that may be there.
 """
 
 import math
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pagedrun.kernels.read_once import ON_GPU
-from pagedrun.paged.execution.device_dtypes import CpuDtypes, DeviceDtypes, GpuDtypes
-from pagedrun.paged.execution.kernel_choice import choose_kernel_set
+from pagedrun.paged.execution.device_facts import DeviceFacts
+from pagedrun.paged.execution.device_probe import probe_device
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import is_repeatable, open_rows
 from pagedrun.paged.job.interfaces import EngineLike
 from pagedrun.paged.job.listener import JobListener, Phase
-from pagedrun.paged.job.prepare import Prepared, prepare
+from pagedrun.paged.job.prepare import Prepared, prepare, warn_of_rows
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.job.row_sample import sample_rows
+from pagedrun.paged.models.activations import activation_bytes
+from pagedrun.paged.models.kv_cache_specs import kv_cache_specs
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.parameters import parameter_shapes
-from pagedrun.paged.planning.memory import (
-    MemoryBudget,
-    choose_num_blocks,
-    most_blocks_in_use,
-    peak_resident_bytes,
-)
-from pagedrun.paged.planning.plan import Plan, PlanEnd
-from pagedrun.paged.planning.preview.forecast import Forecast, KVShape
+from pagedrun.paged.models.rotary_positions import num_rotary_positions
+from pagedrun.paged.planning.memory import peak_resident_bytes
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.planner import Planner, RequestLimits
+from pagedrun.paged.planning.pool_sizing import PoolSizer
+from pagedrun.paged.planning.preview.forecast import Forecast
 from pagedrun.paged.planning.preview.simulation import Simulator
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -49,6 +48,8 @@ class PlanModel:
         self.config = ModelConfig.from_folder(config.model)
         self.tokenizer = Tokenizer.from_folder(folder, chat_template)
         self.config.check_tokenizer(self.tokenizer.vocab_size, config.model)
+        most = self.config.max_position_embeddings
+        num_rotary_positions(self.config, min(config.max_model_len or most, most), config.model)
 
     def arithmetic(self) -> dict[str, Any]:
         """Return nothing: a plan computes nothing."""
@@ -65,23 +66,32 @@ def plan_file(
     *,
     max_simulated_rows: int = DEFAULT_SIMULATED_ROWS,
     show_text: bool = False,
+    device: DeviceFacts | None = None,
 ) -> dict[str, Any]:
     """Return the forecast of the job, an object that JSON can hold.
 
     Raises `UsageError` for what a run would refuse as a whole. At most `max_simulated_rows` are
-    simulated. Texts from the file are in it only with `show_text`.
+    simulated. Texts from the file are in it only with `show_text`. `device` is the one to plan
+    for; None takes the one that a run would take.
     """
-    return _FilePlan(config, listener, max_simulated_rows, show_text).run()
+    device = device or probe_device(config.engine.device, config.engine.kernel_set)
+    return _FilePlan(config, listener, device, max_simulated_rows, show_text).run()
 
 
 class _FilePlan:
     """One call of `plan_file`."""
 
     def __init__(
-        self, config: JobConfig, listener: JobListener, max_simulated_rows: int, show_text: bool
+        self,
+        config: JobConfig,
+        listener: JobListener,
+        device: DeviceFacts,
+        max_simulated_rows: int,
+        show_text: bool,
     ) -> None:
         self._config = config
         self._listener = listener
+        self._device = device
         self._max_simulated_rows = max_simulated_rows
         self._show_text = show_text
         self._times: dict[str, float] = {}
@@ -89,10 +99,6 @@ class _FilePlan:
         self._num_clamped = 0
         self._num_rows = 0
         self._began = time.perf_counter()
-        engine = config.engine
-        self._read_once = ON_GPU
-        if engine.device != "cuda":
-            self._read_once = choose_kernel_set(engine.kernel_set).read_once
 
     def run(self) -> dict[str, Any]:
         config = self._config
@@ -124,30 +130,44 @@ class _FilePlan:
         config = self._config.engine
         model = prepared.model
         assert isinstance(model, PlanModel)
-        kv = _kv_shape(config, model.config)
-        requests = self._asked(prepared.rows)
-        most = _num_blocks(config, model.config, kv, sys.maxsize)
+        device = self._device
+        dtype = device.dtypes.of_model(config.dtype, model.config.dtype)
+        stored = device.dtypes.of_cache(config.kv_cache_dtype, dtype)
+        [spec] = kv_cache_specs(model.config, stored or dtype)
+        budget = device.budget(
+            weights=_weight_bytes(model.config, dtype),
+            activations=activation_bytes(
+                model.config,
+                DTYPE_BYTES[dtype],
+                config.max_num_batched_tokens,
+                min(config.max_num_seqs, config.max_num_batched_tokens),
+            ),
+            utilization=config.gpu_memory_utilization,
+        )
+        sizer = PoolSizer(config, [spec], budget, prepared.max_model_len)
+        sizer.check_max_model_len()
+        limits = RequestLimits(prepared.max_model_len, model.config.vocab_size)
+        planner = Planner(config, limits, max_blocks=sizer.most, read_once=device.read_once)
         self._listener.on_phase(Phase.PLAN)
-        has_more = prepared.more is not None
-        first = self._plan(requests, most, after=None, has_next=has_more)
-        needed = most if has_more else first.num_blocks_needed(config.max_num_seqs)
-        longest = prepared.max_model_len
-        usable = most_blocks_in_use(config.max_num_seqs, longest, config.block_size)
-        num_blocks = _num_blocks(config, model.config, kv, max(min(needed, usable), 1))
+        requests = self._asked(prepared.rows)
+        first = planner.window(requests, has_next=prepared.more is not None).plan
+        num_blocks = sizer.num_blocks(first, is_whole=prepared.more is None)
         show = _show_with(model.tokenizer) if self._show_text else None
-        forecast = Forecast(config, kv, num_blocks, show)
-        contiguous = _contiguous_len(requests, config, longest)
+        forecast = Forecast(config, spec, num_blocks, show)
+
+        def asked(rows: Sequence[JobRow]) -> list[Request]:
+            warn_of_rows(rows, prepared.max_model_len, self._listener)
+            return self._asked(rows)
 
         def plans() -> Iterator[Plan]:
             forecast.add(first)
             yield first
-            after = first.end
-            for rows in prepared.more or ():
-                self._lap("encode_s")
-                plan = self._plan(self._asked(rows), most, after=after, has_next=True)
-                after = plan.end
-                forecast.add(plan)
-                yield plan
+            self._lap("simulate_s")
+            for window in planner.windows(map(asked, prepared.more or ())):
+                forecast.add(window.plan)
+                self._lap("plan_s")
+                yield window.plan
+                self._lap("simulate_s")
 
         rest = plans()
         self._lap("plan_s")
@@ -155,10 +175,11 @@ class _FilePlan:
             rest,
             config,
             num_blocks=num_blocks,
-            bytes_per_token=kv.bytes_per_token,
-            max_model_len=contiguous,
+            bytes_per_token=spec.bytes_per_token,
+            max_model_len=planner.reserved_len(requests),
             windows=model.config.windows,
             max_rows=self._max_simulated_rows,
+            lag=device.lag,
         ).run()
         self._lap("simulate_s")
         for _ in rest:
@@ -166,26 +187,11 @@ class _FilePlan:
         return forecast.to_dict(simulation, self._refused, self._num_rows)
 
     def _asked(self, rows: Sequence[JobRow]) -> list[Request]:
+        self._lap("encode_s")
         self._num_rows += len(rows)
         self._refused.update(row.error.code for row in rows if row.error is not None)
         self._num_clamped += sum(row.clamped for row in rows)
         return [row.request for row in rows if row.request is not None]
-
-    def _plan(
-        self, requests: Sequence[Request], most: int, after: PlanEnd | None, has_next: bool
-    ) -> Plan:
-        config = self._config.engine
-        plan = Plan(
-            requests,
-            config.block_size,
-            prefix_caching=config.prefix_caching,
-            max_blocks=most,
-            after=after,
-            has_next=has_next,
-            read_once=self._read_once,
-        )
-        self._lap("plan_s")
-        return plan
 
     def _lap(self, name: str) -> None:
         """Count the time since the last lap as that of a stage."""
@@ -194,40 +200,8 @@ class _FilePlan:
         self._began = now
 
 
-def _kv_shape(config: EngineConfig, model: ModelConfig) -> KVShape:
-    dtypes = _dtypes(config)
-    dtype = dtypes.of_model(config.dtype, model.dtype)
-    if dtypes.of_cache(config.kv_cache_dtype, dtype) is not None:
-        dtype = config.kv_cache_dtype
-    return KVShape(
-        num_vectors=2 * model.num_layers * model.num_kv_heads,
-        head_dim=model.head_dim,
-        dtype=dtype,
-        num_layers=model.num_layers,
-    )
-
-
-def _dtypes(config: EngineConfig) -> DeviceDtypes:
-    return GpuDtypes() if config.device == "cuda" else CpuDtypes()
-
-
-def _num_blocks(config: EngineConfig, model: ModelConfig, kv: KVShape, needed: int) -> int:
-    """Return the size of the pool that a run would choose, its weights being loaded by then."""
-    dtype = _dtypes(config).of_model(config.dtype, model.dtype)
-    weights = sum(map(math.prod, parameter_shapes(model).values())) * DTYPE_BYTES[dtype]
-    return choose_num_blocks(
-        bytes_per_block=kv.bytes_per_token * config.block_size,
-        num_needed=needed,
-        num_blocks=config.num_blocks,
-        kv_cache_memory_bytes=config.kv_cache_memory_bytes,
-        budget=MemoryBudget.of_host(taken=weights),
-    )
-
-
-def _contiguous_len(requests: Sequence[Request], config: EngineConfig, max_model_len: int) -> int:
-    """Return what an engine that reserves one length for all rows would have to reserve."""
-    lengths = (len(each.prompt_token_ids) + each.params.max_tokens for each in requests)
-    return config.max_model_len or min(max(lengths, default=1), max_model_len)
+def _weight_bytes(model: ModelConfig, dtype: str) -> int:
+    return sum(map(math.prod, parameter_shapes(model).values())) * DTYPE_BYTES[dtype]
 
 
 def _engine_flags(config: EngineConfig) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from itertools import islice
 from pagedrun.paged.job.config import STDOUT, JobConfig
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_rows
+from pagedrun.paged.job.inputs.reading_stop import ReadingStop
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.inputs.unique_ids import UniqueIds
@@ -36,15 +37,20 @@ class Prepared:
 
 
 def prepare(
-    config: JobConfig, source: RowSource, listener: JobListener, open_model: ModelOpener
+    config: JobConfig,
+    source: RowSource,
+    listener: JobListener,
+    open_model: ModelOpener,
+    stop: ReadingStop | None = None,
 ) -> Prepared:
     """Read and encode the first window. Raises `UsageError` for what concerns all rows.
 
     With `strict`, that is any row that cannot be asked: all rows are looked at before anything is
-    loaded, where the input can be read twice.
+    loaded, where the input can be read twice. `stop` ends the reading of later windows, which
+    another thread than this one may do; of their rows nothing is told to the listener.
     """
     listener.on_phase(Phase.READ)
-    windows = RowWindows(source, config)
+    windows = RowWindows(source, config, stop)
     ids = UniqueIds(config.input)
     rows = windows.read()
     ids.refuse_repeated(rows)
@@ -59,15 +65,14 @@ def prepare(
 
     def encode(window: Iterable[Row]) -> list[JobRow]:
         built = builder.build(window)
-        job_rows = list(_refuse_bad(built, config) if config.strict else built)
-        _warn(job_rows, max_model_len, listener)
-        return job_rows
+        return list(_refuse_bad(built, config) if config.strict else built)
 
     def read_more() -> Iterator[list[JobRow]]:
         while not windows.is_last:
-            yield encode(ids.fail_repeated(windows.read()))
+            yield encode(windows.unless_stopped(ids.fail_repeated(windows.read())))
 
     first = encode(rows)
+    warn_of_rows(first, max_model_len, listener)
     more = None if windows.is_last else read_more()
     if config.strict and more is not None and is_repeatable(config.input):
         _refuse_bad_beyond(len(first), config, builder)
@@ -125,7 +130,8 @@ def _refuse_bad_beyond(num_rows: int, config: JobConfig, builder: RequestBuilder
             pass
 
 
-def _warn(rows: Sequence[JobRow], max_model_len: int, listener: JobListener) -> None:
+def warn_of_rows(rows: Sequence[JobRow], max_model_len: int, listener: JobListener) -> None:
+    """Tell how many rows of a window cannot be asked, and how many were cut."""
     refused = [(row, row.error) for row in rows if row.error is not None]
     if refused:
         first, error = refused[0]

@@ -1,10 +1,11 @@
 """Windows: the rows of an input in pieces that fit into memory, however long the input is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.reading_stop import ReadingStop
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.values.errors import RowError, UsageError
@@ -22,10 +23,13 @@ class RowWindows:
     Raises `UsageError` if the source cannot be read, and for a bad row of a `strict` job.
     """
 
-    def __init__(self, source: RowSource, config: JobConfig) -> None:
+    def __init__(
+        self, source: RowSource, config: JobConfig, stop: ReadingStop | None = None
+    ) -> None:
         self._config = config
         self._source = source
-        rows = islice(iter(source), config.limit)
+        self._stop = stop or ReadingStop()
+        rows = self.unless_stopped(islice(iter(source), config.limit))
         self._rows = self._refuse_bad(rows) if config.strict else rows
         self._ahead: Row | None = None
         self._num_read = 0
@@ -43,6 +47,12 @@ class RowWindows:
         except OSError as error:
             name = self._config.input
             raise UsageError(f"{name}: cannot be read ({error.strerror})") from error
+
+    def unless_stopped(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the rows; raises `ReadingStoppedError` when nobody wants them any more."""
+        for row in rows:
+            self._stop.check()
+            yield row
 
     def digest(self) -> InputDigest:
         """Return what was read so far, of all rows once the last window was."""

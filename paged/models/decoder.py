@@ -14,7 +14,8 @@ from torch.nn import functional
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.linear import Linear
-from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.models.activations import activation_bytes
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.parameters import parameter_shapes
@@ -69,16 +70,7 @@ class Decoder:
 
     def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
         """Return the bytes that a step's tensors take at the widest point of the network."""
-        config = self.config
-        attention = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-        width = max(attention + config.num_heads * config.head_dim, 3 * config.intermediate_size)
-        per_token = (width + 2 * config.hidden_size) * self.dtype.itemsize + 4 * config.hidden_size
-        return num_tokens * per_token + num_logits * config.vocab_size * self.dtype.itemsize
-
-    def kv_layout(self, dtype: torch.dtype) -> KVLayout:
-        """Return what this model stores for each token in that dtype."""
-        config = self.config
-        return KVLayout(config.num_layers, config.num_kv_heads, config.head_dim, dtype)
+        return activation_bytes(self.config, self.dtype.itemsize, num_tokens, num_logits)
 
     def attention_shape(self, cache_dtype: torch.dtype) -> AttentionShape:
         """Return what a backend must know to prepare attention over a cache of that dtype."""

@@ -1,4 +1,4 @@
-"""How much memory there is, and how many blocks of it the KV pool gets."""
+"""How much memory there is, and how much of it the KV pool may take."""
 
 import resource
 from collections.abc import Iterator
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pagedrun.kernels.environment.cgroup import ControlGroup, control_groups
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
 
 # What the pool leaves of the free memory: activations, the page cache, and whoever else is there.
 POOL_SHARE_OF_FREE = 0.8
@@ -52,13 +50,15 @@ class MemoryBudget:
     """Bytes of the memory that the pool lies in, the device's or the host's.
 
     `available` is the most that a pool can take, `pool` what it takes without being told. What a
-    step needs for a moment is kept out of both where it was measured (`activations`).
+    step needs for a moment is kept out of both where it was measured (`activations`). A pool that
+    `is_filled` takes its share whatever the requests need.
     """
 
     total: int
     available: int
     pool: int
     activations: int | None = None
+    is_filled: bool = False
 
     @classmethod
     def of_host(cls, taken: int = 0) -> "MemoryBudget":
@@ -66,6 +66,20 @@ class MemoryBudget:
         memory = HostMemory.read()
         available = max(memory.available - taken, 0)
         return cls(memory.total, available, int(available * POOL_SHARE_OF_FREE))
+
+    @classmethod
+    def of_device(
+        cls, *, total: int, free: int, activations: int, utilization: float
+    ) -> "MemoryBudget":
+        """Return what a device's own memory allows when the weights are in it.
+
+        free: bytes of its `total` that nothing takes; what others hold counts as in use.
+        activations: bytes of the largest step. utilization: the share of `total`, 0 to 1, that may
+        be filled. It is filled, so that the next run can have the same memory, and its graphs.
+        """
+        available = max(free - activations, 0)
+        limit = max(int(total * utilization) - (total - free) - activations, 0)
+        return cls(total, available, min(limit, available), activations, is_filled=True)
 
 
 def _group_limits() -> Iterator[tuple[int, int]]:
@@ -90,55 +104,3 @@ def _droppable(group: ControlGroup, name: str) -> int:
 def peak_resident_bytes() -> int:
     """Return the most memory that this process has had in use so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def most_blocks_in_use(max_num_seqs: int, max_model_len: int, block_size: int) -> int:
-    """Return how many blocks a run can ever use: every sequence that runs at full length, and as
-    much for the prefix that is kept for the next one."""
-    return (max_num_seqs + 1) * -(-max_model_len // block_size)
-
-
-def choose_num_blocks(
-    *,
-    bytes_per_block: int,
-    num_needed: int,
-    num_blocks: int | None,
-    kv_cache_memory_bytes: int | None,
-    budget: MemoryBudget,
-) -> int:
-    """Return the size of the pool in blocks.
-
-    `num_blocks` decides if given, then `kv_cache_memory_bytes`; otherwise the pool takes what the
-    requests need (`num_needed`), up to what the `budget` has for it. Raises `UsageError` when
-    not even one block comes out, or more is asked for than is available.
-    """
-    available = budget.available
-    if num_blocks is not None:
-        if num_blocks < 1:
-            raise UsageError(f"{option('num_blocks')} is {num_blocks}; it must be at least 1")
-        if num_blocks * bytes_per_block > available:
-            raise UsageError(
-                f"{option('num_blocks')} {num_blocks} takes {num_blocks * bytes_per_block} bytes, "
-                f"but {available} are free; pass at most {available // bytes_per_block}"
-            )
-        return num_blocks
-    if kv_cache_memory_bytes is not None:
-        count = kv_cache_memory_bytes // bytes_per_block
-        if count < 1:
-            raise UsageError(
-                f"{option('kv_cache_memory_bytes')} {kv_cache_memory_bytes} holds no block: one "
-                f"takes {bytes_per_block} bytes; give more, or a smaller {option('block_size')}"
-            )
-        if kv_cache_memory_bytes > available:
-            raise UsageError(
-                f"{option('kv_cache_memory_bytes')} is {kv_cache_memory_bytes}, but {available} "
-                "bytes are free; pass less"
-            )
-        return count
-    count = min(num_needed, budget.pool // bytes_per_block)
-    if count < 1:
-        raise UsageError(
-            f"no memory for the KV pool: {budget.pool} bytes are free for it and one block takes "
-            f"{bytes_per_block}; free some memory or use a smaller {option('block_size')}"
-        )
-    return count

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from pagedrun.kernels.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.prefix_tree import PrefixTree
+from pagedrun.paged.planning.stored_tokens import tokens_to_store
 from pagedrun.paged.values.block_key import BlockKey
 from pagedrun.paged.values.planned_request import PlannedRequest
+from pagedrun.paged.values.planned_sharing import PlannedSharing
 from pagedrun.paged.values.request import Request
 
 
@@ -33,12 +35,8 @@ class PlanEnd:
 class Plan:
     """A window of requests in run order; iterate it for `PlannedRequest`s, made one by one.
 
-    `achievable_hit_tokens` counts prompt tokens that need not be computed if each prefix is kept
-    to the token while it is needed; `block_hit_tokens` those that whole blocks spare, which every
-    pool gives that is large enough; `common_tokens` is what they would be if nothing forbade it;
-    `num_shared_blocks` the distinct blocks that more than one request holds. Duplicates count as
-    hits with all their tokens. `too_large` are the requests that would not fit into a pool of
-    `max_blocks`.
+    `sharing` counts what they have in common. `too_large` are the requests that would not fit into
+    a pool of `max_blocks`.
     """
 
     def __init__(
@@ -52,6 +50,7 @@ class Plan:
         has_next: bool = False,
         read_once: ReadOnce = ON_GPU,
         done: Container[int] = frozenset(),
+        max_stored_tokens: int = 0,
     ) -> None:
         """Plan requests in the order of their index.
 
@@ -60,6 +59,7 @@ class Plan:
         a prefix is read for all its rows together. done: indices of
         requests that are answered already: they do not run, but still count where it matters what
         the file holds, so that the others get the bytes that they would have got.
+        max_stored_tokens: how many tokens a prefix store has room for, 0 if there is none.
         """
         self.duplicates = Duplicates(requests)
         self._requests = self.duplicates.distinct
@@ -68,6 +68,7 @@ class Plan:
         self._window: int = 0 if after is None else after.window + 1
         last = after.last_request if after is not None else None
         self._read_once = read_once
+        self._max_stored_tokens = max_stored_tokens
         tree = _build_tree(self._requests, block_size, last, read_once)
         needed = self._full_blocks(tree, block_size)
         fits = needed <= (needed.max(initial=0) if max_blocks is None else max_blocks)
@@ -76,13 +77,14 @@ class Plan:
         self.too_large = [self._requests[row] for row in tree.order[~fits & is_left]]
         self.tree = tree.keep(fits & is_left)
         copied = self.duplicates.num_copied_tokens(without=self.too_large)
-        self.common_tokens = copied + self.tree.num_common_tokens
-        self.achievable_hit_tokens = self.block_hit_tokens = copied
-        self.num_shared_blocks = 0
-        if prefix_caching:
-            self.achievable_hit_tokens += self.tree.num_common_tokens
-            self.block_hit_tokens += self.tree.num_block_hit_tokens
-            self.num_shared_blocks = self.tree.num_shared_blocks
+        common = self.tree.num_common_tokens
+        self.sharing = PlannedSharing(
+            achievable_hit_tokens=copied + common * prefix_caching,
+            block_hit_tokens=copied + self.tree.num_block_hit_tokens * prefix_caching,
+            common_tokens=copied + common,
+            num_shared_blocks=self.tree.num_shared_blocks * prefix_caching,
+            num_duplicates=self.duplicates.num_duplicates,
+        )
 
     def __len__(self) -> int:
         return len(self.tree)
@@ -127,11 +129,12 @@ class Plan:
         every prefix that is needed again stays cached. An upper bound: fewer may do."""
         private = np.sort(self.num_private_blocks)[::-1][:max_num_seqs]
         hits = np.sort(self.tree.num_hit_blocks)[::-1][: max_num_seqs + 1]
-        shared = min(self.num_shared_blocks, int(hits.sum())) if self._prefix_caching else 0
+        shared = min(self.sharing.num_shared_blocks, int(hits.sum())) if self._prefix_caching else 0
         return shared + int(private.sum()) + len(private)
 
     def __iter__(self) -> Iterator[PlannedRequest]:
         tree, size = self.tree, self.tree.block_size
+        to_store = tokens_to_store(tree.common, self._max_stored_tokens)
         keys: list[BlockKey] = []
         for place, row in enumerate(tree.order.tolist()):
             request = self._requests[row]
@@ -157,6 +160,8 @@ class Plan:
                 num_read_once_tokens=num_read_once,
                 num_keep_blocks=num_keep if self._prefix_caching else 0,
                 group=(self._window, int(tree.group[place])),
+                num_common_tokens=int(tree.common[place]),
+                num_stored_tokens=int(to_store[place]),
             )
 
     def _reads_samples_once(self, request: Request) -> bool:

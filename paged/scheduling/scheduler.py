@@ -46,12 +46,11 @@ class Scheduler:
         limits: SchedulerLimits,
         preemption_mode: PreemptionMode = PreemptionMode.SWAP,
         *,
-        planned: Iterable[PlannedRequest] = (),
         prefix_caching: bool = True,
         predictor: OutputLengthPredictor | None = None,
         stored: PrefixSource | None = None,
     ) -> None:
-        """Run what is `planned`, in its order; it is asked for the next one when there is room.
+        """Run what is given to `add`, in its order.
 
         `predictor` decides who is let in beside others. Without `prefix_caching` no sequence is
         given what another one computed. `stored` has what earlier runs computed.
@@ -65,13 +64,14 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()  # sent back, and at most one new one
         self.running: list[Sequence] = []
         self.ending: list[Sequence] = []  # scheduled for the last time, not yet finished
+        self.num_planned = 0  # requests that were added and not looked at yet
         self.counts = self._books.counts
         self.table = self._books.table
         self.residency = self._books.residency
         self._chunks = ChunkPlacer(self._books)
         self._admission = Admission(self._books, self.predictor, stored)
         self._preemption = Preemption(self._books, preemption_mode)
-        self._planned: Iterator[PlannedRequest] = iter(planned)
+        self._planned: Iterator[PlannedRequest] = iter(())
         self._sequences: dict[int, Sequence] = {}  # place → who has it
         self._sampling: Int64s = np.zeros(0, dtype=np.int64)  # places, of the last step's chunks
         self._running_places: Int64s = self._sampling  # as of the step being scheduled
@@ -79,7 +79,27 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any sequence is unfinished."""
-        return bool(self.running) or self._next() is not None
+        return bool(self.running or self.waiting or self.num_planned)
+
+    @property
+    def is_out(self) -> bool:
+        """Whether everything that was added is running or done, and nothing waits to come back.
+
+        Before that the prefix that a waiting row will find must stay where it is.
+        """
+        return not self.num_planned and not self.waiting
+
+    def add(self, planned: Iterable[PlannedRequest], count: int) -> None:
+        """Take the next `count` requests of the plan, when those before are out; one by one, when
+        there is room.
+        """
+        assert not self.num_planned, "the requests before are not out"
+        self._planned = iter(planned)
+        self.num_planned = count
+
+    def end_plan(self) -> None:
+        """Take note that nothing will be added any more, so no later prompt needs a prefix."""
+        self.pool.pin_path(())
 
     def begin_step(self) -> None:
         """Count a step: what becomes of blocks from now on belongs to it."""
@@ -202,11 +222,12 @@ class Scheduler:
     def _next(self) -> Sequence | None:
         """Return the first sequence that waits, a new one if none does, `None` at the end."""
         if not self.waiting:
-            planned = next(self._planned, None)
-            if planned is None:
-                self.pool.pin_path(())
+            if not self.num_planned:
                 return None
-            sequence = Sequence.start(self.table, planned)
+            sequence = Sequence.start(self.table, next(self._planned))
+            self.num_planned -= 1
+            if not self.num_planned:
+                self._planned = iter(())  # lets go of the plan
             if self.pool.num_blocks_for(sequence.max_num_tokens) > self.pool.num_blocks:
                 raise ValueError("the sequence is longer than the pool")
             self._sequences[sequence.place] = sequence

@@ -18,7 +18,8 @@ class PlannedRequest:
     are those of another row, or sample, as well, and of these attention reads the first
     `num_read_once_tokens` for all their rows together. The first `num_keep_blocks` blocks are
     needed by the row that comes next. `group` is window and subtree of rows whose answers are
-    likely to be of like length.
+    likely to be of like length. `num_common_tokens` are those that it has in common with the row
+    before it in the run order, and of its prompt `num_stored_tokens` are to go to the prefix store.
     """
 
     request: Request
@@ -28,3 +29,5 @@ class PlannedRequest:
     num_read_once_tokens: int = 0
     num_keep_blocks: int = 0
     group: tuple[int, int] = (0, 0)
+    num_common_tokens: int = 0
+    num_stored_tokens: int = 0

@@ -10,11 +10,12 @@ from pagedrun.kernels import reference
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.execution.device import Device
 
 COPY, OUT, IN = TransferKind.COPY, TransferKind.SWAP_OUT, TransferKind.SWAP_IN
-LAYOUT = KVLayout(num_layers=2, num_kv_heads=3, head_dim=5, dtype=torch.float32)
+SPEC = KVCacheSpec(num_layers=2, num_kv_heads=3, head_dim=5, dtype="float32")
 NUM_BLOCKS, NUM_HOST_BLOCKS, BLOCK_SIZE = 6, 4, 2
 
 
@@ -45,7 +46,7 @@ def on_cpu(kernels: Backend) -> Device:
 
 def numbered_cache(kernels: Strict | None = None) -> KVCache:
     """A cache in which no two values are equal."""
-    cache = KVCache(LAYOUT, BLOCK_SIZE, NUM_BLOCKS, NUM_HOST_BLOCKS, on_cpu(kernels or Strict()))
+    cache = KVCache(SPEC, BLOCK_SIZE, NUM_BLOCKS, NUM_HOST_BLOCKS, on_cpu(kernels or Strict()))
     cache.blocks.copy_(torch.arange(cache.blocks.numel()).view_as(cache.blocks))
     host = torch.arange(cache.host_blocks.numel()).view_as(cache.host_blocks)
     cache.host_blocks.copy_(-1 - host)
@@ -141,7 +142,7 @@ def test_nothing_but_the_targets_changes() -> None:
 def test_bytes_come_back_from_the_host_unchanged(dtype: torch.dtype) -> None:
     """NaN with a payload, infinities, denormals: swapping moves bits, not numbers."""
     cache = KVCache(
-        KVLayout(2, 3, 5, dtype),
+        SPEC.stored_as(str(dtype).removeprefix("torch.")),
         BLOCK_SIZE,
         NUM_BLOCKS,
         NUM_HOST_BLOCKS,
@@ -159,10 +160,10 @@ def test_bytes_come_back_from_the_host_unchanged(dtype: torch.dtype) -> None:
 
 
 def test_sizes() -> None:
-    assert LAYOUT.bytes_per_token == 2 * 2 * 3 * 5 * 4
-    assert KVLayout(2, 3, 5, torch.bfloat16).bytes_per_token == LAYOUT.bytes_per_token // 2
+    assert SPEC.bytes_per_token == 2 * 2 * 3 * 5 * 4
+    assert SPEC.stored_as("bfloat16").bytes_per_token == SPEC.bytes_per_token // 2
     cache = numbered_cache()
-    assert cache.num_bytes == NUM_BLOCKS * BLOCK_SIZE * LAYOUT.bytes_per_token
+    assert cache.num_bytes == NUM_BLOCKS * BLOCK_SIZE * SPEC.bytes_per_token
     assert cache.blocks.shape == (2, 2, NUM_BLOCKS, 3, BLOCK_SIZE, 5)
     assert cache.host_blocks.shape == (2, 2, NUM_HOST_BLOCKS, 3, BLOCK_SIZE, 5)
 
@@ -180,6 +181,6 @@ def test_a_layer_is_a_view_of_the_pool() -> None:
 
 
 def test_a_cache_without_host_blocks() -> None:
-    cache = KVCache(LAYOUT, BLOCK_SIZE, NUM_BLOCKS, 0, on_cpu(ReferenceBackend()))
+    cache = KVCache(SPEC, BLOCK_SIZE, NUM_BLOCKS, 0, on_cpu(ReferenceBackend()))
     assert cache.host_blocks.nbytes == 0
     cache.transfer([])

@@ -5,14 +5,14 @@ import torch
 
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.cache.kv_cache import KVLayout
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.execution.cuda_device import CudaDevice
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.values.engine_config import EngineConfig
 
-LAYOUT = KVLayout(num_layers=2, num_kv_heads=2, head_dim=8, dtype=torch.float32)
+SPEC = KVCacheSpec(num_layers=2, num_kv_heads=2, head_dim=8, dtype="float32")
 
 
 class OwnMemory(Device):
@@ -31,10 +31,10 @@ def test_a_pool_is_kept_where_there_cannot_be_two(kind: type[Device]) -> None:
     device = kind(torch.device("cpu"), ReferenceBackend(), lag=0)
     memory = PoolMemory(engine.model, Sampler((), device), device)
     config = EngineConfig(model=engine.config.model)
-    first, _ = memory.take(config, LAYOUT, 5)
-    again, _ = memory.take(config, LAYOUT, 5)
+    first, _ = memory.take(config, SPEC, 5)
+    again, _ = memory.take(config, SPEC, 5)
     assert (again is first) == device.has_own_memory
-    larger, _ = memory.take(config, LAYOUT, 6)
+    larger, _ = memory.take(config, SPEC, 6)
     assert larger is not first
     assert larger.num_blocks == 6
 

@@ -5,11 +5,13 @@ import json
 import resource
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.json_line import MAX_DEPTH
 from pagedrun.paged.job.inputs.line_source import LineSource
 
@@ -144,13 +146,12 @@ def test_09_a_line_too_long_fails_alone(
     generate: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The job's own limit is 64 MiB; here it is smaller."""
-    from pagedrun.paged.job import config
 
-    real = config.JobConfig
-    monkeypatch.setattr(
-        "pagedrun.cli.options.job_flags.JobConfig",
-        lambda **given: real(**given, max_line_bytes=1000),
-    )
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class ShortLines(JobConfig):
+        max_line_bytes: int = 1000
+
+    monkeypatch.setattr("pagedrun.cli.options.job_flags.JobConfig", ShortLines)
     done = generate([OK, {"prompt": "a" * 5000}, {"prompt": "b"}])
     assert (done.status, done.codes) == (3, [None, "line_too_long", None])
     assert done.error(1)["line"] == 2

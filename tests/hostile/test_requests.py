@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from pagedrun.kernels.read_once import ON_GPU
+from pagedrun.paged.planning.planner import Planner, RequestLimits
+from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling import SamplingParams
 
 Run = Callable[..., Any]
 OK: dict[str, Any] = {"prompt": "a"}
@@ -320,10 +324,12 @@ def test_26_ids_are_unique_by_text_and_never_a_path(generate: Run, tmp_path: Pat
 
 
 def test_s09_no_path_around_the_check_of_ids() -> None:
-    """`Request.fitted` is what every request passes on its way to the engine."""
-    import inspect
-
-    from pagedrun.paged.engine import Engine
-
-    assert "request.fitted(" in inspect.getsource(Engine._accept)
-    assert "vocab_size" in inspect.signature(Request.fitted).parameters
+    """What the planner lets through has ids of the vocabulary only, whoever asks."""
+    good, bad = Request(0, (99,), SamplingParams()), Request(1, (100,), SamplingParams())
+    stop = Request(2, (1,), SamplingParams(stop_token_ids=(100,)))
+    limits = RequestLimits(max_model_len=64, vocab_size=100)
+    planner = Planner(EngineConfig(model=Path()), limits, max_blocks=8, read_once=ON_GPU)
+    window = planner.window([good, bad, stop], has_next=False)
+    assert [planned.request.index for planned in window.plan] == [0]
+    codes = {each.request.index: each.error.code for each in window.refused if each.error}
+    assert codes == {1: "token_id_out_of_range", 2: "token_id_out_of_range"}

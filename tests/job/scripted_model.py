@@ -39,9 +39,11 @@ class ScriptedRun:
         answer: Answer,
         on_step: Callable[[StepRecord], None] | None,
         more: Iterable[Sequence[Request]] | None = None,
+        on_window: Callable[[], None] | None = None,
     ) -> None:
         self._requests = requests
         self._more = more
+        self._on_window = on_window
         self._answer = answer
         self._on_step = on_step
 
@@ -53,8 +55,13 @@ class ScriptedRun:
                 self._on_step(StepRecord(0.1, number, 1, 0, 8, 1, 0, 0, 1, number, total, *[0] * 4))
 
         for window in self._more or ():
+            if self._on_window is not None:
+                self._on_window()
             for request in window:
                 yield self._answer(request)
+
+    def close(self) -> None:
+        pass
 
     def report(self) -> dict[str, Any]:
         report = empty_engine_report()
@@ -102,10 +109,10 @@ class ScriptedModel:
         more: Iterable[Sequence[Request]] | None = None,
         done: Container[int] = frozenset(),
         warn: Callable[[str], None] | None = None,
+        on_window: Callable[[], None] | None = None,
     ) -> ScriptedRun:
-        return ScriptedRun(
-            [each for each in requests if each.index not in done], self.answer, on_step, more
-        )
+        left = [each for each in requests if each.index not in done]
+        return ScriptedRun(left, self.answer, on_step, more, on_window)
 
     def open(self) -> ModelOpener:
         return lambda engine_config, tokenizer_folder, chat_template: self

@@ -255,6 +255,7 @@ def test_weights_and_torch_are_not_needed(make_model: MakeModel, tmp_path: Path)
     script = (
         "import sys; from pagedrun.cli.main import main\n"
         f"sys.argv = ['pagedrun', 'plan', {str(path)!r}, '--model', {str(folder)!r}]\n"
+        "sys.argv += ['--device', 'cpu']\n"
         "try: main()\n"
         "finally: print('torch' in sys.modules)\n"
     )

@@ -1,12 +1,15 @@
 """Sorting and walking rows of tokens, against Python's own sort and a walk over plain prefixes."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagedrun.kernels import token_rows
 from pagedrun.kernels.token_rows import sort_rows, walk_tree
 
 Rows = list[list[int]]
@@ -111,3 +114,27 @@ def test_nothing_to_sort() -> None:
     walk = walk_tree(common, np.zeros(0, dtype=np.int64), 4, 4)
     assert len(order) == len(common) == len(walk.order) == 0
     assert walk.node_size.tolist() == [0]
+
+
+def test_another_thread_sorts_alone_beside_a_pool_that_is_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Numba's own pool ends the process if two threads use it at once."""
+    rng = np.random.default_rng(7)
+    rows = flat([rng.integers(0, 3, rng.integers(0, 12)).tolist() for _ in range(500)])
+    expected = sort_rows(*rows)
+    monkeypatch.setattr(numba, "threading_layer", lambda: "workqueue")
+    launched: list[None] = []
+    for name in ("_sort_runs", "_merge_runs"):
+        function = getattr(token_rows, name)
+
+        def refused(*_: object) -> None:
+            launched.append(None)
+
+        refused.py_func = function.py_func  # type: ignore[attr-defined]
+        monkeypatch.setattr(token_rows, name, refused)
+    with ThreadPoolExecutor(1) as other:
+        order, common = other.submit(sort_rows, *rows).result()
+    assert not launched
+    assert np.array_equal(order, expected[0])
+    assert np.array_equal(common, expected[1])

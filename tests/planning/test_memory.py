@@ -9,9 +9,9 @@ from pagedrun.paged.planning.memory import (
     POOL_SHARE_OF_FREE,
     HostMemory,
     MemoryBudget,
-    choose_num_blocks,
     peak_resident_bytes,
 )
+from pagedrun.paged.planning.pool_sizing import choose_num_blocks
 from pagedrun.paged.values.errors import UsageError
 
 MIB = 2**20

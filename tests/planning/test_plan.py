@@ -53,9 +53,9 @@ def test_the_walk_agrees_with_one_over_plain_prefixes(prompts: list[list[int]], 
         done.append(prompt)
         for block in blocks:
             seen[block] = seen.get(block, 0) + 1
-    assert plan.block_hit_tokens == hit_tokens
-    assert plan.achievable_hit_tokens == common_tokens
-    assert plan.num_shared_blocks == sum(count > 1 for count in seen.values())
+    assert plan.sharing.block_hit_tokens == hit_tokens
+    assert plan.sharing.achievable_hit_tokens == common_tokens
+    assert plan.sharing.num_shared_blocks == sum(count > 1 for count in seen.values())
 
 
 @given(prompts=PROMPTS, size=st.integers(1, 5))
@@ -88,8 +88,8 @@ def test_private_blocks_by_hand() -> None:
     shared = [1] * 8
     plan = Plan(requests_of([[*shared, 2, 2], [*shared, 3]], 5), 4, prefix_caching=True)
     assert plan.num_private_blocks.tolist() == [4, 2]  # B's 13 tokens: 4 blocks less 2 hits
-    assert plan.num_shared_blocks == 2
-    assert plan.achievable_hit_tokens == 8
+    assert plan.sharing.num_shared_blocks == 2
+    assert plan.sharing.achievable_hit_tokens == 8
     # Two at once: the shared two, all private ones, and one for each.
     assert plan.num_blocks_needed(2) == 2 + 6 + 2
     assert plan.num_blocks_needed(100) == plan.num_blocks_needed(2)
@@ -104,13 +104,13 @@ def test_samples_share_full_prompt_blocks_only() -> None:
 
 def test_a_prompt_repeated_whole_computes_its_last_token() -> None:
     plan = Plan(requests_of([[7] * 8, [7] * 8], 1), 4, prefix_caching=True)
-    assert plan.achievable_hit_tokens == 7
+    assert plan.sharing.achievable_hit_tokens == 7
     assert plan.num_private_blocks.tolist() == [2, 0]
 
 
 def test_without_prefix_caching_nothing_is_shared() -> None:
     plan = Plan(requests_of([[7] * 8, [7] * 8], 1), 4, prefix_caching=False)
-    assert (plan.achievable_hit_tokens, plan.num_shared_blocks) == (0, 0)
+    assert (plan.sharing.achievable_hit_tokens, plan.sharing.num_shared_blocks) == (0, 0)
     assert plan.num_private_blocks.tolist() == [2, 2]
     assert all(sequence.block_keys == () for sequence in plan)
 
@@ -201,7 +201,7 @@ def test_three_nested_levels_are_each_computed_once() -> None:
     plan = Plan(requests_of(prompts), 4, prefix_caching=True)
     tree = {tuple(prompt[:end]) for prompt in prompts for end in range(1, len(prompt) + 1)}
     assert plan.tree.num_distinct_tokens == len(tree)
-    assert sum(map(len, prompts)) - plan.block_hit_tokens == len(tree)
+    assert sum(map(len, prompts)) - plan.sharing.block_hit_tokens == len(tree)
     assert (plan.tree.depth, plan.tree.num_groups) == (3, 1)
     best = plan.tree.top_prefixes(3)
     assert best[0].num_tokens == 32

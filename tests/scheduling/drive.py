@@ -74,10 +74,10 @@ class Drive:
             SwapSpace(self.swap_blocks),
             SchedulerLimits(self.max_num_seqs, self.budget),
             self.mode,
-            planned=self.plan,
             prefix_caching=self.prefix_caching,
             predictor=self.predictor,
         )
+        self.scheduler.add(self.plan, len(self.plan))
         self.model = FakeModel(self.pool)
         self.outputs: dict[tuple[int, int], tuple[int, ...]] = {}
         self.failed: set[int] = set()
@@ -160,7 +160,7 @@ class Drive:
     def _check_counts(self) -> None:
         counts, pool, model = self.scheduler.counts, self.pool, self.model
         assert counts.prompt_tokens == sum(len(r.prompt_token_ids) for r in self.accepted)
-        assert counts.cached_tokens <= self.plan.achievable_hit_tokens
+        assert counts.cached_tokens <= self.plan.sharing.achievable_hit_tokens
         assert counts.computed_tokens == model.computed_tokens
         assert counts.forks <= sum(r.params.n - 1 for r in self.accepted)
         num_partial = model.moves[TransferKind.COPY] - pool.counts.copies

@@ -31,7 +31,8 @@ def exact_hits(plan: Plan, num_blocks: int) -> tuple[int, int]:
     """Return hits and evictions of the scheduler with one row at a time."""
     pool = BlockPool(num_blocks, SIZE)
     limits = SchedulerLimits(max_num_seqs=1, max_num_batched_tokens=64)
-    scheduler = Scheduler(pool, SwapSpace(0), limits, planned=plan)
+    scheduler = Scheduler(pool, SwapSpace(0), limits)
+    scheduler.add(plan, len(plan))
     later = [sequence.request.prompt_token_ids for sequence in plan]
     while scheduler.has_work:
         scheduler.schedule()

@@ -74,7 +74,7 @@ def test_a_prefix_is_computed_once_within_one_step() -> None:
     batch = drive.step()
     assert lengths(batch) == [10, 2, 2, 2]
     assert drive.pool.num_shared == 2
-    assert drive.scheduler.counts.cached_tokens == 24 == drive.plan.achievable_hit_tokens
+    assert drive.scheduler.counts.cached_tokens == 24 == drive.plan.sharing.achievable_hit_tokens
     drive.finish()
 
 
@@ -118,9 +118,8 @@ def test_a_request_that_can_never_fit_is_not_added() -> None:
     assert drive.refused == {1}  # 8 + 9 stored tokens need a fifth block, 8 + 8 do not
     drive.finish()
     unchecked = Plan(drive.requests, 4, prefix_caching=True)
-    scheduler = Scheduler(
-        BlockPool(4, 4), SwapSpace(0), SchedulerLimits(8, 64), SWAP, planned=unchecked
-    )
+    scheduler = Scheduler(BlockPool(4, 4), SwapSpace(0), SchedulerLimits(8, 64), SWAP)
+    scheduler.add(unchecked, len(unchecked))
     with pytest.raises(ValueError, match="longer than the pool"):
         scheduler.schedule()
 
@@ -283,7 +282,7 @@ def test_a_block_that_begins_alike_is_copied_not_computed() -> None:
     donor = batch.chunks[0].sequence.block_table[1]
     assert {each.source for each in batch.input.transfers} == {donor}
     assert drive.scheduler.counts.partial_hit_tokens == 4
-    assert drive.scheduler.counts.cached_tokens == 12 == drive.plan.achievable_hit_tokens
+    assert drive.scheduler.counts.cached_tokens == 12 == drive.plan.sharing.achievable_hit_tokens
     drive.finish()
 
 
@@ -302,3 +301,16 @@ def test_without_prefix_caching_nothing_is_copied() -> None:
     drive = Drive(requests, 4, 32, budget=7, prefix_caching=False).finish()
     assert drive.model.moves[TransferKind.COPY] == 0
     assert drive.scheduler.counts.cached_tokens == 0
+
+
+def test_a_plan_is_not_out_while_its_last_row_waits_for_memory() -> None:
+    """Its prefix is pinned until it is let in: who ends the plan before takes that away."""
+    rows = [request(0, range(12), max_tokens=4), request(1, [*range(8), 90, 91, 92, 93])]
+    drive = Drive(rows, 4, num_blocks=4)
+    drive.step()
+    assert [each.request.index for each in drive.scheduler.waiting] == [1]
+    assert drive.scheduler.num_planned == 0
+    assert not drive.scheduler.is_out
+    drive.finish()
+    assert drive.scheduler.is_out
+    assert drive.scheduler.counts.cached_tokens == 8

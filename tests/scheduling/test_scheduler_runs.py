@@ -68,8 +68,8 @@ def test_a_large_pool_computes_each_prefix_once(
     """Whatever the steps look like, the cache gives all that the plan promises."""
     drive = roomy(requests, block_size, budget, max_num_seqs).finish()
     counts = drive.scheduler.counts
-    assert counts.cached_tokens - counts.partial_hit_tokens == drive.plan.block_hit_tokens
-    assert counts.cached_tokens <= drive.plan.achievable_hit_tokens
+    assert counts.cached_tokens - counts.partial_hit_tokens == drive.plan.sharing.block_hit_tokens
+    assert counts.cached_tokens <= drive.plan.sharing.achievable_hit_tokens
     assert sum(counts.preemptions.values()) == 0
     assert drive.pool.counts.evictions == 0
     # Every block has had its last use.
@@ -93,4 +93,4 @@ def test_the_planned_pool_is_large_enough(
     assert not drive.refused
     counts = drive.scheduler.counts
     assert sum(counts.preemptions.values()) == 0
-    assert counts.cached_tokens - counts.partial_hit_tokens == plan.block_hit_tokens
+    assert counts.cached_tokens - counts.partial_hit_tokens == plan.sharing.block_hit_tokens

@@ -65,14 +65,15 @@ def start(
     mode: PreemptionMode = PreemptionMode.SWAP,
 ) -> Scheduler:
     limits = SchedulerLimits(max_num_seqs=8, max_num_batched_tokens=64)
-    return Scheduler(
+    scheduler = Scheduler(
         BlockPool(num_blocks, SIZE),
         SwapSpace(swap_blocks),
         limits,
         mode,
-        planned=requests,
         predictor=Reckless(),
     )
+    scheduler.add(requests, len(requests))
+    return scheduler
 
 
 def step(scheduler: Scheduler) -> StepInput:

@@ -46,7 +46,8 @@ class HeldBlocks:
         num_tokens = sum(len(request.prompt_token_ids) for request in requests)
         pool = BlockPool(sum(-(-(num_shared + each) // block_size) for each in lengths), block_size)
         limits = SchedulerLimits(len(requests), num_tokens)
-        scheduler = Scheduler(pool, SwapSpace(0), limits, planned=plan, prefix_caching=share)
+        scheduler = Scheduler(pool, SwapSpace(0), limits, prefix_caching=share)
+        scheduler.add(plan, len(plan))
         scheduler.schedule()
         assert len(scheduler.running) == len(requests), "a request was not let in"
         return cls.of_pool(pool, len(requests))

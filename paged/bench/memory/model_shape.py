@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.values.precision import kv_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class ModelShape:
     @property
     def bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in all layers, scales included."""
-        return kv_bytes(2 * self.num_layers * self.num_kv_heads, self.head_dim, self.dtype)
+        spec = KVCacheSpec(self.num_layers, self.num_kv_heads, self.head_dim, "float32")
+        return spec.stored_as(self.dtype).bytes_per_token
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and what a token takes, as a result states them."""

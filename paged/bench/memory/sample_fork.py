@@ -42,7 +42,8 @@ class SampleFork:
         pool = BlockPool(alone.num_blocks + num_samples, block_size)
         plan = Plan([request], block_size, prefix_caching=False)
         limits = SchedulerLimits(num_samples, max_num_batched_tokens=1)
-        scheduler = Scheduler(pool, SwapSpace(0), limits, planned=plan, prefix_caching=False)
+        scheduler = Scheduler(pool, SwapSpace(0), limits, prefix_caching=False)
+        scheduler.add(plan, len(plan))
         for _ in range(num_tokens):
             scheduler.schedule()
             scheduler.update(0)

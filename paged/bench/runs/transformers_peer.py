@@ -12,7 +12,7 @@ from pagedrun.paged.bench.runs.contender import Tokens
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
-from pagedrun.paged.cache.kv_cache import KVLayout
+from pagedrun.paged.models.kv_cache_specs import kv_cache_specs
 from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.values.request import Request
 
@@ -117,10 +117,11 @@ class TransformersPeer:
     def _fitting(self, request: Request) -> int:
         """Return how many rows like this one fit into memory at once, at least 1."""
         config, itemsize = self._config, self._dtype.itemsize
-        layout = KVLayout(config.num_layers, config.num_kv_heads, config.head_dim, self._dtype)
+        dtype = str(self._dtype).removeprefix("torch.")
+        cached = sum(spec.bytes_per_token for spec in kv_cache_specs(config, dtype))
         length = len(request.prompt_token_ids) + request.params.max_tokens
         widest = (3 * config.intermediate_size + 6 * config.hidden_size) * itemsize
-        per_row = length * (layout.bytes_per_token * CACHE_SLACK + widest)
+        per_row = length * (cached * CACHE_SLACK + widest)
         if self._device.type == "cuda":
             available = torch.cuda.mem_get_info(self._device)[0]
         else:

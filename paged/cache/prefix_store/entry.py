@@ -18,6 +18,8 @@ from typing import Any, BinaryIO
 
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
 
+# Below this a prefix is computed again sooner than a file is found, read and checked.
+MIN_STORED_TOKENS = 64
 FILE_NAME = re.compile(r"(?P<fingerprint>[0-9a-f]{16})-(?P<sha256>[0-9a-f]{64})\.safetensors")
 _LENGTH_BYTES = 8  # of a safetensors header, little-endian, at the file's beginning
 _MAX_HEADER_BYTES = 100_000_000  # as the format has it

@@ -62,7 +62,7 @@ class PrefixStore:
             weights_sha256=self._weights_sha256,
             model_config=model_config,
             dtype=dtype,
-            layout=cache.layout,
+            spec=cache.spec,
             block_size=cache.block_size,
             reproducible=reproducible,
             machine=machine,

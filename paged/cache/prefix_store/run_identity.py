@@ -12,7 +12,7 @@ import torch
 
 import pagedrun.kernels
 import pagedrun.paged.models
-from pagedrun.paged.cache.kv_cache import KVLayout
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
 from pagedrun.paged.models.model_config import ModelConfig
 
@@ -27,7 +27,7 @@ def run_identity(
     weights_sha256: str,
     model_config: ModelConfig,
     dtype: torch.dtype,
-    layout: KVLayout,
+    spec: KVCacheSpec,
     block_size: int,
     reproducible: bool,
     machine: Mapping[str, Any],
@@ -45,7 +45,7 @@ def run_identity(
         "weights": weights_sha256,
         "config": config,
         "dtype": _dtype_name(dtype),
-        "kv_dtype": _dtype_name(layout.dtype),
+        "kv_dtype": spec.dtype,
         "block_size": block_size,
         "reproducible": reproducible,
         "machine": dict(machine),

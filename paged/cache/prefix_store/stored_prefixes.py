@@ -1,7 +1,7 @@
 """StoredPrefixes: what one run takes from the prefix store, and what it leaves there."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -11,13 +11,15 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.prefix_store.choice import MIN_STORED_TOKENS, tokens_to_store
-from pagedrun.paged.cache.prefix_store.entry import DamagedEntryError, StoredPrefix
+from pagedrun.paged.cache.prefix_store.entry import (
+    MIN_STORED_TOKENS,
+    DamagedEntryError,
+    StoredPrefix,
+)
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
 from pagedrun.paged.cache.prefix_store.index import Match, PrefixIndex
 from pagedrun.paged.cache.staged_blocks import StagedBlocks
-from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.planned_request import PlannedRequest
@@ -45,15 +47,6 @@ class StoreCounts:
     achievable_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """What the plan says of a row: tokens in common with the row before, and tokens to store."""
-
-    planned: PlannedRequest
-    num_common: int
-    num_to_store: int
-
-
 class StoredPrefixes:
     """Looks prompts up in the store, and keeps there what the plan says rows share.
 
@@ -78,17 +71,14 @@ class StoredPrefixes:
         self._has_warned = False
         self._can_store = True
         self._index = PrefixIndex(cache.block_size)
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, PlannedRequest] = {}
         self._used: set[str] = set()  # files counted as used in this run
         self._read_index()
 
-    def watched(self, plan: Plan) -> Iterator[PlannedRequest]:
-        """Yield the plan's requests, and remember of each what is to be stored."""
-        max_tokens = self._max_bytes // self._cache.layout.bytes_per_token
-        to_store = tokens_to_store(plan, max_tokens).tolist()
-        common = plan.tree.common.tolist()
-        for planned, *figures in zip(plan, common, to_store, strict=True):
-            self._rows[planned.request.index] = _Row(planned, *figures)
+    def watched(self, requests: Iterable[PlannedRequest]) -> Iterator[PlannedRequest]:
+        """Yield the requests, and remember of each what is to be stored."""
+        for planned in requests:
+            self._rows[planned.request.index] = planned
             yield planned
 
     def find(
@@ -123,10 +113,10 @@ class StoredPrefixes:
         """
         for chunk, (index, end) in enumerate(zip(rows.tolist(), ends.tolist(), strict=True)):
             row = self._rows.get(index)
-            if row is None or end < row.num_to_store:
+            if row is None or end < row.num_stored_tokens:
                 continue
             del self._rows[index]
-            if row.num_to_store and self._can_store:
+            if row.num_stored_tokens and self._can_store:
                 began = time.perf_counter()
                 self._store(row, block_tables[chunk].tolist())
                 self.counts.seconds += time.perf_counter() - began
@@ -218,16 +208,16 @@ class StoredPrefixes:
     def _note_found(self, request: Request, end: int, num_tokens: int) -> None:
         self.counts.loaded_tokens += num_tokens
         row = self._rows.get(request.index)
-        num_common = row.num_common if row else 0
+        num_common = row.num_common_tokens if row else 0
         most = len(request.prompt_token_ids) - 1  # the last one is always computed
         self.counts.achievable_tokens += max(min(end, most) - min(num_common, most), 0)
 
     # ── Leaving in the store ────────────────────────────────────────────────────────────────────
 
-    def _store(self, row: _Row, block_table: Sequence[int]) -> None:
+    def _store(self, row: PlannedRequest, block_table: Sequence[int]) -> None:
         """Store what a row is to store of its prompt, unless it is there but for a few tokens."""
-        size, num_tokens = self._cache.block_size, row.num_to_store
-        prompt = row.planned.request.prompt_token_ids[:num_tokens]
+        size, num_tokens = self._cache.block_size, row.num_stored_tokens
+        prompt = row.request.prompt_token_ids[:num_tokens]
         known = self._index.matches(prompt, 0, ROOT_DIGEST)
         num_known = sum(match.num_tokens for match in known)
         if num_tokens - num_known < MIN_STORED_TOKENS:
@@ -235,7 +225,7 @@ class StoredPrefixes:
         names = list(dict.fromkeys(match.block.file_name for match in known))
         per_entry = max(MAX_ENTRY_BYTES // self._cache.bytes_per_block, 1) * size
         for start in range(num_known // size * size, num_tokens, per_entry):
-            keys = row.planned.block_keys
+            keys = row.block_keys
             parent = keys[start // size - 1].digest if start else ROOT_DIGEST
             tokens = prompt[start : start + per_entry]
             name = self._write(StoredPrefix(self._identity, parent, start, tokens), block_table)

@@ -75,7 +75,7 @@ class DecodeGraph:
         self._cache = cache
         self._attention = device.kernels.prepare(
             self.buffers.attention,
-            model.attention_shape(cache.layout.dtype),
+            model.attention_shape(cache.blocks.dtype),
             room=shape.num_shared_partitions,
         )
         self._captured: _Captured | None = None

@@ -16,6 +16,7 @@ from pagedrun.paged.job.inputs.dataset_source import SAVED_FILES, DatasetSource
 from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX, HubName
 from pagedrun.paged.job.inputs.line_source import LineSource, prompt_line
 from pagedrun.paged.job.inputs.parquet_source import ParquetSource
+from pagedrun.paged.job.inputs.reading_stop import ReadingStop
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.inputs.unpacked_stream import PACKINGS, UnpackedStream
 from pagedrun.paged.values.errors import UsageError
@@ -27,14 +28,19 @@ PARQUET = ".parquet"
 
 
 @contextmanager
-def open_rows(name: str, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> Iterator[RowSource]:
+def open_rows(
+    name: str, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES, stop: ReadingStop | None = None
+) -> Iterator[RowSource]:
     """Open the input `name` and yield its rows; `-` is JSONL on standard input.
+
+    `stop` ends the waiting for a pipe.
 
     Raises `UsageError` if there is no such input, it cannot be read, or no reader is for it.
     Pipes and devices have no meaningful name and are taken as JSONL.
     """
+    stop = stop or ReadingStop()
     if name == STDIN:
-        yield LineSource(sys.stdin.buffer, name, max_line_bytes, can_drain=False)
+        yield LineSource(stop.stream(sys.stdin.buffer), name, max_line_bytes, can_drain=False)
         return
     if name.startswith(HUB_PREFIX):
         yield DatasetSource.from_hub(name, max_line_bytes)
@@ -46,7 +52,10 @@ def open_rows(name: str, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> Iterat
         yield DatasetSource.from_folder(name, max_line_bytes)
         return
     with _open(name) as file:
-        yield _file_source(file, name, max_line_bytes, is_regular=stat.S_ISREG(mode))
+        if stat.S_ISREG(mode):
+            yield _file_source(file, name, max_line_bytes)
+        else:
+            yield LineSource(stop.stream(file), name, max_line_bytes, can_drain=False)
 
 
 def input_stem(name: str) -> str:
@@ -75,9 +84,7 @@ def file_stamp(name: str) -> tuple[int, int] | None:
     return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
-def _file_source(file: BinaryIO, name: str, max_line_bytes: int, *, is_regular: bool) -> RowSource:
-    if not is_regular:
-        return LineSource(file, name, max_line_bytes, can_drain=False)
+def _file_source(file: BinaryIO, name: str, max_line_bytes: int) -> RowSource:
     suffix, packing = _suffixes(name)
     if suffix == PARQUET and not packing:
         return ParquetSource(file, name, max_line_bytes)

@@ -6,41 +6,21 @@ Where it says the same as a run's memory report it uses the report's names.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.preview.block_sizes import BlockSizes, best_block_size
 from pagedrun.paged.planning.preview.simulation import Simulation
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.precision import kv_bytes
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Request
 
 TOP_PREFIXES = 12
 TOO_LARGE = "kv_cache_too_small"  # the code with which the run refuses such a row
-
-
-@dataclass(frozen=True, slots=True)
-class KVShape:
-    """What a token takes in memory."""
-
-    num_vectors: int  # heads of keys and of values, in all layers
-    head_dim: int
-    dtype: str
-    num_layers: int
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of keys and values of one token in all layers."""
-        return self.bytes_per_token_as(self.dtype)
-
-    def bytes_per_token_as(self, dtype: str) -> int:
-        """Return the same in another number format."""
-        return kv_bytes(self.num_vectors, self.head_dim, dtype)
 
 
 class Forecast:
@@ -52,12 +32,12 @@ class Forecast:
     def __init__(
         self,
         config: EngineConfig,
-        kv: KVShape,
+        spec: KVCacheSpec,
         num_blocks: int,
         show: Callable[[tuple[int, ...]], str] | None = None,
     ) -> None:
         self._config = config
-        self._kv = kv
+        self._spec = spec
         self._num_blocks = num_blocks
         self._show = show
         self._block_sizes = BlockSizes(config.block_size, prefix_caching=config.prefix_caching)
@@ -85,10 +65,10 @@ class Forecast:
             copied=copied,
             distinct=tree.num_distinct_tokens,
             generated=int((plan.num_samples * plan.max_tokens).sum()) + _num_copied_answers(asked),
-            achievable=plan.achievable_hit_tokens,
-            block_hits=plan.block_hit_tokens,
+            achievable=plan.sharing.achievable_hit_tokens,
+            block_hits=plan.sharing.block_hit_tokens,
             groups=tree.num_groups,
-            shared_blocks=plan.num_shared_blocks,
+            shared_blocks=plan.sharing.num_shared_blocks,
         )
         self._needed = max(self._needed, plan.num_blocks_needed(self._config.max_num_seqs))
         self._depth = max(self._depth, tree.depth)
@@ -160,13 +140,13 @@ class Forecast:
 
     def _savings(self, simulation: Simulation) -> dict[str, Any]:
         prompt, cached = max(self._totals["prompt"], 1), self._cached(simulation)
-        kv = self._kv
-        bytes_per_layer = kv.bytes_per_token // kv.num_layers
+        spec = self._spec
+        bytes_per_layer = spec.bytes_per_token // spec.num_layers
         return {
             "hit_tokens": cached,
             "hit_rate": cached / prompt,
             "achievable_hit_rate": self._totals["achievable"] / prompt,
-            "bytes_saved": cached * kv.bytes_per_token,
+            "bytes_saved": cached * spec.bytes_per_token,
             "attention_bytes_read": simulation.reads_with_sharing * bytes_per_layer,
             "attention_bytes_without_sharing": simulation.reads_without_sharing * bytes_per_layer,
         }
@@ -175,21 +155,26 @@ class Forecast:
         rows_at_once = np.concatenate([*self._rows_at_once, np.zeros(0, dtype=np.int64)])
         return {
             **simulation.kv,
-            "dtype": self._kv.dtype,
+            "dtype": self._dtype_name(),
             "bytes_per_token_as": {
-                name: self._kv.bytes_per_token_as(name)
+                name: self._spec.stored_as(name).bytes_per_token
                 for name in ("float32", "bfloat16", "fp8", "int8")
             },
             "blocks_needed": self._needed,
             "peak_bytes": simulation.kv["peak_blocks"]
             * self._config.block_size
-            * self._kv.bytes_per_token,
+            * self._spec.bytes_per_token,
             "rows_at_once_everywhere": int(rows_at_once.min(initial=_LARGE)) % _LARGE,
             "rows_at_once_typical": int(np.median(rows_at_once)) if len(rows_at_once) else 0,
         }
 
+    def _dtype_name(self) -> str:
+        """Return what keys and values are stored in, as the flags call it."""
+        asked = self._config.kv_cache_dtype
+        return asked if self._spec.is_quantized else self._spec.dtype
+
     def _compared_block_sizes(self, simulation: Simulation) -> dict[str, Any]:
-        figures = self._block_sizes.figures(simulation.at_peak, self._kv.bytes_per_token)
+        figures = self._block_sizes.figures(simulation.at_peak, self._spec.bytes_per_token)
         most_hits = max(figures, key=lambda each: (each.hit_tokens, each.block_size))
         least_memory = min(figures, key=lambda each: (each.peak_bytes, -each.block_size))
         return {

@@ -4,10 +4,10 @@ Every answer is taken to be as long as its `max_tokens`, which is all that is kn
 run with `ignore_eos` does exactly what is simulated.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -69,20 +69,24 @@ class Simulator:
         max_model_len: int,
         windows: Seq[int | None],
         max_rows: int | None = None,
+        lag: int = 0,
     ) -> None:
         """Simulate the first `max_rows` rows of the plans, None for all.
 
         plans: asked for one by one, each when the rows before it have begun. num_blocks: the
         pool's. max_model_len: what a contiguous engine would reserve for a row. windows: of the
-        layers whose reads are counted, None for one with full attention.
+        layers whose reads are counted, None for one with full attention. lag: how many steps the
+        host is behind its device: so much later a sequence gives its blocks back.
         """
-        self._plans = plans
+        self._plans = iter(plans)
         self._limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens)
         self._prefix_caching = config.prefix_caching
         self._max_rows = max_rows
+        self._lag = lag
+        self._unseen: deque[list[Sequence]] = deque()  # ended in steps not looked at yet
         self._num_total = 0  # rows of the plans asked for so far
         self._num_begun = 0
-        self._is_exhausted = False
+        self._is_last = False
         self._asked: dict[int, list[Request]] = {}
         self._places: dict[int, int] = {}
         self._pool = BlockPool(num_blocks, config.block_size)
@@ -92,7 +96,6 @@ class Simulator:
             SwapSpace(config.swap_space_bytes // bytes_per_block),
             self._limits,
             PreemptionMode(config.preemption_mode),
-            planned=self._planned(),
             prefix_caching=config.prefix_caching,
         )
         self._statistics = RunStatistics(
@@ -100,8 +103,6 @@ class Simulator:
             num_blocks=num_blocks,
             bytes_per_token=bytes_per_token,
             max_model_len=max_model_len,
-            achievable_hit_tokens=0,
-            num_shared_blocks_planned=0,
             timeline=Decimated(TIMELINE_RECORDS),
         )
         self._reads = PrefixReads(windows, prefix_once=config.prefix_once)
@@ -114,7 +115,7 @@ class Simulator:
     def run(self) -> Simulation:
         """Simulate to the end."""
         scheduler, statistics = self._scheduler, self._statistics
-        while scheduler.has_work:
+        while self._has_work():
             num_steps = self._num_uneventful_steps()
             if num_steps > 1:
                 self._decode(num_steps)
@@ -134,41 +135,59 @@ class Simulator:
             at_peak=np.array(sorted(self._at_peak), dtype=np.int64).reshape(-1, 3),
         )
 
-    def _planned(self) -> Iterator[PlannedRequest]:
-        for planned in islice(self._all_planned(), self._max_rows):
+    def _has_work(self) -> bool:
+        """Return whether there is a step to do, having taken the next plan if one is out."""
+        while self._scheduler.is_out and not self._is_last:
+            num_left = None if self._max_rows is None else self._max_rows - self._num_begun
+            plan = next(self._plans, None) if num_left != 0 else None
+            if plan is None:
+                self._is_last = True
+                self._scheduler.end_plan()
+            else:
+                count = len(plan) if num_left is None else min(len(plan), num_left)
+                self._note_plan(plan)
+                self._scheduler.add(self._placed(plan), count)
+        return self._scheduler.has_work or bool(self._unseen)
+
+    def _note_plan(self, plan: Plan) -> None:
+        self._num_total += len(plan)
+        self._asked |= plan.duplicates.asked
+        self._statistics.note_sharing(plan.sharing)
+        common = plan.tree.common if self._prefix_caching else np.zeros_like(plan.tree.common)
+        self._reads.append(common, plan.tree.num_read_once_tokens)
+
+    def _placed(self, plan: Plan) -> Iterator[PlannedRequest]:
+        for planned in plan:
             self._places[planned.request.index] = self._num_begun
             self._num_begun += 1
             yield planned
-        self._is_exhausted = True
-
-    def _all_planned(self) -> Iterator[PlannedRequest]:
-        statistics = self._statistics
-        for plan in self._plans:
-            self._num_total += len(plan)
-            self._asked |= plan.duplicates.asked
-            statistics.achievable_hit_tokens += plan.achievable_hit_tokens
-            statistics.num_shared_blocks_planned = max(
-                statistics.num_shared_blocks_planned, plan.num_shared_blocks
-            )
-            common = plan.tree.common if self._prefix_caching else np.zeros_like(plan.tree.common)
-            self._reads.append(common, plan.tree.num_read_once_tokens)
-            yield from plan
 
     def _step(self) -> None:
         """Do what the run does in a step, but for the arithmetic."""
+        self._num_steps += 1
+        launched = self._launch() if self._scheduler.has_work else False
+        while len(self._unseen) > self._lag * launched:
+            for sequence in self._unseen.popleft():
+                self._note_finished(sequence)
+                self._scheduler.finish(sequence)
+
+    def _launch(self) -> bool:
+        """Start the next step; return whether there was anything to compute."""
         scheduler = self._scheduler
         step = scheduler.schedule()
-        assert step.num_chunks, "no sequence can go on"
-        self._num_steps += 1
+        if not step.num_chunks:
+            assert self._unseen, "no sequence can go on"
+            return False
         self._note_step(step.num_tokens, step.num_samples)
         self._reads.note(step, np.array([self._places[row] for row in step.rows.tolist()]))
         table, grown = scheduler.table, scheduler.update(0)
         self._statistics.generated_tokens += len(grown)
-        ends = table.num_output_tokens[grown] == table.max_tokens[grown]
-        for place in grown[ends].tolist():
-            sequence = scheduler.sequence_at(place)
-            self._note_finished(sequence)
-            scheduler.finish(sequence)
+        is_last = table.num_output_tokens[grown] == table.max_tokens[grown]
+        ended = [scheduler.sequence_at(place) for place in grown[is_last].tolist()]
+        for sequence in ended:
+            scheduler.retire(sequence)
+        self._unseen.append(ended)
+        return True
 
     def _num_uneventful_steps(self) -> int:
         """Return in how many next steps all that run decode a token, and nothing else happens.
@@ -176,9 +195,9 @@ class Simulator:
         Nobody ends, nobody can be let in, nobody has to give way, no block is copied.
         """
         running, limits = self._scheduler.running, self._limits
-        if len(running) > limits.max_num_batched_tokens or not running:
+        if len(running) > limits.max_num_batched_tokens or not running or any(self._unseen):
             return 0
-        nobody_waits = self._is_exhausted and not self._scheduler.waiting
+        nobody_waits = self._scheduler.is_out
         if len(running) < limits.max_num_seqs and not nobody_waits:
             return 0
         table, places, size = self._scheduler.table, self._running_places(), self._pool.block_size
@@ -229,15 +248,14 @@ class Simulator:
         return stride - self._num_steps % stride
 
     def _note_step(self, num_tokens: int, num_samples: int) -> None:
-        scheduler = self._scheduler
-        self._statistics.note_step(num_tokens, num_samples, self._pool, len(scheduler.running))
-        self._max_running = max(self._max_running, len(scheduler.running))
+        active = [*self._scheduler.running, *self._scheduler.ending]
+        self._statistics.note_step(num_tokens, num_samples, self._pool, len(active))
+        self._max_running = max(self._max_running, len(active))
         held = (self._pool.num_held, self._pool.num_tokens_held)
         if held > self._peak:
             self._peak = held
             self._at_peak = [
-                (self._place(s), s.num_stored_tokens, s.num_prompt_tokens)
-                for s in scheduler.running
+                (self._place(s), s.num_stored_tokens, s.num_prompt_tokens) for s in active
             ]
 
     def _note_finished(self, sequence: Sequence) -> None:
@@ -263,21 +281,15 @@ class Simulator:
             return
         statistics.timeline.add(
             self._num_steps,
-            StepRecord(
+            StepRecord.of(
+                pool,
+                scheduler.counts,
                 t=0.0,  # how long a step takes is not known
                 step=self._num_steps,
                 running=len(scheduler.running),
                 waiting=self._num_to_come + len(scheduler.waiting),
-                blocks_total=pool.num_blocks,
-                blocks_used=pool.num_held,
-                blocks_shared=pool.num_shared,
-                blocks_cached=pool.num_cached,
-                tokens=pool.num_tokens_held,
                 finished=self._num_finished,
                 total=self._num_begun + self._num_to_come,
-                prompt_tokens=scheduler.counts.prompt_tokens,
-                cached_tokens=scheduler.counts.cached_tokens,
                 generated_tokens=statistics.generated_tokens,
-                preemptions=sum(scheduler.counts.preemptions.values()),
             ),
         )

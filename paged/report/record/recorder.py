@@ -10,10 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.snapshot import PoolSamples, Snapshot
-from pagedrun.paged.report.record.snapshot_tables import Holdings, Lengths, Preemptions, PrefixNodes
+from pagedrun.paged.report.record.snapshot_tables import (
+    MAX_PREFIXES,
+    Holdings,
+    Lengths,
+    Preemptions,
+    PrefixNodes,
+)
 from pagedrun.paged.scheduling.residency_log import Residency, ResidencyLog
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion
@@ -21,7 +26,6 @@ from pagedrun.paged.values.request import Completion
 MAX_SAMPLES = 400
 MIN_SAMPLES = 16
 MAX_SAMPLED_BLOCKS = 8_000_000  # in all samples together: 32 MB
-MAX_PREFIXES = 2_000
 
 
 class _Sample(NamedTuple):
@@ -63,23 +67,9 @@ class Recorder:
             if is_peak:
                 self._peak_blocks, self._peak = self._pool.num_held, sample
 
-    def note_plan(self, plan: Plan) -> None:
+    def note_prefixes(self, nodes: PrefixNodes) -> None:
         """Note the tree of a window."""
-        nodes = plan.tree.nodes
-        order = np.argsort(nodes.end, kind="stable")  # parents are shorter: they come first
-        place = np.empty(len(order) + 1, dtype=np.int64)
-        place[order] = np.arange(len(order))
-        place[-1] = -1
-        shared = PrefixNodes.of(
-            parent=place[nodes.parent[order]],
-            start=nodes.start[order],
-            end=nodes.end[order],
-            rows=nodes.num_rows[order],
-            row=nodes.row[order],
-            saved=nodes.num_tokens_saved[order],
-        ).best(MAX_PREFIXES)
-        shared.row[:] = [plan.request(row).index for row in shared.row.tolist()]
-        self._prefixes = self._prefixes.joined(shared).best(MAX_PREFIXES)
+        self._prefixes = self._prefixes.joined(nodes).best(MAX_PREFIXES)
 
     def note_completion(self, completion: Completion) -> None:
         """Note the lengths of a row that was answered."""

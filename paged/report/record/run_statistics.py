@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.step_times import StepTimes
 from pagedrun.paged.report.record.timeline import TIMELINE_RECORDS, StepRecord
+from pagedrun.paged.values.planned_sharing import PlannedSharing
 from pagedrun.paged.values.request import Completion
 
 
@@ -20,8 +20,8 @@ class RunStatistics:
     num_blocks: int
     bytes_per_token: int
     max_model_len: int
-    achievable_hit_tokens: int
-    num_shared_blocks_planned: int
+    achievable_hit_tokens: int = 0
+    num_shared_blocks_planned: int = 0
     block_hit_tokens: int = 0  # that whole blocks can spare
     common_tokens: int = 0  # that prompts have in common, cached or not
     num_steps: int = 0
@@ -43,13 +43,15 @@ class RunStatistics:
     _finished_samples: int = 0
     _private_blocks: int = 0
 
-    def note_plan(self, plan: Plan) -> None:
+    def note_sharing(self, planned: PlannedSharing) -> None:
         """Count what a window has in common."""
-        self.achievable_hit_tokens += plan.achievable_hit_tokens
-        self.block_hit_tokens += plan.block_hit_tokens
-        self.common_tokens += plan.common_tokens
-        self.duplicate_rows += plan.duplicates.num_duplicates
-        self.num_shared_blocks_planned = max(self.num_shared_blocks_planned, plan.num_shared_blocks)
+        self.achievable_hit_tokens += planned.achievable_hit_tokens
+        self.block_hit_tokens += planned.block_hit_tokens
+        self.common_tokens += planned.common_tokens
+        self.duplicate_rows += planned.num_duplicates
+        self.num_shared_blocks_planned = max(
+            self.num_shared_blocks_planned, planned.num_shared_blocks
+        )
 
     def note_step(
         self, num_tokens: int, num_samples: int, pool: BlockPool, num_sequences: int

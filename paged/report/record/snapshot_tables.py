@@ -12,6 +12,8 @@ Float64s = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Chosen = Bools | Int64s
 
+MAX_PREFIXES = 2_000  # nodes of the tree that are kept
+
 
 @dataclass(frozen=True, slots=True)
 class Table:

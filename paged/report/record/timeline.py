@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
+
 TIMELINE_RECORDS = 2000  # that a run keeps, however long
 TIMELINE_KEYS = (
     "t",
@@ -34,6 +37,39 @@ class StepRecord:
     cached_tokens: int
     generated_tokens: int
     preemptions: int
+
+    @classmethod
+    def of(
+        cls,
+        pool: BlockPool,
+        counts: SchedulerCounts,
+        *,
+        t: float,
+        step: int,
+        running: int,
+        waiting: int,
+        finished: int,
+        total: int,
+        generated_tokens: int,
+    ) -> "StepRecord":
+        """Return the record of a step after which the pool and the scheduler's counts are these."""
+        return cls(
+            t=t,
+            step=step,
+            running=running,
+            waiting=waiting,
+            blocks_total=pool.num_blocks,
+            blocks_used=pool.num_held,
+            blocks_shared=pool.num_shared,
+            blocks_cached=pool.num_cached,
+            tokens=pool.num_tokens_held,
+            finished=finished,
+            total=total,
+            prompt_tokens=counts.prompt_tokens,
+            cached_tokens=counts.cached_tokens,
+            generated_tokens=generated_tokens,
+            preemptions=sum(counts.preemptions.values()),
+        )
 
     def to_dict(self) -> dict[str, float]:
         """Return the record as it is written to the report's timeline."""

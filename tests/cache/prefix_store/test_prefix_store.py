@@ -20,8 +20,8 @@ from safetensors.torch import save
 
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.cache.kv_cache import KVCache, KVLayout
-from pagedrun.paged.cache.prefix_store.choice import tokens_to_store
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
@@ -31,6 +31,7 @@ from pagedrun.paged.cache.prefix_store.stored_prefixes import _is_finite as is_f
 from pagedrun.paged.cache.prefix_store.weight_digests import MEMORY, stamps, weights_digest
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.stored_tokens import tokens_to_store
 from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
@@ -100,7 +101,7 @@ def test_what_is_chosen_is_shared_by_rows_and_fits(seed: int, max_tokens: int) -
         cut = rng.choice((20, 70, 100))
         prompts.append([*stem[:cut], 100 + number, *(rng.randrange(50) for _ in range(99))])
     plan = plan_of(prompts)
-    chosen = tokens_to_store(plan, max_tokens).tolist()
+    chosen = tokens_to_store(plan.tree.common, max_tokens).tolist()
     stored = set()
     for sequence, num_tokens in zip(plan, chosen, strict=True):
         begin = sequence.request.prompt_token_ids[:num_tokens]
@@ -167,12 +168,12 @@ class TestWeightDigests:
         assert weights_digest(tmp_path, files) == expected
 
 
-LAYOUT = KVLayout(num_layers=2, num_kv_heads=2, head_dim=8, dtype=torch.int8)
+SPEC = KVCacheSpec(num_layers=2, num_kv_heads=2, head_dim=8, dtype="int8")
 HOST = Device(torch.device("cpu"), ReferenceBackend(), lag=0)
 
 
 def test_a_quantized_block_comes_back_with_its_scales() -> None:
-    caches = [KVCache(LAYOUT, SIZE, 6, 0, HOST) for _ in range(2)]
+    caches = [KVCache(SPEC, SIZE, 6, 0, HOST) for _ in range(2)]
     for cache in caches:
         for (pool, _), high in zip(cache._memories, (127, 1), strict=True):
             pool.copy_(torch.rand(pool.shape) * high)

@@ -50,7 +50,7 @@ def test_a_run_has_few_shapes() -> None:
 def graphs() -> DecodeGraphs:
     engine = BenchModel.from_shape("tiny").engine(dtype="float32", device="cpu")
     device = replace(choose_device("cpu"), lag=1, graphs=True)
-    cache = KVCache(engine.kv_layout, 16, 8, 0, device)
+    cache = KVCache(engine.kv_cache_spec, 16, 8, 0, device)
     cache.blocks.zero_()  # a prompt that nobody computed: whatever the memory held may be NaN
     sampler = Sampler([1], device)
     return DecodeGraphs(engine.model, cache, sampler, device, prefix_once=True, capture=False)

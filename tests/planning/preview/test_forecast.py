@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.preview.forecast import Forecast, KVShape
+from pagedrun.paged.planning.preview.forecast import Forecast
 from pagedrun.paged.planning.preview.simulation import Simulator
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
@@ -46,7 +47,7 @@ def blocks_of_batch(plan: Plan, begin: int, end: int) -> int:
 
 def forecast_of(plan: Plan, num_blocks: int) -> dict[str, Any]:
     config = EngineConfig(model=Path("."), block_size=BLOCK)
-    kv = KVShape(num_vectors=4, head_dim=2, dtype="float32", num_layers=2)
+    kv = KVCacheSpec(num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
     forecast = Forecast(config, kv, num_blocks)
     forecast.add(plan)
     simulation = Simulator(

@@ -165,7 +165,7 @@ def test_block_sizes_tell_the_simulated_peak_for_the_size_in_force(prefix_cachin
         figures = {each.block_size: each for each in sizes.figures(simulation.at_peak, 64)}
         # Rows that begin in one step may each have computed what only the first one publishes.
         assert figures[16].peak_blocks == pytest.approx(simulation.kv["peak_blocks"], rel=0.05)
-        assert figures[16].hit_tokens == (plan.block_hit_tokens if prefix_caching else 0)
+        assert figures[16].hit_tokens == (plan.sharing.block_hit_tokens if prefix_caching else 0)
         assert figures[8].hit_tokens >= figures[32].hit_tokens
         assert figures[8].peak_bytes <= figures[256].peak_bytes
 

@@ -8,6 +8,7 @@ import pytest
 
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.prefix_nodes import prefix_nodes
 from pagedrun.paged.report.inspect.block_lives import BlockLives
 from pagedrun.paged.report.record import recorder as recorder_module
 from pagedrun.paged.report.record.snapshot import Snapshot
@@ -237,10 +238,10 @@ def test_the_tree_of_a_plan() -> None:
     log = ResidencyLog()
     engine_pool = BenchModel.from_shape("tiny").engine(dtype="float32").start([asked[0]]).pool
     recorder = recorder_module.Recorder(engine_pool, log)
-    recorder.note_plan(plan)
-    recorder.note_plan(plan)
+    recorder.note_prefixes(prefix_nodes(plan))
+    recorder.note_prefixes(prefix_nodes(plan))
     prefixes = recorder.snapshot(8).prefixes
-    assert prefixes.saved.sum() == 2 * plan.block_hit_tokens
+    assert prefixes.saved.sum() == 2 * plan.sharing.block_hit_tokens
     half = len(prefixes) // 2
     for entry in range(half):
         end, row = int(prefixes.end[entry]), int(prefixes.row[entry])

@@ -19,7 +19,6 @@ def statistics(
         num_blocks=num_blocks,
         bytes_per_token=100,
         max_model_len=max_model_len,
-        achievable_hit_tokens=0,
         num_shared_blocks_planned=num_shared_blocks_planned,
     )
 

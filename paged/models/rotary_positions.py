@@ -1,0 +1,26 @@
+"""How many positions get their rotations."""
+
+from pathlib import Path
+
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.option_names import option
+
+MAX_ROTARY_BYTES = 2**30  # two million positions at 128 dimensions a head
+
+
+def num_rotary_positions(config: ModelConfig, max_model_len: int, folder: Path) -> int:
+    """Return how many positions get their rotations: the model's, if they are not absurd.
+
+    max_model_len: the most that a row may have. Raises `ModelError`, which names the `folder`,
+    where that is more than can be kept.
+    """
+    most = config.max_position_embeddings
+    num_fit = MAX_ROTARY_BYTES // (4 * config.head_dim)
+    if most > num_fit and max_model_len > num_fit:
+        raise ModelError(
+            f"{folder}/config.json: max_position_embeddings is {most}, more than "
+            f"the {num_fit} positions that pagedrun keeps rotations of; pass "
+            f"{option('max_model_len')} with at most that"
+        )
+    return most if most <= num_fit else max_model_len

@@ -1,0 +1,124 @@
+"""Planner: from requests to planned windows, for whoever runs them or only asks what it would be.
+
+Every decision that touches a row's bytes is made here, from all rows of the window, and travels
+with the row. A run, a forecast and a replica that are given the same rows get the same requests.
+"""
+
+import time
+from collections.abc import Container, Iterable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from pagedrun.kernels.read_once import ReadOnce
+from pagedrun.paged.planning.plan import Plan, PlanEnd
+from pagedrun.paged.planning.prefix_nodes import prefix_nodes
+from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.request import Completion, Request
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What every request must keep to: tokens of prompt and answer, and the number of ids."""
+
+    max_model_len: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWindow:
+    """Requests that were planned together, and those that cannot be run.
+
+    `prefixes` is the tree of what they share; `plan_s` is how long it took to plan them, in
+    seconds.
+    """
+
+    plan: Plan
+    refused: Seq[Completion]
+    prefixes: PrefixNodes
+    plan_s: float
+
+    def __len__(self) -> int:
+        return (
+            len(self.plan)
+            + len(self.plan.too_large)
+            + self.plan.duplicates.num_duplicates
+            + len(self.refused)
+        )
+
+
+class Planner:
+    """Plans one window after the other."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        limits: RequestLimits,
+        *,
+        max_blocks: int,
+        read_once: ReadOnce,
+        done: Container[int] = frozenset(),
+        max_stored_tokens: int = 0,
+    ) -> None:
+        """Plan for a pool that can have `max_blocks` blocks.
+
+        read_once: when a prefix is read for all its rows together. done: indices of requests that
+        are answered already; they do not run, but what rows share is decided with them.
+        max_stored_tokens: what the prefix store has room for.
+        """
+        self._config = config
+        self._limits = limits
+        self._max_blocks = max_blocks
+        self._read_once = read_once
+        self._done = done
+        self._max_stored_tokens = max_stored_tokens
+        self._after: PlanEnd | None = None
+
+    def window(self, requests: Seq[Request], *, has_next: bool) -> PlannedWindow:
+        """Plan the next window; `has_next` says whether another one follows."""
+        began = time.perf_counter()
+        accepted, refused = self._accept(requests)
+        plan = Plan(
+            accepted,
+            self._config.block_size,
+            prefix_caching=self._config.prefix_caching,
+            max_blocks=self._max_blocks,
+            after=self._after,
+            has_next=has_next,
+            read_once=self._read_once,
+            done=self._done,
+            max_stored_tokens=self._max_stored_tokens,
+        )
+        self._after = plan.end
+        prefixes = prefix_nodes(plan)
+        return PlannedWindow(plan, refused, prefixes, time.perf_counter() - began)
+
+    def windows(self, more: Iterable[Seq[Request]]) -> Iterator[PlannedWindow]:
+        """Plan the windows after the first, each when it is asked for."""
+
+        def plan_next(requests: Seq[Request]) -> PlannedWindow:
+            return self.window(requests, has_next=True)
+
+        return map(plan_next, more)  # unlike a loop it lets go of a window before it asks for more
+
+    def reserved_len(self, requests: Seq[Request]) -> int:
+        """Return the tokens that an engine with one length for all rows would have to reserve."""
+        limit = self._limits.max_model_len
+        lengths = (
+            (len(request.prompt_token_ids), request.params.max_tokens) for request in requests
+        )
+        totals = (min(prompt + answer, limit) for prompt, answer in lengths if prompt < limit)
+        return self._config.max_model_len or max(totals, default=1)
+
+    def _accept(self, requests: Seq[Request]) -> tuple[list[Request], list[Completion]]:
+        limits = self._limits
+        accepted: list[Request] = []
+        refused: list[Completion] = []
+        for request in requests:
+            try:
+                accepted.append(request.fitted(limits.max_model_len, limits.vocab_size))
+            except RowError as error:
+                if request.index not in self._done:
+                    refused.append(Completion(request, error=error))
+        return accepted, refused

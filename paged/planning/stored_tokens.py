@@ -1,0 +1,27 @@
+"""What of the prompts is worth keeping in a prefix store: what rows share, as much as it holds."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.paged.cache.prefix_store.entry import MIN_STORED_TOKENS
+from pagedrun.paged.planning.prefix_tree import common_to
+
+
+def tokens_to_store(common: NDArray[np.int32], max_tokens: int) -> NDArray[np.int64]:
+    """Return how many leading tokens of each row are to be stored, [num_rows] int64 in run order.
+
+    common: [num_rows] int32, tokens in common with the row before. Only what other rows that run
+    begin with as well is chosen: what belongs to one row alone is nobody else's prefix, and may be
+    private. If all of that is more than `max_tokens`, what more rows share.
+    """
+    before = common.astype(np.int64)
+    before[:1] = 0  # the row before the first is of another window, or not there
+    num_rows = 2
+    while num_rows <= len(before) and max_tokens:
+        shared = common_to(num_rows, before.astype(np.int32)).astype(np.int64)
+        shared[shared < MIN_STORED_TOKENS] = 0
+        # In this order a token is new where the row before does not have it.
+        if int(np.maximum(shared - before, 0).sum()) <= max_tokens:
+            return shared
+        num_rows *= 2
+    return np.zeros_like(before)

@@ -1,0 +1,173 @@
+"""`plan` says what `generate` will report, on every device, and refuses what it refuses."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.device_facts import DeviceFacts, DeviceMemory
+from pagedrun.paged.execution.device_probe import probe_device
+from pagedrun.paged.job import windows
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.job import run_job
+from pagedrun.paged.job.listener import SilentListener
+from pagedrun.paged.job.model import LocalModel
+from pagedrun.paged.job.plan_file import plan_file
+from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.values.errors import UsageError
+from tests.conftest import MakeModel
+from tests.every_pair import every_pair
+from tests.job.test_plan_file import generated_rows, job, write_rows
+
+NUM_ROWS = 220
+GPU = DeviceMemory(total=6_000_000, free=5_900_000)  # room for less than the rows would take
+
+
+def gpu_facts() -> DeviceFacts:
+    """A GPU that is not there: the memory is made up, the kernels are those of the processor."""
+    return DeviceFacts(choose_device("cpu").read_once, lag=1, memory=GPU)
+
+
+class ModelOnGpu(LocalModel):
+    """Runs on the processor's kernels, one step behind, in the memory of that GPU."""
+
+    def load_engine(self) -> Engine:
+        config = self._engine_config
+        device = replace(choose_device("cpu"), lag=1)
+        model = Engine(config, self.config, self.tokenizer, device).model
+        budget = MemoryBudget.of_device(
+            total=GPU.total,
+            free=GPU.free - model.num_bytes,
+            activations=model.activation_bytes(
+                config.max_num_batched_tokens,
+                min(config.max_num_seqs, config.max_num_batched_tokens),
+            ),
+            utilization=config.gpu_memory_utilization,
+        )
+        return Engine(config, self.config, self.tokenizer, device, budget=budget)
+
+
+def told_and_done(config: JobConfig, device: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The forecast and the report of the same job."""
+    if device == "gpu":
+        forecast = plan_file(config, SilentListener(), device=gpu_facts())
+        return forecast, run_job(config, open_model=ModelOnGpu).report
+    return plan_file(config, SilentListener()), run_job(config).report
+
+
+@every_pair(
+    device=["auto", "cpu", "gpu"],
+    dtype=["auto", "float32", "bfloat16"],
+    pool=[
+        {},
+        {"num_blocks": 60},
+        {"kv_cache_memory_bytes": 2_000_000},
+        {"num_blocks": 45, "preemption_mode": "recompute"},
+        {"block_size": 8, "gpu_memory_utilization": 0.7},
+        {"max_num_seqs": 5, "max_model_len": 300},
+        {"prefix_caching": False, "max_num_batched_tokens": 100},
+    ],
+    window_rows=[1000, 90, 40],
+)
+def test_a_plan_says_what_a_run_reports(
+    make_model: MakeModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    dtype: str,
+    pool: dict[str, Any],
+    window_rows: int,
+) -> None:
+    monkeypatch.setattr(windows, "WINDOW_ROWS", window_rows)
+    path = write_rows(tmp_path / "rows.jsonl", generated_rows(NUM_ROWS, seed=window_rows))
+    model = make_model("qwen3", "agrees", tie_word_embeddings=False)
+    asked = "cpu" if device == "gpu" else device  # what torch finds here
+    config = job(path, model, device=asked, **{"dtype": dtype, **pool})
+    forecast, report = told_and_done(config, device)
+    assert forecast["rows"]["is_simulated_whole"]
+    for name in ("prompt", "cached", "computed", "generated", "preempted_recomputed"):
+        assert forecast["tokens"][name] == report["tokens"][name], name
+    for name in ("num_blocks", "peak_blocks", "block_size", "bytes_per_token", "pool_bytes"):
+        assert forecast["kv"][name] == report["kv"][name], name
+    assert forecast["preemptions"] == report["preemptions"]
+    assert sum(forecast["rows"]["refused"].values()) == report["rows"]["failed"]
+    assert report["rows"]["total"] == NUM_ROWS
+
+
+def rows(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "rows.jsonl", generated_rows(40))
+
+
+def test_auto_is_the_device_that_a_run_takes(tmp_path: Path) -> None:
+    """A driver that is there is asked; without one, nobody imports torch to learn it."""
+    driver = tmp_path / "driver"
+    asked: list[str] = []
+
+    def choose(device: str, kernel_set: str) -> DeviceFacts:
+        asked.append(device)
+        return gpu_facts()
+
+    assert probe_device("auto", "auto", driver_files=[driver], choose=choose).memory is None
+    driver.touch()
+    assert probe_device("cpu", "auto", driver_files=[driver], choose=choose).memory is None
+    assert asked == []
+    assert probe_device("auto", "auto", driver_files=[driver], choose=choose).memory == GPU
+    assert probe_device("cuda", "auto", driver_files=[], choose=choose).memory == GPU
+    assert asked == ["auto", "cuda"]
+
+
+def test_a_gpu_that_is_not_there_is_refused(make_model: MakeModel, tmp_path: Path) -> None:
+    try:
+        choose_device("cuda")
+    except UsageError as error:
+        refusal = str(error)
+    else:
+        pytest.skip("there is a GPU")
+    config = job(rows(tmp_path), make_model("qwen3", "agrees"), device="cuda")
+    with pytest.raises(UsageError) as refused:
+        plan_file(config, SilentListener())
+    assert str(refused.value) == refusal
+
+
+def test_the_pool_of_a_gpu_is_sized_by_its_own_memory(
+    make_model: MakeModel, tmp_path: Path
+) -> None:
+    config = job(rows(tmp_path), make_model("qwen3", "agrees"), max_model_len=200)
+    on_gpu = plan_file(config, SilentListener(), device=gpu_facts())["kv"]
+    on_host = plan_file(config, SilentListener())["kv"]
+    assert on_gpu["pool_bytes"] < GPU.total
+    assert on_gpu["num_blocks"] != on_host["num_blocks"]
+    half = replace(gpu_facts(), memory=replace(GPU, free=GPU.free // 2))
+    assert (
+        plan_file(config, SilentListener(), device=half)["kv"]["num_blocks"]
+        < (on_gpu["num_blocks"])
+    )
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"num_blocks": 4, "max_model_len": 100},
+        {"kv_cache_memory_bytes": 100_000, "max_model_len": 1000},
+        {"max_model_len": 10_000},
+    ],
+    ids=str,
+)
+def test_a_length_that_a_run_refuses_is_refused(
+    make_model: MakeModel, tmp_path: Path, flags: dict[str, Any]
+) -> None:
+    config = job(rows(tmp_path), make_model("qwen3", "agrees"), **flags)
+    doings: list[Callable[[], object]] = [
+        lambda: run_job(config),
+        lambda: plan_file(config, SilentListener()),
+    ]
+    refusals = []
+    for doing in doings:
+        with pytest.raises(UsageError, match="max_model_len") as refused:
+            doing()
+        refusals.append(str(refused.value))
+    assert refusals[0] == refusals[1]
