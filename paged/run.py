@@ -19,11 +19,12 @@ from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.in_flight import InFlight
+from pagedrun.paged.execution.memory_ledger import MemoryLedger
 from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.execution.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.planning.ahead import Ahead
-from pagedrun.paged.planning.duplicates import fan_out
+from pagedrun.paged.planning.answers import Answers
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.planner import PlannedWindow
 from pagedrun.paged.report.record.memory_report import memory_report
@@ -34,7 +35,6 @@ from pagedrun.paged.report.record.state import engine_state
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
-from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.step_watch import StepWatch
 from pagedrun.paged.scheduling.stopping import StopRule
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineStalled, RowError
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.preemption_mode import PreemptionMode
-from pagedrun.paged.values.request import Completion, Request, SampleOutput
+from pagedrun.paged.values.request import Completion, Request
 
 
 class Run:
@@ -72,7 +72,6 @@ class Run:
         config = engine_config
         self._config = config
         self._model = model
-        self._budget = budget
         self._times = {**times, "plan_s": 0.0}
         self._on_step = on_step
         self._windows = windows
@@ -108,8 +107,8 @@ class Run:
         )
         self._sampler = sampler
         self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
-        self._outputs: dict[int, list[SampleOutput]] = {}
-        self._asked: dict[int, list[Request]] = {}  # who waits for the answer to a request
+        self._answers = Answers()
+        self._ledger = MemoryLedger(model, cache, device, budget)
         self._unanswerable: deque[Completion] = deque()
         self._num_total = 0
         self._num_finished = 0
@@ -164,13 +163,11 @@ class Run:
         self._times["plan_s"] += window.plan_s
         self._num_total += len(window)
         self._recorder.note_prefixes(window.prefixes)
-        self._asked |= plan.duplicates.asked
+        self._answers.expect(plan.duplicates.asked)
         self.statistics.note_sharing(plan.sharing)
         self._unanswerable.extend(window.refused)
         for request in plan.too_large:
-            error = self._too_large(request)
-            asked = self._asked.pop(request.index, ())
-            self._unanswerable.extend(fan_out(Completion(request, error=error), asked))
+            self._unanswerable.extend(self._answers.fail(request, self._too_large(request)))
         requests = iter(plan) if self._stored is None else self._stored.watched(plan)
         self.scheduler.add(requests, len(plan))
 
@@ -224,58 +221,28 @@ class Run:
             if output is not None:
                 sequence.truncate(int(position) + 1)
                 scheduler.finish(sequence)
-                yield from self._collect(sequence, output)
+                request, num_cached = sequence.request, sequence.num_cached_tokens
+                answers = self._answers.collect(request, output, num_cached)
+                yield from map(self._completed, answers)
         for request in {each.index: each for each in failed}.values():
             yield from self._fail(request)
 
-    def _collect(self, sequence: Sequence, output: SampleOutput) -> Iterator[Completion]:
-        """Keep a finished sample; yield the completion when it is its request's last one."""
-        request = sequence.request
-        outputs = self._outputs.setdefault(request.index, [])
-        outputs.append(output)
-        if len(outputs) == request.params.n:
-            del self._outputs[request.index]
-            outputs.sort(key=lambda each: each.index)
-            completion = Completion(request, tuple(outputs), sequence.num_cached_tokens)
-            yield from self._answers(completion)
-
-    def _answers(self, completion: Completion) -> Iterator[Completion]:
-        """Yield the completion, and those of the requests that asked the same."""
-        computed = sum(len(output.token_ids) for output in completion.outputs)
-        for answer in fan_out(completion, self._asked.pop(completion.request.index, ())):
-            given = sum(len(output.token_ids) for output in answer.outputs)
-            self.statistics.generated_tokens += given - computed
-            self.statistics.copied_tokens += given - computed
-            computed = 0  # all that follow are copies
-            if answer.is_duplicate and answer.error is None:
-                self.scheduler.counts.prompt_tokens += answer.num_cached_tokens
-                self.scheduler.counts.cached_tokens += answer.num_cached_tokens
-            yield self._completed(answer)
-
     def _fail(self, request: Request) -> Iterator[Completion]:
-        """End every sample of a request whose logits hold no choice.
-
-        What it published is retracted first: keys and values that led to NaN must not be shared.
-        """
-        scheduler = self.scheduler
-        everyone = (*scheduler.running, *scheduler.waiting, *scheduler.ending)
-        for sequence in [each for each in everyone if each.request.index == request.index]:
-            sequence.truncate(0)  # also of those that the next step computes
-            own = slice(sequence.num_hit_blocks, sequence.num_published_blocks)
-            for block_id in sequence.block_table[own]:
-                self.pool.retract(block_id)
-            self.scheduler.finish(sequence)
-        self._outputs.pop(request.index, None)
+        """End every sample of a request whose logits hold no choice."""
+        self.scheduler.fail(request)
         error = RowError(
             "nan_logits",
             "the model's output holds NaN or infinity, so no token can be chosen; "
             f"try {option('dtype')} float32",
         )
-        yield from self._answers(Completion(request, error=error))
+        return map(self._completed, self._answers.fail(request, error))
 
     def _completed(self, completion: Completion) -> Completion:
         self._num_finished += 1
         self.statistics.note_completion(completion)
+        if completion.is_duplicate and completion.error is None:
+            self.scheduler.counts.prompt_tokens += completion.num_cached_tokens
+            self.scheduler.counts.cached_tokens += completion.num_cached_tokens
         self._recorder.note_completion(completion)
         return completion
 
@@ -336,19 +303,21 @@ class Run:
 
     def report(self) -> dict[str, Any]:
         """Return what happened so far, in the report's shape; the job adds `rows`."""
-        reads = self.attention_reads
-        bytes_per_layer = self.statistics.bytes_per_token // self._model.config.num_layers
+        counted, reads = self.statistics, self.attention_reads
+        bytes_per_layer = counted.bytes_per_token // self._model.config.num_layers
         stored = self._stored
         report = memory_report(
             attention_bytes={
                 "read": reads.layer_tokens * bytes_per_layer,
                 "without_sharing": reads.layer_tokens_without_sharing * bytes_per_layer,
             },
-            statistics=self.statistics,
+            statistics=counted,
             scheduler=self.scheduler.counts,
             pool=self.pool.counts,
             times=self._times,
-            memory=self._ledger(),
+            memory=self._ledger.report(
+                self.pool.counts.peak_held, counted.max_step_tokens, counted.max_step_logits
+            ),
             device=self._device.torch_device.type,
             config=asdict(self._config),
             found_in_store=0 if stored is None else stored.counts.achievable_tokens,
@@ -358,28 +327,3 @@ class Run:
     def snapshot(self) -> Snapshot:
         """Return what became of every block so far."""
         return self._recorder.snapshot(self.statistics.bytes_per_token)
-
-    def _ledger(self) -> dict[str, int]:
-        """Return where the device's memory went, in bytes.
-
-        What the process had in use at its peak beyond weights, activations and pool is `other`. On
-        the host only the part of the pool that was touched has been in use.
-        """
-        weights, activations = self._model.num_bytes, self._activations()
-        touched = self.pool.counts.peak_held * self.cache.bytes_per_block
-        held = self._device.bytes_held(self.cache.num_bytes, touched)
-        in_use = self._device.bytes_in_use()
-        return {
-            "weights": weights,
-            "kv_pool": self.cache.num_bytes,
-            "activations_peak": activations,
-            "other": max(in_use - weights - activations - held, 0),
-            "device_total": self._budget.total,
-        }
-
-    def _activations(self) -> int:
-        """Return the bytes of a step's own tensors: measured, or reckoned from the largest step."""
-        if self._budget.activations is not None:
-            return self._budget.activations
-        counted = self.statistics
-        return self._model.activation_bytes(counted.max_step_tokens, counted.max_step_logits)

@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.request import Completion, Request, SampleOutput
 from pagedrun.paged.values.sampling import SamplingParams
 
 
@@ -77,7 +77,16 @@ def fan_out(completion: Completion, asked: Sequence[Request]) -> Iterator[Comple
         num_cached = completion.num_cached_tokens
         if place and completion.error is None:
             num_cached = len(request.prompt_token_ids)
-        yield Completion(request, outputs, num_cached, completion.error, is_duplicate=place > 0)
+        0 if place else _num_tokens(completion.outputs)
+        yield Completion(
+            request,
+            outputs,
+            num_cached,
+            completion.error,
+            is_duplicate=place > 0,
+            num_copied_tokens=_num_tokens(outputs)
+            - (0 if place else _num_tokens(completion.outputs)),
+        )
 
 
 def _determining(params: SamplingParams) -> SamplingParams:
@@ -91,6 +100,10 @@ def _determining(params: SamplingParams) -> SamplingParams:
         top_k=plain.top_k,
         min_p=plain.min_p,
     )
+
+
+def _num_tokens(outputs: Sequence[SampleOutput]) -> int:
+    return sum(len(output.token_ids) for output in outputs)
 
 
 def _single(request: Request) -> Request:

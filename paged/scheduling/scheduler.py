@@ -31,6 +31,7 @@ from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.scheduling.written_blocks import WrittenBlocks
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.request import Request
 
 
 class Scheduler:
@@ -204,6 +205,19 @@ class Scheduler:
         self._books.drop_host_blocks(sequence)
         self.table.remove(sequence.place)
         del self._sequences[sequence.place]
+
+    def fail(self, request: Request) -> None:
+        """End every sample of a request, whatever its state.
+
+        What it published is retracted first: keys and values that led to NaN must not be shared.
+        """
+        everyone = (*self.running, *self.waiting, *self.ending)
+        for sequence in [each for each in everyone if each.request.index == request.index]:
+            sequence.truncate(0)  # also of those that the next step computes
+            own = slice(sequence.num_hit_blocks, sequence.num_published_blocks)
+            for block_id in sequence.block_table[own]:
+                self.pool.retract(block_id)
+            self.finish(sequence)
 
     def check(self) -> None:
         """Prove that block tables, pool and swap space agree. For tests, after every step."""

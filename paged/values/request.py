@@ -82,7 +82,8 @@ class Completion:
     """All answers to one request, or the reason why there are none.
 
     `num_cached_tokens` counts prompt tokens whose keys and values were taken from the cache. A
-    duplicate was answered with what another request got.
+    duplicate was answered with what another request got; `num_copied_tokens` are the generated
+    tokens of its outputs, or of a request's own, that were not computed for them.
     """
 
     request: Request
@@ -90,3 +91,4 @@ class Completion:
     num_cached_tokens: int = 0
     error: RowError | None = field(default=None)
     is_duplicate: bool = False
+    num_copied_tokens: int = 0

@@ -69,6 +69,8 @@ class RunStatistics:
 
     def note_completion(self, completion: Completion) -> None:
         """Count one finished request; a duplicate held no memory."""
+        self.generated_tokens += completion.num_copied_tokens
+        self.copied_tokens += completion.num_copied_tokens
         if completion.is_duplicate:
             reasons = [output.finish_reason.value for output in completion.outputs] or ["error"]
             self.finish_reasons.update(reasons)

@@ -1,0 +1,40 @@
+"""MemoryLedger: where the device's memory went."""
+
+from dataclasses import dataclass
+
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.planning.memory import MemoryBudget
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLedger:
+    """Adds up what a run holds; `budget` is what its pool was sized by."""
+
+    model: Decoder
+    cache: KVCache
+    device: Device
+    budget: MemoryBudget
+
+    def report(self, peak_blocks: int, step_tokens: int, step_logits: int) -> dict[str, int]:
+        """Return the report's `memory` object, in bytes.
+
+        peak_blocks: the most blocks of the pool that were held. step_tokens, step_logits: of the
+        largest step. What the process had in use at its peak beyond weights, activations and pool
+        is `other`. On the host only the part of the pool that was touched has been in use.
+        """
+        weights = self.model.num_bytes
+        activations = self.budget.activations  # measured, or reckoned from the largest step
+        if activations is None:
+            activations = self.model.activation_bytes(step_tokens, step_logits)
+        touched = peak_blocks * self.cache.bytes_per_block
+        held = self.device.bytes_held(self.cache.num_bytes, touched)
+        in_use = self.device.bytes_in_use()
+        return {
+            "weights": weights,
+            "kv_pool": self.cache.num_bytes,
+            "activations_peak": activations,
+            "other": max(in_use - weights - activations - held, 0),
+            "device_total": self.budget.total,
+        }
