@@ -77,15 +77,14 @@ def fan_out(completion: Completion, asked: Sequence[Request]) -> Iterator[Comple
         num_cached = completion.num_cached_tokens
         if place and completion.error is None:
             num_cached = len(request.prompt_token_ids)
-        0 if place else _num_tokens(completion.outputs)
+        num_computed = 0 if place else _num_tokens(completion.outputs)
         yield Completion(
             request,
             outputs,
             num_cached,
             completion.error,
             is_duplicate=place > 0,
-            num_copied_tokens=_num_tokens(outputs)
-            - (0 if place else _num_tokens(completion.outputs)),
+            num_copied_tokens=_num_tokens(outputs) - num_computed,
         )
 
 
