@@ -5,7 +5,7 @@ from typing import Any
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench import kernels, memory, prefix, throughput
+from pagedrun.cli.bench import host, kernels, memory, prefix, throughput
 from pagedrun.cli.bench.bench_options import DEFAULT_SHAPE, ResultOptions
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.paged.values.errors import UsageError
@@ -22,6 +22,7 @@ app.command(name="throughput", help=throughput.HELP)(throughput.throughput)
 app.command(name="prefix", help=prefix.HELP)(prefix.prefix)
 app.command(name="kernels", help=kernels.HELP)(kernels.kernels)
 app.command(name="memory", help=memory.HELP)(memory.memory)
+app.command(name="host", help=host.HELP)(host.host)
 
 
 def _bench(context: typer.Context, given: Given) -> None:
@@ -50,6 +51,7 @@ def _short_benches() -> dict[str, Any]:
     """Return every benchmark in a form that takes seconds rather than minutes."""
     from pagedrun.cli.bench.kernels import short_kernels_bench
     from pagedrun.cli.bench.setting import comparison
+    from pagedrun.paged.bench.host.host import HostBench
     from pagedrun.paged.bench.memory.memory import MemoryBench
     from pagedrun.paged.bench.runs.model import BenchModel
     from pagedrun.paged.bench.runs.prefix import PrefixBench
@@ -68,4 +70,5 @@ def _short_benches() -> dict[str, Any]:
         "prefix": PrefixBench(model, (0, 512, 2048), (1, 16, 64), budget_s=60.0),
         "kernels": short_kernels_bench(),
         "memory": MemoryBench(),
+        "host": HostBench(seats=(128,)),
     }

@@ -304,6 +304,26 @@ class MemoryOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostOptions:
+    """How many rows run at once, and what they are."""
+
+    seats: Annotated[
+        str, Flag("Rows that run at once; eight times as many are run in all.", _ROWS, "N,N")
+    ] = "128,1024,4096"
+    shared: Annotated[int, Flag("Tokens that prompts begin with alike.", _ROWS, "N", low=0)] = 1024
+    unique: Annotated[int, Flag("Tokens of each prompt alone.", _ROWS, "N", low=1)] = 64
+    output: Annotated[
+        str,
+        Flag(
+            "Tokens to generate for each: a number, or LOW:HIGH for each row to draw its own.",
+            _ROWS,
+            "N",
+        ),
+    ] = "32:256"
+    repeat: Annotated[int, Flag("Runs of each number of seats.", _TURNS, "N", low=1)] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
     """Where a page goes."""
 

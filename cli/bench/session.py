@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.cli.bench.bench_options import ResultOptions
+from pagedrun.cli.bench.host_sheets import describe_host_rows, host_sheets
 from pagedrun.cli.bench.kernels_sheets import (
     describe_roof,
     describe_shape,
@@ -35,12 +36,14 @@ _DESCRIBED: dict[str, dict[str, Describe]] = {
     "prefix": {"model": describe_model, "rows": describe_sweep},
     "kernels": {"layer": describe_shape, "sizes": describe_sizes, "roof": describe_roof},
     "memory": {"token": describe_token, "requests": describe_requests},
+    "host": {"rows": describe_host_rows},
 }
 _SHEETS = {
     "throughput": throughput_sheets,
     "prefix": prefix_sheets,
     "kernels": kernels_sheets,
     "memory": memory_sheets,
+    "host": host_sheets,
 }
 
 

@@ -27,12 +27,14 @@ def describe_rows(result: Result) -> str:
     size = rows["group_size"]
     groups = f", {size} rows a group" if size is not None else ""
     return (
-        f"{rows['rows']:,} rows x ({rows['shared']:,} shared + {_tokens(rows['unique'])} unique + "
-        f"{_tokens(rows['output'])} out){groups}; random tokens, greedy"
+        f"{rows['rows']:,} rows x ({rows['shared']:,} shared + "
+        f"{show_tokens(rows['unique'])} unique + {show_tokens(rows['output'])} out){groups}; "
+        "random tokens, greedy"
     )
 
 
-def _tokens(length: int | Mapping[str, int]) -> str:
+def show_tokens(length: int | Mapping[str, int]) -> str:
+    """Return a number of tokens, or the range that rows draw theirs from."""
     if isinstance(length, int):
         return f"{length:,}"
     return f"{length['low']:,} to {length['high']:,}"

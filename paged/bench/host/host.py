@@ -21,6 +21,8 @@ from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 ROWS_PER_SEAT = 8
 MAX_BATCHED_TOKENS = 8192
@@ -53,7 +55,7 @@ class HostBench:
     """`seats`: how many rows run at once, each a run of `ROWS_PER_SEAT` times as many rows.
 
     Rows have `shared` and `unique` prompt tokens and get as many tokens as `output` draws. Each run
-    is done `repeat` times.
+    is done `repeat` times. Raises `UsageError` for values out of range.
     """
 
     seats: Seq[int] = (128, 1024, 4096)
@@ -62,8 +64,17 @@ class HostBench:
     output: Lengths = field(default_factory=lambda: Lengths(32, 256))
     repeat: int = 1
 
+    def __post_init__(self) -> None:
+        least = min(self.seats, default=0)
+        if least < 1:
+            raise UsageError(f"{option('seats')} is {least}; it must be at least 1")
+        self._workload(least)  # which checks the other values
+
     def run(self, say: Say) -> dict[str, Any]:
-        """Measure, telling `say` what is being done; return the result as JSON can hold it."""
+        """Measure, telling `say` what is being done; return the result as JSON can hold it.
+
+        Raises `UsageError` if a row is too long for the model.
+        """
         say("Loading")
         model = BenchModel.from_shape(MODEL, 1)
         kernels = CostlessBackend(model.config.vocab_size)
@@ -89,16 +100,19 @@ class HostBench:
             "points": points,
         }
 
+    def _workload(self, seats: int) -> Workload:
+        return Workload(seats * ROWS_PER_SEAT, self.shared, self.unique, self.output)
+
     def _measure(self, engine: Engine, seats: int) -> HostRun:
-        rows = Workload(seats * ROWS_PER_SEAT, self.shared, self.unique, self.output)
         log: list[tuple[float, StepRecord]] = []
         run = engine.reconfigured(max_num_seqs=seats).start(
-            rows.requests(engine.model_config.vocab_size),
+            self._workload(seats).requests(engine.model_config.vocab_size),
             on_step=lambda record: log.append((time.perf_counter(), record)),
         )
         began = time.perf_counter()
-        for _ in run:
-            pass
+        for answer in run:
+            if answer.error is not None:
+                raise UsageError(f"row {answer.request.index} cannot be run: {answer.error.marked}")
         seconds = time.perf_counter() - began
         decode, admission = [], []
         for (before, last), (now, record) in pairwise(log):

@@ -10,10 +10,12 @@ import pytest
 
 from pagedrun.cli.bench import app
 from pagedrun.cli.bench.bench_options import KernelsOptions
+from pagedrun.cli.bench.host_sheets import host_sheets
 from pagedrun.cli.bench.kernels import kernels_bench
 from pagedrun.cli.bench.kernels_sheets import kernels_sheets
 from pagedrun.cli.bench.setting import changed_setting, comparison, lengths, numbers
 from pagedrun.cli.main import main
+from pagedrun.paged.bench.host.host import HostBench
 from pagedrun.paged.bench.memory.memory import MemoryBench
 from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
 from pagedrun.paged.bench.runs.lengths import Lengths
@@ -227,11 +229,66 @@ class TestKernels:
         ]
 
 
+class TestHost:
+    ARGS = ("--shared", "8", "--unique", "4", "--output", "2:6", "--repeat", "2")
+
+    def test_json_alone_on_stdout_and_a_table_on_stderr(self, bench: Bench) -> None:
+        status, out, err = bench("host", "--seats", "8,4", *self.ARGS, "--json")
+        assert status == 0
+        result = json.loads(out)
+        assert result["bench"] == "host"
+        assert result["device"] == {"type": "cpu"}
+        assert result["workload"] == {
+            "rows_per_seat": 8,
+            "shared": 8,
+            "unique": 4,
+            "output": {"low": 2, "high": 6},
+        }
+        assert result["repeat"] == 2
+        assert [(point["seats"], point["rows"]) for point in result["points"]] == [(4, 32), (8, 64)]
+        for point in result["points"]:
+            assert list(point) == [
+                *("seats", "rows", "generated_tokens", "total_s", "tokens_per_s"),
+                *("decode_s_per_row", "admission_step_s"),
+            ]
+            assert point["total_s"]["count"] == 2
+        for words in (
+            "8 a seat x (8 shared + 4 unique + 2 to 6 out)",
+            "The host's own work",
+            "µs/row",
+            "Middle of 2 runs (least…most).",
+        ):
+            assert words in err
+
+    def test_a_result_is_kept(self, bench: Bench, tmp_path: Path) -> None:
+        path = tmp_path / "host.md"
+        status, out, err = bench("host", "--seats", "4", *self.ARGS, "--save", str(path), "--quiet")
+        assert (status, out, err) == (0, "", "")
+        assert "| seats | rows | tokens/s |" in path.read_text()
+
+    def test_a_figure_that_no_step_gave_is_a_dash(self) -> None:
+        def spread(value: float) -> dict[str, Any]:
+            return {"median": value, "low": value, "high": value, "count": 1}
+
+        point = {
+            "seats": 1024,
+            "rows": 8192,
+            "generated_tokens": 1,
+            "total_s": spread(5.75),
+            "tokens_per_s": spread(205_104.0),
+            "decode_s_per_row": None,
+            "admission_step_s": spread(0.00367),
+        }
+        (sheet,) = host_sheets({"points": [point], "repeat": 1})
+        assert sheet.rows == [("1,024", "8,192", "205,104", "–", "3.67", "5.75")]
+
+
 def test_without_a_command_a_short_run_of_all(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     benches = app._short_benches()
     assert benches.pop("memory") == MemoryBench()
+    assert benches.pop("host") == HostBench(seats=(128,))
     assert {name: each.repeat for name, each in benches.items()} == {
         "throughput": 3,
         "prefix": 2,
@@ -243,6 +300,7 @@ def test_without_a_command_a_short_run_of_all(
         "prefix": PrefixBench(model, (16,), (2,), output=3, flags=flags),
         "kernels": kernels_bench(KERNELS, EngineConfig(Path(), device="cpu", dtype="float32")),
         "memory": MemoryBench(counts=(4, 12), lengths=NormalLengths(20, 8, 4, 64)),
+        "host": HostBench(seats=(4,), shared=8, unique=4, output=Lengths(2, 6)),
     }
     monkeypatch.setattr(app, "_short_benches", lambda: short)
     status, out, err = bench("--json")
@@ -253,10 +311,12 @@ def test_without_a_command_a_short_run_of_all(
         "prefix": "prefix",
         "kernels": "kernels",
         "memory": "memory",
+        "host": "host",
     }
     assert "Rows per second" in err
     assert "Decode attention" in err
     assert "12 requests that come and go" in err
+    assert "The host's own work" in err
 
 
 class TestRefusals:
@@ -286,6 +346,10 @@ class TestRefusals:
             (["kernels", "--shape", "gpt-9"], "--shape gpt-9 is not known"),
             (["prefix", *TINY, "--prefix", "1;2"], "--prefix takes whole numbers"),
             (["prefix", *TINY, "--group", "0"], "--rows is 0"),
+            (["host", "--seats", "0"], "--seats is 0; it must be at least 1"),
+            (["host", "--seats", "many"], "--seats takes whole numbers"),
+            (["host", "--output", "1"], "--output is 1; it must be at least 2"),
+            (["host", "--seats", "1", "--shared", "999999"], "row 0 cannot be run: the prompt has"),
             (["--json", "throughput", *TINY], "behind the command"),
             (["nonsense"], "nonsense"),
         ],
@@ -360,7 +424,9 @@ def test_numbers_are_listed_once() -> None:
     assert numbers("4, 1,4", "--group") == [4, 1]
 
 
-@pytest.mark.parametrize("command", [[], ["throughput"], ["prefix"], ["kernels"], ["memory"]])
+@pytest.mark.parametrize(
+    "command", [[], ["throughput"], ["prefix"], ["kernels"], ["memory"], ["host"]]
+)
 def test_help_imports_nothing_heavy(command: list[str]) -> None:
     code = (
         "import sys\n"
@@ -394,6 +460,7 @@ def test_every_flag_is_named_in_full_at_80_columns(
         "memory": "--shape --model --revision --layers --kv-heads --head-dim --dtype --requests "
         "--mean --std --min-len --max-len --shared --seed --block-size --kv-cache-memory-bytes "
         "--save --json --quiet",
+        "host": "--seats --shared --unique --output --repeat --save --json --quiet",
     }
     for command, names in flags.items():
         status, out, _ = bench(command, "--help")

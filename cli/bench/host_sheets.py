@@ -1,0 +1,49 @@
+"""The result of `bench host` as a table."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagedrun.cli.bench.sheet import Sheet
+from pagedrun.cli.bench.spread_text import show_ms, show_number, show_spread
+from pagedrun.cli.bench.throughput_sheets import show_tokens
+
+Result = Mapping[str, Any]
+
+
+def host_sheets(result: Result) -> list[Sheet]:
+    """Return the table: a line for each number of seats."""
+    header = ("seats", "rows", "tokens/s", "decode, µs/row", "admission, ms", "total, s")
+    rows = [
+        (
+            f"{point['seats']:,}",
+            f"{point['rows']:,}",
+            show_spread(point["tokens_per_s"], show_number),
+            show_spread(point["decode_s_per_row"], _show_us),
+            show_spread(point["admission_step_s"], show_ms),
+            show_spread(point["total_s"], show_number),
+        )
+        for point in result["points"]
+    ]
+    of_several = f" Middle of {result['repeat']} runs (least…most)." if result["repeat"] > 1 else ""
+    return [
+        Sheet(
+            "The host's own work",
+            header,
+            rows,
+            "Decode: steps in which all seats decode and no row is let in, by their median. "
+            f"Admission: steps that let rows in, likewise.{of_several}",
+        )
+    ]
+
+
+def describe_host_rows(result: Result) -> str:
+    """Return the workload in a line."""
+    rows = result["workload"]
+    return (
+        f"{rows['rows_per_seat']} a seat x ({rows['shared']:,} shared + {rows['unique']:,} unique "
+        f"+ {show_tokens(rows['output'])} out); random tokens, kernels that cost nothing"
+    )
+
+
+def _show_us(seconds: float) -> str:
+    return show_number(seconds * 1e6)
