@@ -44,7 +44,8 @@ test-installed: $(DEV) ## whole-program tests against a real (non-editable) inst
 	rm -rf build/installed build/lib
 	$(BIN)/pip install --quiet --no-deps --target build/installed .
 	PYTHONPATH=build/installed PAGEDRUN_EXPECT_INSTALLED=build/installed \
-		$(PYTEST) tests/test_layout.py tests/test_program.py tests/cli/test_command.py tests/recipes
+		$(PYTEST) tests/test_layout.py tests/test_program.py tests/cli/test_command.py \
+		tests/recipes/test_*.py
 
 test-long: $(DEV) ## the thorough forms, minutes each
 	$(PYTEST) -m long --ignore=tests/test_neighbour.py
