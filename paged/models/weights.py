@@ -3,7 +3,6 @@
 Only safetensors: a pickle (`.bin`, `.pth`) can run code while it is being read.
 """
 
-import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -18,15 +17,6 @@ from pagedrun.paged.values.errors import ModelError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-# What else decides the output, digested beside the weights.
-SMALL_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    INDEX_FILE,
-)
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # A file of the folder itself: the name can lead nowhere else. What it may be is a link, because
 # the Hugging Face cache keeps the contents elsewhere and links to them.
@@ -159,22 +149,6 @@ class Checkpoint:
         for name in present:
             self.dtype(name)
 
-    def digests(self, full: bool) -> dict[str, str]:
-        """Return a digest of each file that decides the output, by file name.
-
-        Configuration and tokenizer are always read in full: "sha256:<hex>". Weights are too if
-        `full` is true; otherwise only their size and header are, which notices another model but
-        not another fine-tune of the same one: "sha256-of-size-and-header:<hex>".
-        """
-        digests = {
-            name: _digest(self.folder / name)
-            for name in SMALL_FILES
-            if (self.folder / name).is_file()
-        }
-        for path in self.files:
-            digests[path.name] = _digest(path) if full else _header_digest(path)
-        return digests
-
     def _slice(self, name: str) -> Any:
         if name not in self._file_of:
             raise ModelError(f"{self.folder}: there is no tensor {name} in the safetensors files")
@@ -244,21 +218,6 @@ def _open_file(path: Path) -> Any:
         raise ModelError(
             f"{path} is truncated or corrupt ({str(error)[:120]}); download it again"
         ) from error
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-
-
-def _header_digest(path: Path) -> str:
-    """Digest a safetensors file's size and header: 8 bytes little-endian length, then JSON."""
-    digest = hashlib.sha256(path.stat().st_size.to_bytes(8, "little"))
-    with path.open("rb") as file:
-        length = file.read(8)
-        digest.update(length)
-        digest.update(file.read(int.from_bytes(length, "little")))
-    return f"sha256-of-size-and-header:{digest.hexdigest()}"
 
 
 def _listed(names: Iterable[str]) -> str:

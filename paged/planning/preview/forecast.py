@@ -164,7 +164,7 @@ class Forecast:
             "peak_bytes": simulation.kv["peak_blocks"]
             * self._config.block_size
             * self._spec.bytes_per_token,
-            "rows_at_once_everywhere": int(rows_at_once.min(initial=_LARGE)) % _LARGE,
+            "rows_at_once_everywhere": int(rows_at_once.min()) if len(rows_at_once) else 0,
             "rows_at_once_typical": int(np.median(rows_at_once)) if len(rows_at_once) else 0,
         }
 
@@ -206,9 +206,6 @@ class Forecast:
                 prefix["text"] = self._show(tokens[parent[0] if parent else 0 :])
             told.append(prefix)
         return told
-
-
-_LARGE = 2**62
 
 
 def _rows_at_once(plan: Plan, num_blocks: int) -> NDArray[np.int64]:
