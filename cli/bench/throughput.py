@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench.bench_options import ModelOptions, Peer, ResultOptions, ThroughputOptions
+from pagedrun.cli.bench.bench_options import ModelOptions, ResultOptions, ThroughputOptions
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import RunOptions
@@ -18,7 +18,7 @@ HELP = """Measure prompt and generated tokens per second on this machine.
 
 Rows of random tokens with a shared beginning, answered greedily to their full length. With \
 --compare or --against, two settings or two programs run them in turns in one process, and the \
-ratios are printed.
+ratios are printed. --against needs a checkout of pagedrun's repository.
 
 --compare takes a flag of the engine without its dashes, or: "alone", every row reads the shared \
 prefix for itself, as fast as rows that share nothing (no-prefix-once gives the same bytes, and is \
@@ -64,6 +64,7 @@ throughput = FLAGS.command(_throughput)
 
 def throughput_bench(given: Given) -> "ThroughputBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
+    from pagedrun.cli.bench.peer import transformers_peer
     from pagedrun.cli.bench.setting import bench_model, comparison, lengths
     from pagedrun.cli.options.reading import read, values_of
     from pagedrun.paged.bench.runs.throughput import ThroughputBench
@@ -82,8 +83,7 @@ def throughput_bench(given: Given) -> "ThroughputBench":
         ),
         flags=values_of(EngineConfig, given, {"model"}),
         comparison=comparison(options.compare) if options.compare else None,
-        against_transformers=options.against is Peer.TRANSFORMERS,
-        hf_batch=options.hf_batch,
+        peer=transformers_peer(options.hf_batch) if options.against else None,
         repeat=options.repeat or (3 if is_compared else 1),
         profile=options.profile,
     )

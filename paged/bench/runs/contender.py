@@ -5,8 +5,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
+
 from pagedrun.paged.bench.runs.alone import SharingSwitch
 from pagedrun.paged.bench.runs.figures import RunFigures, measure
+from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.op_timer import OpTimer
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
@@ -58,6 +61,23 @@ class Contender(Protocol):
 
     def run(self, requests: Seq[Request]) -> tuple[Figures, Tokens]:
         """Answer the requests; return what was measured and each one's generated tokens."""
+        ...
+
+
+class Peer(Protocol):
+    """Another program that can run the same rows."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    def check(self, workload: Workload) -> None:
+        """Raise `UsageError` for rows that it cannot be measured with."""
+        ...
+
+    def contender(self, model: BenchModel, dtype: torch.dtype, device: torch.device) -> Contender:
+        """Return the program with the model loaded, or with the same random weights."""
         ...
 
 

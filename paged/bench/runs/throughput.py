@@ -8,10 +8,15 @@ from typing import Any
 from pagedrun.paged.bench.device_facts import DeviceFacts
 from pagedrun.paged.bench.result import plain_config, plain_spread
 from pagedrun.paged.bench.runs.alone import SharingSwitch
-from pagedrun.paged.bench.runs.contender import Contender, EngineContender, Figures, Tokens
+from pagedrun.paged.bench.runs.contender import (
+    Contender,
+    EngineContender,
+    Figures,
+    Peer,
+    Tokens,
+)
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.op_timer import OpTimer
-from pagedrun.paged.bench.runs.transformers_peer import TransformersPeer
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.execution.device_choice import choose_device
@@ -38,28 +43,22 @@ class Comparison:
 class ThroughputBench:
     """What to run. `flags` are fields of `EngineConfig`.
 
-    `comparison` adds a second engine on the same weights, `against_transformers` Hugging Face
-    `generate` in batches of `hf_batch` rows. All take turns, `repeat` times, in an order that is
-    reversed each time. `profile` asks for the time of each op to be shown. Raises `UsageError`
-    where rows of several lengths meet Transformers.
+    `comparison` adds a second engine on the same weights, `peer` another program. All take turns,
+    `repeat` times, in an order that is reversed each time. `profile` asks for the time of each op
+    to be shown. Raises `UsageError` where `peer` cannot be measured with such rows.
     """
 
     model: BenchModel
     workload: Workload
     flags: Mapping[str, Any] = field(default_factory=dict)
     comparison: Comparison | None = None
-    against_transformers: bool = False
-    hf_batch: int | None = None
+    peer: Peer | None = None
     repeat: int = 1
     profile: bool = False
 
     def __post_init__(self) -> None:
-        if self.against_transformers and not self.workload.has_one_length:
-            raise UsageError(
-                f"{option('against')} transformers needs rows of one length, since it computes all "
-                f"of a batch to its longest; give {option('unique')} and {option('output')} one "
-                "number each"
-            )
+        if self.peer is not None:
+            self.peer.check(self.workload)
 
     def run(self, say: Say) -> dict[str, Any]:
         """Measure, telling `say` what is being done; return the result as JSON can hold it.
@@ -85,11 +84,9 @@ class ThroughputBench:
             if other.config == engine.config and not alone:
                 raise UsageError(f"{option('compare')}: {name} is what the other flags say too")
             contenders.append(EngineContender(name, other, timer, switch if alone else None))
-        if self.against_transformers:
-            say("Building the same model in Transformers")
-            contenders.append(
-                TransformersPeer(self.model, engine.dtype, self.hf_batch, device.torch_device)
-            )
+        if self.peer is not None:
+            say(f"Building the same model in {self.peer.name}")
+            contenders.append(self.peer.contender(self.model, engine.dtype, device.torch_device))
         requests = self.workload.requests(self.model.config.vocab_size)
         for contender in contenders:
             say(f"Warming up {contender.name}")

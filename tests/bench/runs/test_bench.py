@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pagedrun.cli.bench.peer import transformers_peer
 from pagedrun.kernels import cpu
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.prefix_groups import PrefixState
@@ -26,7 +27,6 @@ from pagedrun.paged.bench.runs.op_timer import OpTimer, attention_seconds
 from pagedrun.paged.bench.runs.prefix import Mode, PrefixBench
 from pagedrun.paged.bench.runs.step_log import StepLog
 from pagedrun.paged.bench.runs.throughput import Comparison, ThroughputBench
-from pagedrun.paged.bench.runs.transformers_peer import TransformersPeer
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.files.json_object import JsonObject
@@ -324,9 +324,7 @@ class TestTransformers:
         if fields is not None:
             config = ModelConfig.from_json(JsonObject("config.json", fields))
             model = BenchModel("small", config, fields=fields)
-        bench = ThroughputBench(
-            model, Workload(5, 48, 8, 8), FLOAT32, against_transformers=True, hf_batch=2
-        )
+        bench = ThroughputBench(model, Workload(5, 48, 8, 8), FLOAT32, peer=transformers_peer(2))
         result = bench.run(silent)
         (ratio,) = result["ratios"]
         assert (ratio["name"], ratio["rows_alike"], ratio["rows"]) == ("transformers", 5, 5)
@@ -337,22 +335,27 @@ class TestTransformers:
 
     def test_a_folder_is_loaded_by_both(self, make_model: Any) -> None:
         model = BenchModel.from_folder(make_model("mistral", "bench"))
-        bench = ThroughputBench(model, Workload(3, 20, 8, 8), FLOAT32, against_transformers=True)
+        bench = ThroughputBench(model, Workload(3, 20, 8, 8), FLOAT32, peer=transformers_peer(None))
         (ratio,) = bench.run(silent)["ratios"]
         assert ratio["rows_alike"] == 3
 
     def test_as_many_rows_as_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        peer = TransformersPeer(TINY, torch.float32)
+        cpu = torch.device("cpu")
+        peer = transformers_peer(None).contender(TINY, torch.float32, cpu)
         requests = Workload(3, 20, 8, 2).requests(512)
-        assert peer.run(requests)[0].batch_rows == 3
+        assert peer.run(requests)[0].to_dict()["batch_rows"] == 3
         nothing = type("Nothing", (), {"read": lambda: type("Bytes", (), {"available": 1})})
-        monkeypatch.setattr("pagedrun.paged.bench.runs.transformers_peer.HostMemory", nothing)
-        assert peer.run(requests)[0].batch_rows == 1
+        monkeypatch.setattr("transformers_peer.HostMemory", nothing)
+        assert peer.run(requests)[0].to_dict()["batch_rows"] == 1
+
+    def test_without_the_adapter_it_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="in the repository of pagedrun"):
+            transformers_peer(None, tmp_path)
 
     def test_rows_of_several_lengths_are_refused(self) -> None:
         for workload in (Workload(3, 20, Lengths(4, 8), 2), Workload(3, 20, 8, Lengths(2, 3))):
             with pytest.raises(UsageError, match="rows of one length"):
-                ThroughputBench(TINY, workload, FLOAT32, against_transformers=True)
+                ThroughputBench(TINY, workload, FLOAT32, peer=transformers_peer(None))
 
 
 class TestSharingSwitch:

@@ -1,4 +1,8 @@
-"""TransformersPeer: Hugging Face `generate` on the same rows with the same weights."""
+"""TransformersPeer: Hugging Face `generate` on the same rows with the same weights.
+
+`pagedrun bench throughput --against transformers` loads this file where it is there: the package
+that users install does without it.
+"""
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -14,6 +18,8 @@ from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.models.kv_cache_specs import kv_cache_specs
 from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.request import Request
 
 # Its cache grows by copying: the old keys and values of a layer and the new ones exist at once.
@@ -48,7 +54,30 @@ class PeerFigures:
         }
 
 
+@dataclass(frozen=True, slots=True)
 class TransformersPeer:
+    """Transformers as a peer; `batch_rows` as `TransformersContender` takes it."""
+
+    batch_rows: int | None = None
+    name: str = "transformers"
+
+    def check(self, workload: Workload) -> None:
+        """Raise `UsageError` for rows of several lengths: they would be padded."""
+        if not workload.has_one_length:
+            raise UsageError(
+                f"{option('against')} {self.name} needs rows of one length, since it computes all "
+                f"of a batch to its longest; give {option('unique')} and {option('output')} one "
+                "number each"
+            )
+
+    def contender(
+        self, model: BenchModel, dtype: torch.dtype, device: torch.device
+    ) -> "TransformersContender":
+        """Build the model in Transformers."""
+        return TransformersContender(self.name, model, dtype, self.batch_rows, device)
+
+
+class TransformersContender:
     """A model in Transformers: scaled dot product attention, greedy, no stop token.
 
     Rows run in batches of `batch_rows`, None: as many as fit into memory. They must be of one
@@ -57,16 +86,17 @@ class TransformersPeer:
 
     def __init__(
         self,
+        name: str,
         model: BenchModel,
         dtype: torch.dtype,
-        batch_rows: int | None = None,
-        device: torch.device | None = None,
+        batch_rows: int | None,
+        device: torch.device,
     ) -> None:
-        self.name = "transformers"
+        self.name = name
         self._config = model.config
         self._dtype = dtype
         self._batch_rows = batch_rows
-        self._device = device or torch.device("cpu")
+        self._device = device
         self._model = _load(model, dtype, self._device)
 
     def warm_up(self, workload: Workload) -> None:
