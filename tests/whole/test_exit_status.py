@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.command_server import CommandServer
+from tests.whole.command_server import CommandServer
 
 RESUME = "; the same command with --resume does the rest"
 # To be run before a command: `hold()` says on stderr that it waits, and waits for ten minutes or

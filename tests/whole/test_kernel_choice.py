@@ -17,7 +17,7 @@ from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling import SamplingParams
-from tests.command_server import CommandServer
+from tests.whole.command_server import CommandServer
 
 SUPPORTED = KernelSet.supported()
 needs_two_sets = pytest.mark.skipif(len(SUPPORTED) < 2, reason="needs two kernel sets")

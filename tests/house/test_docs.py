@@ -20,7 +20,7 @@ import typer
 from pagedrun import LLM, SamplingParams
 from pagedrun.cli.main import app
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
 NAMES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *PAGES)
 # These show scripts of their own folders; their links and words are tried.

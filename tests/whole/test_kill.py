@@ -18,7 +18,7 @@ import pytest
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.engine_config import EngineConfig
-from tests.command_server import Command, CommandServer
+from tests.whole.command_server import Command, CommandServer
 
 NUM_ROWS = 120
 SECONDS = 240.0  # for a process to come to anything

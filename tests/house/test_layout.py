@@ -8,7 +8,7 @@ import pytest
 
 import pagedrun
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("cli", "paged", "kernels", "recipes")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
