@@ -17,6 +17,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling import SamplingParams
+from tests.conftest import MakeModel
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -90,7 +91,7 @@ Run = Callable[[list[dict[str, Any]]], tuple[JobResult, list[dict[str, Any]]]]
 
 
 @pytest.fixture
-def answer(make_model: Callable[..., Path], tmp_path: Path) -> Run:
+def answer(make_model: MakeModel, tmp_path: Path) -> Run:
     folder = make_model("qwen3", "batch_file")
 
     def run(rows: list[dict[str, Any]]) -> tuple[JobResult, list[dict[str, Any]]]:

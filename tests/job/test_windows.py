@@ -16,6 +16,7 @@ from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.windows import RowWindows
 from pagedrun.paged.values.engine_config import EngineConfig
+from tests.conftest import MakeModel
 
 
 def lines_of(rows: list[Any]) -> bytes:
@@ -73,7 +74,7 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture
 def answer(
-    make_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[JobResult, Rows]]:
     folder = make_model("qwen3", "windows")
 

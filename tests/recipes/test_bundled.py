@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from jinja2 import Environment, meta
@@ -14,11 +14,7 @@ from pagedrun.cli.main import main
 from pagedrun.cli.options.settings import recipe_settings
 from pagedrun.recipes.library import bundled_names, bundled_path
 from pagedrun.recipes.recipe import Recipe
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
-
+from tests.conftest import MakeModel
 
 Run = Callable[..., tuple[int, str, str]]
 

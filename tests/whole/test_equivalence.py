@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ import transformers
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.values.sampling import SamplingParams
+from tests.conftest import MakeModel
 from tests.every_pair import every_pair
 
 NUM_GENERATED = 40
@@ -59,10 +60,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_key_value_heads": 1, "tie_word_embeddings": True, "rope_parameters": YARN_ROPE},
     ),
 }
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 @dataclass(frozen=True)

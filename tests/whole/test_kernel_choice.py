@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -17,14 +17,11 @@ from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling import SamplingParams
+from tests.conftest import MakeModel
 from tests.whole.command_server import CommandServer
 
 SUPPORTED = KernelSet.supported()
 needs_two_sets = pytest.mark.skipif(len(SUPPORTED) < 2, reason="needs two kernel sets")
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 class Listener(SilentListener):

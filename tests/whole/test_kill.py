@@ -11,21 +11,18 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.engine_config import EngineConfig
+from tests.conftest import MakeModel
 from tests.whole.command_server import Command, CommandServer
 
 NUM_ROWS = 120
 SECONDS = 240.0  # for a process to come to anything
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 class Process:

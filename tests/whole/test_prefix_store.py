@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import torch
@@ -22,13 +22,10 @@ from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
+from tests.conftest import MakeModel
 
 PREFIX_TOKENS = 2003  # ends inside a block
 POISON = 7  # the token whose embedding is NaN in a poisoned model
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 class Listener(SilentListener):

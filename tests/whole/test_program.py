@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.recipes import demo
+from tests.conftest import MakeModel
 
 CONTRACT_KEYS = {
     "rows": {"total", "ok", "failed", "skipped"},
@@ -50,10 +51,6 @@ CONTRACT_KEYS = {
     "hardware": set(),
 }
 ROW_KEYS = {"index", "id", "text", "finish_reason", "outputs", "usage", "input", "error"}
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 def pagedrun(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -14,6 +14,7 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.job.plan_file import plan_file
 from pagedrun.paged.values.engine_config import EngineConfig
+from tests.conftest import MakeModel
 
 ROWS: list[dict[str, Any]] = [
     {"id": f"r{i}", "prompt": "the same words in front " * 3 + str(i), "max_tokens": 3, "kind": "k"}
@@ -60,7 +61,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_is_answered_and_planned_as_jsonl_is(
-    name: str, make_model: Callable[..., Path], tmp_path: Path
+    name: str, make_model: MakeModel, tmp_path: Path
 ) -> None:
     model = EngineConfig(model=make_model("qwen3", "kinds"))
 
