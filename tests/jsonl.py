@@ -1,17 +1,17 @@
-"""Files of rows, a JSON object a line."""
+"""Files of rows, a JSON value a line."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 
-def jsonl(rows: Iterable[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
+def jsonl(rows: Iterable[object]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    path.write_text(jsonl(rows), encoding="utf-8")
+def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
+    path.write_bytes(jsonl(rows))
     return path
 
 

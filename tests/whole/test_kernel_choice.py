@@ -18,6 +18,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling import SamplingParams
 from tests.conftest import MakeModel
+from tests.jsonl import write_jsonl
 from tests.whole.command_server import CommandServer
 
 SUPPORTED = KernelSet.supported()
@@ -37,8 +38,7 @@ def job(make_model: MakeModel, tmp_path: Path) -> JobConfig:
     """Rows that share a prefix which is long enough for the store."""
     shared = [token % 256 for token in range(1100)]
     rows = [{"prompt_token_ids": [*shared, index]} for index in range(4)]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
     model = make_model("qwen3", "chosen", dtype="bfloat16", max_position_embeddings=1200)
     return JobConfig(
         input=str(path),
