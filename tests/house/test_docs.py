@@ -272,7 +272,7 @@ def prose() -> dict[str, str]:
     for words, command in commands().items():
         options = (getattr(parameter, "help", None) or "" for parameter in command.params)
         texts[f"pagedrun {words} --help"] = "\n".join([command.help or "", *options])
-    for template in (ROOT / "cli/page").glob("*.html"):
+    for template in (ROOT / "cli/page/assets").glob("*.html"):
         texts[template.name] = template.read_text()
     return texts
 

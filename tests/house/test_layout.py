@@ -59,12 +59,14 @@ def test_data_files_are_packaged() -> None:
 def test_every_module_and_data_file_is_there() -> None:
     """In a real install too: what is imported late, or by one command only."""
     package = Path(pagedrun.__file__ or "").parent
-    kinds = PROJECT["tool"]["setuptools"]["package-data"]
-    patterns = ["**/*.py", *kinds["pagedrun.recipes"]]
-    for folder in FOLDERS:
-        for pattern in patterns if folder == "recipes" else patterns[:1]:
-            for path in (ROOT / folder).glob(pattern):
-                assert (package / path.relative_to(ROOT)).is_file(), path
+    kinds = [(f"pagedrun.{folder}", ["**/*.py"]) for folder in FOLDERS]
+    kinds += PROJECT["tool"]["setuptools"]["package-data"].items()
+    for name, patterns in kinds:
+        for pattern in patterns:
+            paths = list((ROOT / "src" / name.replace(".", "/")).glob(pattern))
+            assert paths, (name, pattern)
+            for path in paths:
+                assert (package / path.relative_to(ROOT / "src" / "pagedrun")).is_file(), path
 
 
 def test_files_hold_one_noun_each() -> None:
