@@ -44,12 +44,12 @@ test-installed: $(DEV) ## whole-program tests against a real (non-editable) inst
 	rm -rf build/installed build/lib
 	$(BIN)/pip install --quiet --no-deps --target build/installed .
 	PYTHONPATH=build/installed PAGEDRUN_EXPECT_INSTALLED=build/installed \
-		$(PYTEST) tests/test_layout.py tests/test_program.py tests/cli/test_command.py \
-		tests/recipes/test_*.py
+		$(PYTEST) tests/house/test_layout.py tests/whole/test_program.py \
+		tests/cli/test_command.py tests/recipes/test_*.py
 
 test-long: $(DEV) ## the thorough forms, minutes each
-	$(PYTEST) -m long --ignore=tests/test_neighbour.py
-	$(BIN)/pytest -m long tests/test_neighbour.py # takes times: nothing may run beside it
+	$(PYTEST) -m long --ignore=tests/whole/test_neighbour.py
+	$(BIN)/pytest -m long tests/whole/test_neighbour.py # takes times: nothing may run beside it
 
 test-gpu: $(DEV) ## what needs a GPU
 	$(BIN)/pytest -m gpu

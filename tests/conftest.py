@@ -1,9 +1,10 @@
-"""Model folders for tests: small decoders with random weights, as transformers saves them."""
+"""The command, and model folders: small random decoders, as transformers saves them."""
 
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ import torch  # noqa: E402
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+from tests.command import Command, run_command  # noqa: E402
 from tests.interpreter import patch_language_once  # noqa: E402
 
 # An example takes as long as the machine is busy: none is too slow.
@@ -47,6 +49,12 @@ def quick_interpreter() -> Iterator[None]:
         if "triton.runtime.interpreter" in sys.modules:
             patch_language_once(monkeypatch)
         yield
+
+
+@pytest.fixture
+def pagedrun(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command in this process."""
+    return partial(run_command, capsys)
 
 
 class MakeModel(Protocol):

@@ -24,7 +24,7 @@ from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.files.atomic import replace_file
 from pagedrun.paged.job.output.output_file import OutputError
 
-FOLDER = Path(__file__).parent
+ASSETS = Path(__file__).parent / "assets"
 # Written as escapes, none of these can end a script or begin a comment. JSON in ASCII has no
 # U+2028 or U+2029 as it is.
 _JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&"}
@@ -32,7 +32,7 @@ _JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&"}
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One page: a template of this folder, its scripts in order, and what they are given.
+    """One page: a template of `assets/`, its scripts in order, and what they are given.
 
     `values` are for the template; every string among them may be somebody else's. `data` is for
     the scripts, and must be what JSON can hold.
@@ -54,7 +54,7 @@ class Document:
                 **self.values,
                 policy=f"default-src 'none'; script-src {digests}; style-src 'unsafe-inline'; "
                 "img-src data: blob:; base-uri 'none'; form-action 'none'",
-                style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+                style=Markup((ASSETS / "page.css").read_text(encoding="utf-8")),
                 scripts=[Markup(script) for script in scripts],
                 data=Markup(embed(self.data)),
                 version=__version__,
@@ -84,7 +84,7 @@ def _plotly() -> str:
 
 
 def _script(name: str) -> str:
-    return _closed((FOLDER / name).read_text(encoding="utf-8"))
+    return _closed((ASSETS / name).read_text(encoding="utf-8"))
 
 
 def _closed(script: str) -> str:
@@ -101,7 +101,7 @@ def _digest(script: str) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(FOLDER),
+        loader=FileSystemLoader(ASSETS),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_shown,

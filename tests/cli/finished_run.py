@@ -1,14 +1,10 @@
 """The files of a finished run, for those who look at them; and the command that does."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from pagedrun.cli.main import main
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
@@ -21,7 +17,6 @@ from tests.report.small_runs import play
 
 HOSTILE = "\x1b[2J[/red]\u202e:smile:"
 SYSTEM = "Answer in one word."
-Run = Callable[..., tuple[int, str, str]]
 REPORT: dict[str, Any] = {
     "rows": {"total": 9, "ok": 9, "failed": 0, "skipped": 0},
     "tokens": {"prompt": 960},
@@ -82,17 +77,3 @@ def leave_run(folder: Path) -> Path:
 
 def beside(output: Path, suffix: str) -> Path:
     return output.with_name(output.name + suffix)
-
-
-def inspect_cache(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs the command here: its status, stdout and stderr."""
-
-    def run_command(*args: str | Path, width: int = 100) -> tuple[int, str, str]:
-        monkeypatch.setenv("COLUMNS", str(width))
-        monkeypatch.setattr("sys.argv", ["pagedrun", "inspect-cache", *map(str, args)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        captured = capsys.readouterr()
-        return int(caught.value.code or 0), captured.out, captured.err
-
-    return run_command

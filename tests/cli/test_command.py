@@ -13,7 +13,6 @@ import pytest
 
 from pagedrun import __version__
 from pagedrun.cli import exits
-from pagedrun.cli.main import main
 from pagedrun.cli.options.flags import Flags
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.control.signals import JobInterrupted
@@ -24,18 +23,10 @@ from pagedrun.paged.job.output.report_file import empty_engine_report
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError, ModelError, RowError, UsageError
+from tests.cli.light_command import HEAVY, light_command
+from tests.command import Command
 
 HOSTILE = "\x1b[2J[/red]\u202e:smile:"
-HEAVY = {
-    "torch",
-    "transformers",
-    "numba",
-    "numpy",
-    "tokenizers",
-    "huggingface_hub",
-    "jinja2",
-    "yaml",
-}
 
 FLAGS = """
 --output -o --model --revision --tokenizer --device --dtype --max-model-len --max-tokens
@@ -66,9 +57,7 @@ def result_with(num_failed: int) -> JobResult:
 
 
 @pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
+def run(pagedrun: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
     """Run the command with a job that does what it is told; return status, stdout and stderr."""
 
     def run_command(job: RunJob | BaseException | None, *args: str) -> tuple[int, str, str]:
@@ -78,15 +67,7 @@ def run(
             return result_with(0) if job is None else job(config, listener)
 
         monkeypatch.setattr("pagedrun.paged.job.job.run_job", run_job)
-        monkeypatch.setattr(
-            "pagedrun.kernels.environment.threads.prepare_environment", lambda: None
-        )
-        monkeypatch.setattr("sys.argv", ["pagedrun", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        assert isinstance(caught.value.code, int)
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
+        return pagedrun(*args)
 
     return run_command
 
@@ -263,21 +244,7 @@ class TestStreams:
 class TestHelp:
     @pytest.mark.parametrize("args", [["--help"], ["generate", "--help"], ["--version"]])
     def test_it_imports_nothing_heavy(self, args: list[str]) -> None:
-        code = (
-            "import sys\n"
-            f"sys.argv = ['pagedrun', *{args!r}]\n"
-            "from pagedrun.cli.main import main\n"
-            "try:\n    main()\n"
-            "except SystemExit as error:\n    status = error.code\n"
-            "print(status, *sorted(sys.modules), file=sys.stderr)\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
-        )
-        status, *modules = done.stderr.split()
-        assert status == "0"
-        assert HEAVY & set(modules) == set()
-        assert done.stdout
+        assert light_command(*args)
 
     def test_importing_the_package_is_light(self) -> None:
         code = "import sys, pagedrun; print(*sys.modules)"

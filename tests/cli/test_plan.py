@@ -1,9 +1,7 @@
 """`pagedrun plan` as a user meets it."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,43 +9,23 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pagedrun.cli.main import main
 from pagedrun.cli.report.plan_report import draw_forecast
 from pagedrun.recipes.demo import demo_prompts_path
-
-HEAVY = {"torch", "transformers", "numba", "numpy", "tokenizers", "huggingface_hub", "jinja2"}
-Run = Callable[..., tuple[int, str, str]]
+from tests.cli.light_command import light_command
+from tests.command import Command
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_command(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(
-            "pagedrun.kernels.environment.threads.prepare_environment", lambda: None
-        )
-        monkeypatch.setattr("sys.argv", ["pagedrun", "plan", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        captured = capsys.readouterr()
-        return int(caught.value.code or 0), captured.out, captured.err
-
-    return run_command
+def run(pagedrun: Command) -> Command:
+    return partial(pagedrun, "plan")
 
 
 def test_help_imports_nothing_heavy() -> None:
-    script = (
-        "import sys; sys.argv = ['pagedrun', 'plan', '--help']\n"
-        "from pagedrun.cli.main import main\n"
-        "try: main()\n"
-        f"finally: print('heavy:', sorted({HEAVY!r} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "heavy: []" in done.stdout
-    assert "--simulate-rows" in done.stdout
+    out = light_command("plan", "--help")
+    assert "--simulate-rows" in out
 
 
-def test_tables_go_to_stderr_and_data_to_stdout(run: Run) -> None:
+def test_tables_go_to_stderr_and_data_to_stdout(run: Command) -> None:
     status, out, err = run(str(demo_prompts_path()), "--limit", "60")
     assert (status, out) == (0, "")
     for title in ("Rows", "Tokens", "Shared prefixes", "KV memory", "Block sizes for this file"):
@@ -59,7 +37,7 @@ def test_tables_go_to_stderr_and_data_to_stdout(run: Run) -> None:
     assert forecast["tokens"]["computed"] < forecast["tokens"]["prompt"] / 4
 
 
-def test_flags_reach_the_plan(run: Run) -> None:
+def test_flags_reach_the_plan(run: Command) -> None:
     _, out, _ = run(
         *(str(demo_prompts_path()), "--limit", "40", "--json", "--quiet", "--max-tokens", "10"),
         *("--block-size", "32", "--num-blocks", "77", "--dtype", "float32", "--max-num-seqs", "5"),
@@ -86,7 +64,7 @@ def test_flags_reach_the_plan(run: Run) -> None:
     ],
 )
 def test_what_is_refused_exits_2(
-    run: Run, tmp_path: Path, lines: list[str], flags: list[str]
+    run: Command, tmp_path: Path, lines: list[str], flags: list[str]
 ) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(lines))
@@ -95,7 +73,7 @@ def test_what_is_refused_exits_2(
     assert err.splitlines()[-1].startswith("Error: ")
 
 
-def test_rows_that_a_run_would_refuse_are_counted_by_code(run: Run, tmp_path: Path) -> None:
+def test_rows_that_a_run_would_refuse_are_counted_by_code(run: Command, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     rows = ['{"prompt": "who?"}', '{"prompt": ""}', "{", '{"prompt": "' + "long " * 3000 + '"}']
     path.write_text("\n".join(rows))
@@ -105,7 +83,7 @@ def test_rows_that_a_run_would_refuse_are_counted_by_code(run: Run, tmp_path: Pa
         assert code in err
 
 
-def test_advice_is_told(run: Run, tmp_path: Path) -> None:
+def test_advice_is_told(run: Command, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(
         "".join(json.dumps({"date": f"{day}", "q": "who?"}) + "\n" for day in range(99))
@@ -117,7 +95,7 @@ def test_advice_is_told(run: Run, tmp_path: Path) -> None:
 
 class TestDrawing:
     @pytest.fixture
-    def forecast(self, run: Run) -> dict[str, Any]:
+    def forecast(self, run: Command) -> dict[str, Any]:
         _, out, _ = run(str(demo_prompts_path()), "--json", "--quiet", "--show-text")
         return dict(json.loads(out))
 

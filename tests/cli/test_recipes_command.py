@@ -1,35 +1,24 @@
 """`pagedrun recipes`: what it prints where, and what it never overwrites."""
 
 import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pagedrun.cli.main import main
 from pagedrun.recipes.library import bundled_names, bundled_path
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.command import Command
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def run(pagedrun: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     monkeypatch.chdir(tmp_path)
-
-    def run_command(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["pagedrun", "recipes", *words])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        captured = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, captured.out, captured.err
-
-    return run_command
+    return partial(pagedrun, "recipes")
 
 
 @pytest.mark.parametrize("columns", [80, 140])
 def test_the_list_fits_its_screen_and_names_all(
-    run: Run, monkeypatch: pytest.MonkeyPatch, columns: int
+    run: Command, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     status, out, err = run("list")
@@ -41,7 +30,7 @@ def test_the_list_fits_its_screen_and_names_all(
     assert "\x1b" not in out
 
 
-def test_the_list_for_scripts(run: Run) -> None:
+def test_the_list_for_scripts(run: Command) -> None:
     status, out, _ = run("list", "--json")
     recipes = json.loads(out)
     assert status == 0
@@ -51,11 +40,11 @@ def test_the_list_for_scripts(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", bundled_names())
-def test_show_prints_the_file(run: Run, name: str) -> None:
+def test_show_prints_the_file(run: Command, name: str) -> None:
     assert run("show", name) == (0, bundled_path(name).read_text(encoding="utf-8"), "")
 
 
-def test_show_in_colours_is_the_same_text(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_in_colours_is_the_same_text(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
     _, out, _ = run("show", "judge")
@@ -67,12 +56,12 @@ def test_show_in_colours_is_the_same_text(run: Run, monkeypatch: pytest.MonkeyPa
     assert "\x1b" not in run("show", "judge")[1]
 
 
-def test_show_for_scripts(run: Run) -> None:
+def test_show_for_scripts(run: Command) -> None:
     settings = json.loads(run("show", "synthetic", "--json")[1])["settings"]
     assert (settings["n"], settings["temperature"]) == (4, 0.9)
 
 
-def test_a_name_that_is_none(run: Run) -> None:
+def test_a_name_that_is_none(run: Command) -> None:
     assert run("show", "juge") == (
         2,
         "",
@@ -83,7 +72,7 @@ def test_a_name_that_is_none(run: Run) -> None:
     assert "no bundled recipe of this name" in err
 
 
-def test_init_copies_and_says_how_to_run_it(run: Run) -> None:
+def test_init_copies_and_says_how_to_run_it(run: Command) -> None:
     status, out, err = run("init", "extract", "some folder/mine")
     assert status == 0
     assert out == (
@@ -97,7 +86,7 @@ def test_init_copies_and_says_how_to_run_it(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["judge.yaml", "judge.jsonl"])
-def test_init_replaces_nothing_and_copies_nothing_then(run: Run, name: str) -> None:
+def test_init_replaces_nothing_and_copies_nothing_then(run: Command, name: str) -> None:
     Path(name).write_text("mine")
     status, out, err = run("init", "judge")
     assert (status, out) == (2, "")
@@ -106,14 +95,14 @@ def test_init_replaces_nothing_and_copies_nothing_then(run: Run, name: str) -> N
     assert Path(name).read_text() == "mine"
 
 
-def test_init_into_what_is_no_folder(run: Run) -> None:
+def test_init_into_what_is_no_folder(run: Command) -> None:
     Path("file").write_text("")
     status, _, err = run("init", "judge", "file/sub")
     assert status == 2
     assert "cannot be written (Not a directory)" in err
 
 
-def test_init_for_scripts_and_quiet(run: Run) -> None:
+def test_init_for_scripts_and_quiet(run: Command) -> None:
     _, out, err = run("init", "judge", "--json", "--quiet")
     assert err == ""
     assert json.loads(out)["files"] == ["judge.yaml", "judge.jsonl"]

@@ -5,15 +5,12 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
-from pagedrun.cli.main import main
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+from tests.command import Command
+from tests.conftest import MakeModel
 
 
 @dataclass(frozen=True)
@@ -54,20 +51,13 @@ def broken(model: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Outcome]:
+def command(pagedrun: Command) -> Callable[..., Outcome]:
     """Run `pagedrun` with these arguments."""
 
     def run(*args: object) -> Outcome:
-        capsys.readouterr()
-        monkeypatch.setattr("sys.argv", ["pagedrun", *map(str, args)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        assert isinstance(caught.value.code, int)
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return Outcome(caught.value.code, captured.out, captured.err, [])
+        status, out, err = pagedrun(*args)
+        assert "Traceback" not in err
+        return Outcome(status, out, err, [])
 
     return run
 

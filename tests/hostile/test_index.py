@@ -15,11 +15,11 @@ ELSEWHERE = {
     # Stop strings across tokens and inside characters.
     "18": ("scheduling/test_stopping.py", "test_a_stop_string_across_token_borders"),
     # Killed, stopped and signalled anywhere, and gone on with.
-    "29": ("test_kill.py", "test_killed_a_few_times"),
+    "29": ("whole/test_kill.py", "test_killed_a_few_times"),
     # Writing, syncing and renaming that fail.
     "30": ("job/output/test_io_faults.py", "test_every_call_fails"),
     # What failed is not shared.
-    "s08": ("test_nan.py", "test_a_poisoned_row_fails_alone"),
+    "s08": ("whole/test_nan.py", "test_a_poisoned_row_fails_alone"),
     # Packed files: their own limits.
     "s11": ("job/inputs/test_packed_input.py", "test_a_bomb_is_refused_early_and_in_little_memory"),
 }

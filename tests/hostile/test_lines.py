@@ -5,7 +5,6 @@ import json
 import resource
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,10 @@ import pytest
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.json_line import MAX_DEPTH
 from pagedrun.paged.job.inputs.line_source import LineSource
+from pagedrun.paged.job.job import run_job
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.sampling import SamplingParams
+from tests.jsonl import read_jsonl, write_jsonl
 
 Run = Callable[..., Any]
 OK: dict[str, Any] = {"prompt": "a"}
@@ -106,7 +109,7 @@ def test_07_08_data_is_kept_and_no_screen_obeys_it(
         {"prompt": "a", "messages": hostile},
         {"messages": [{"role": hostile, "content": hostile}]},
     ]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(source, rows)
     model = broken.rename(tmp_path / f"model {name}")
     flags = ["--model", model, "--max-tokens", 2, "--json", "--progress", progress]
     done = command("generate", source, "-o", output, *flags)
@@ -142,20 +145,21 @@ def assert_tame(screen: str) -> None:
         assert char not in screen
 
 
-def test_09_a_line_too_long_fails_alone(
-    generate: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_09_a_line_too_long_fails_alone(model: Path, tmp_path: Path) -> None:
     """The job's own limit is 64 MiB; here it is smaller."""
-
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class ShortLines(JobConfig):
-        max_line_bytes: int = 1000
-
-    monkeypatch.setattr("pagedrun.cli.options.job_flags.JobConfig", ShortLines)
-    done = generate([OK, {"prompt": "a" * 5000}, {"prompt": "b"}])
-    assert (done.status, done.codes) == (3, [None, "line_too_long", None])
-    assert done.error(1)["line"] == 2
-    assert "1000 bytes" in done.error(1)["message"]
+    config = JobConfig(
+        input=str(write_jsonl(tmp_path / "in.jsonl", [OK, {"prompt": "a" * 5000}, OK])),
+        output=str(tmp_path / "out.jsonl"),
+        engine=EngineConfig(model=model),
+        sampling=SamplingParams(max_tokens=2),
+        max_line_bytes=1000,
+        ordered=True,
+    )
+    assert run_job(config).num_failed == 1
+    before, error, after = (row["error"] for row in read_jsonl(config.output))
+    assert (before, after) == (None, None)
+    assert (error["code"], error["line"]) == ("line_too_long", 2)
+    assert "1000 bytes" in error["message"]
 
 
 class OneLine(io.RawIOBase):

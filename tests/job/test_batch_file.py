@@ -1,6 +1,5 @@
 """OpenAI batch files: asked as their bodies say, answered in the format of their output."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling import SamplingParams
+from tests.conftest import MakeModel
+from tests.jsonl import read_jsonl, write_jsonl
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -90,19 +91,19 @@ Run = Callable[[list[dict[str, Any]]], tuple[JobResult, list[dict[str, Any]]]]
 
 
 @pytest.fixture
-def answer(make_model: Callable[..., Path], tmp_path: Path) -> Run:
+def answer(make_model: MakeModel, tmp_path: Path) -> Run:
     folder = make_model("qwen3", "batch_file")
 
     def run(rows: list[dict[str, Any]]) -> tuple[JobResult, list[dict[str, Any]]]:
         source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(source, rows)
         engine = EngineConfig(model=folder)
         result = run_job(
             JobConfig(
                 input=str(source), output=str(output), engine=engine, ordered=True, overwrite=True
             )
         )
-        return result, [json.loads(text) for text in output.read_text().splitlines()]
+        return result, read_jsonl(output)
 
     return run
 

@@ -21,7 +21,8 @@ from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.values.errors import UsageError
 from tests.conftest import MakeModel
 from tests.every_pair import every_pair
-from tests.job.test_plan_file import generated_rows, job, write_rows
+from tests.job.test_plan_file import generated_rows, job
+from tests.jsonl import write_jsonl
 
 NUM_ROWS = 220
 GPU = DeviceMemory(total=6_000_000, free=5_900_000)  # room for less than the rows would take
@@ -83,7 +84,7 @@ def test_a_plan_says_what_a_run_reports(
     window_rows: int,
 ) -> None:
     monkeypatch.setattr(windows, "WINDOW_ROWS", window_rows)
-    path = write_rows(tmp_path / "rows.jsonl", generated_rows(NUM_ROWS, seed=window_rows))
+    path = write_jsonl(tmp_path / "rows.jsonl", generated_rows(NUM_ROWS, seed=window_rows))
     model = make_model("qwen3", "agrees", tie_word_embeddings=False)
     asked = "cpu" if device == "gpu" else device  # what torch finds here
     config = job(path, model, device=asked, **{"dtype": dtype, **pool})
@@ -99,7 +100,7 @@ def test_a_plan_says_what_a_run_reports(
 
 
 def rows(tmp_path: Path) -> Path:
-    return write_rows(tmp_path / "rows.jsonl", generated_rows(40))
+    return write_jsonl(tmp_path / "rows.jsonl", generated_rows(40))
 
 
 def test_auto_is_the_device_that_a_run_takes(tmp_path: Path) -> None:

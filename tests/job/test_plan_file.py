@@ -19,6 +19,7 @@ from pagedrun.paged.values.errors import ModelError, UsageError
 from pagedrun.paged.values.sampling import SamplingParams
 from tests.conftest import MakeModel
 from tests.every_pair import every_pair
+from tests.jsonl import write_jsonl
 
 PARAMS = SamplingParams(max_tokens=12, ignore_eos=True)
 LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -61,11 +62,6 @@ def generated_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
             row["prompt"] = "x" * 600  # more than the model can hold
         rows.append(row)
     return rows
-
-
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def job(path: Path, model: Path, **flags: Any) -> JobConfig:
@@ -118,7 +114,7 @@ def test_a_run_does_what_was_planned(
     make_model: MakeModel, tmp_path: Path, flags: dict[str, Any]
 ) -> None:
     config = job(
-        write_rows(tmp_path / "rows.jsonl", generated_rows(320)),
+        write_jsonl(tmp_path / "rows.jsonl", generated_rows(320)),
         make_model("qwen3", "plan"),
         **flags,
     )
@@ -158,7 +154,7 @@ def test_attention_reads_what_was_planned(
 ) -> None:
     family, overrides = LAYERS[layers]
     config = job(
-        write_rows(tmp_path / "rows.jsonl", rows_of_a_long_prefix()),
+        write_jsonl(tmp_path / "rows.jsonl", rows_of_a_long_prefix()),
         make_model(family, "plan", **overrides),
         max_num_batched_tokens=max_num_batched_tokens,
         **sharing,
@@ -176,7 +172,7 @@ def test_attention_reads_what_was_planned(
 def test_what_is_computed_again_is_read_again(make_model: MakeModel, tmp_path: Path) -> None:
     family, overrides = LAYERS["both"]
     config = job(
-        write_rows(tmp_path / "rows.jsonl", generated_rows(160)),
+        write_jsonl(tmp_path / "rows.jsonl", generated_rows(160)),
         make_model(family, "plan", **overrides),
         num_blocks=45,
         preemption_mode="recompute",
@@ -192,7 +188,7 @@ def test_a_file_of_several_windows(
     monkeypatch.setattr(windows, "WINDOW_ROWS", 90)
     rows = generated_rows(320, seed=1)
     config = job(
-        write_rows(tmp_path / "rows.jsonl", rows), make_model("qwen3", "plan"), num_blocks=90
+        write_jsonl(tmp_path / "rows.jsonl", rows), make_model("qwen3", "plan"), num_blocks=90
     )
     forecast = plan_file(config, SilentListener())
     assert forecast["rows"]["is_simulated_whole"]
@@ -200,7 +196,7 @@ def test_a_file_of_several_windows(
 
 
 def test_what_is_not_simulated_is_planned(make_model: MakeModel, tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rows.jsonl", generated_rows(320))
+    path = write_jsonl(tmp_path / "rows.jsonl", generated_rows(320))
     config = job(path, make_model("qwen3", "plan"))
     whole = plan_file(config, SilentListener())
     part = plan_file(config, SilentListener(), max_simulated_rows=40)
@@ -215,7 +211,7 @@ def test_what_is_not_simulated_is_planned(make_model: MakeModel, tmp_path: Path)
 
 
 def test_a_file_without_an_answerable_row(make_model: MakeModel, tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rows.jsonl", [{"prompt": ""}, {"text": "no prompt"}])
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": ""}, {"text": "no prompt"}])
     forecast = plan_file(job(path, make_model("qwen3", "plan")), SilentListener())
     assert forecast["rows"]["refused"] == {"empty_prompt": 1, "missing_prompt": 1}
     assert forecast["rows"]["planned"] == 0
@@ -225,7 +221,7 @@ def test_a_file_without_an_answerable_row(make_model: MakeModel, tmp_path: Path)
 
 def test_no_text_of_the_file_unless_asked_for(make_model: MakeModel, tmp_path: Path) -> None:
     rows = [{"prompt": f"SECRET instructions for everybody {i}"} for i in range(40)]
-    config = job(write_rows(tmp_path / "rows.jsonl", rows), make_model("qwen3", "plan"))
+    config = job(write_jsonl(tmp_path / "rows.jsonl", rows), make_model("qwen3", "plan"))
     told = json.dumps(plan_file(config, SilentListener()))
     assert "SECRET" not in told
     shown = plan_file(config, SilentListener(), show_text=True)
@@ -234,10 +230,12 @@ def test_no_text_of_the_file_unless_asked_for(make_model: MakeModel, tmp_path: P
 
 def test_what_a_run_refuses_a_plan_refuses(make_model: MakeModel, tmp_path: Path) -> None:
     model = make_model("qwen3", "plan")
-    path = write_rows(tmp_path / "rows.jsonl", [{"id": 1, "prompt": "a"}, {"id": 1, "prompt": "b"}])
+    path = write_jsonl(
+        tmp_path / "rows.jsonl", [{"id": 1, "prompt": "a"}, {"id": 1, "prompt": "b"}]
+    )
     with pytest.raises(UsageError, match="unique"):
         plan_file(job(path, model), SilentListener())
-    path = write_rows(tmp_path / "other.jsonl", [{"prompt": "a"}])
+    path = write_jsonl(tmp_path / "other.jsonl", [{"prompt": "a"}])
     with pytest.raises(UsageError, match="max_model_len"):
         plan_file(job(path, model, max_model_len=10_000), SilentListener())
     small = make_model("qwen3", "small", vocab_size=260)
@@ -251,7 +249,7 @@ def test_weights_and_torch_are_not_needed(make_model: MakeModel, tmp_path: Path)
     folder.mkdir()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((make_model("qwen3", "plan") / name).read_bytes())
-    path = write_rows(tmp_path / "rows.jsonl", generated_rows(30))
+    path = write_jsonl(tmp_path / "rows.jsonl", generated_rows(30))
     script = (
         "import sys; from pagedrun.cli.main import main\n"
         f"sys.argv = ['pagedrun', 'plan', {str(path)!r}, '--model', {str(folder)!r}]\n"

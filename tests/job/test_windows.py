@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.windows import RowWindows
 from pagedrun.paged.values.engine_config import EngineConfig
-
-
-def lines_of(rows: list[Any]) -> bytes:
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+from tests.conftest import MakeModel
+from tests.jsonl import jsonl, read_jsonl, write_jsonl
 
 
 def config_of(path: Path, **changes: Any) -> JobConfig:
@@ -35,7 +32,7 @@ def test_every_row_is_in_one_window(
     limit: int | None, window_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(windows, "WINDOW_ROWS", window_rows)
-    data = lines_of([{"prompt": str(i)} for i in range(10)])
+    data = jsonl([{"prompt": str(i)} for i in range(10)])
     path = tmp_path / "in.jsonl"
     path.write_bytes(data)
     with open_rows(str(path)) as source:
@@ -58,7 +55,7 @@ def test_every_row_is_in_one_window(
 
 def test_a_window_ends_by_its_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "WINDOW_BYTES", 50)
-    data = lines_of([{"prompt": "x" * 20} for _ in range(7)])
+    data = jsonl([{"prompt": "x" * 20} for _ in range(7)])
     source = LineSource(io.BytesIO(data), "in", 1000)
     reader = RowWindows(source, config_of(tmp_path / "in.jsonl"))
     sizes = []
@@ -73,14 +70,14 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture
 def answer(
-    make_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[JobResult, Rows]]:
     folder = make_model("qwen3", "windows")
 
     def run(rows: list[Any], window_rows: int, **engine: Any) -> tuple[JobResult, Rows]:
         monkeypatch.setattr(windows, "WINDOW_ROWS", window_rows)
         source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-        source.write_bytes(lines_of(rows))
+        write_jsonl(source, rows)
         config = JobConfig(
             input=str(source),
             output=str(output),
@@ -89,7 +86,7 @@ def answer(
             overwrite=True,
         )
         result = run_job(config)
-        return result, [json.loads(line) for line in output.read_text().splitlines()]
+        return result, read_jsonl(output)
 
     return run
 

@@ -1,9 +1,7 @@
 """Named shapes, random weights for them, and engines that need no model folder."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +14,7 @@ from pagedrun.paged.models.shapes import SHAPE_NAMES, Shape
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
+from tests.conftest import MakeModel
 
 # What the models' own pages say, to the parameter.
 NUM_PARAMETERS = {
@@ -136,7 +135,7 @@ class TestEngineWithoutAFolder:
         assert model.tokenizer().decode([3, 511, 0]) == "3 511 0"
         assert model.tokenizer().vocab_size == 512
 
-    def test_a_folder_has_its_own_weights(self, make_model: Callable[..., Path]) -> None:
+    def test_a_folder_has_its_own_weights(self, make_model: MakeModel) -> None:
         folder = make_model("qwen3", "bench")
         model = BenchModel.from_folder(folder)
         request = Request(0, (5, 6, 7), self.params)

@@ -4,7 +4,7 @@ import json
 import shutil
 import struct
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +12,9 @@ from safetensors.torch import save_file
 
 from pagedrun.paged.models.weights import Checkpoint
 from pagedrun.paged.values.errors import ModelError
+from tests.conftest import MakeModel
 
 INDEX = "model.safetensors.index.json"
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 def refusal(folder: Path) -> str:

@@ -1,7 +1,6 @@
 """Which requests are the same question, and who gets the answer."""
 
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -10,10 +9,7 @@ from pagedrun.paged.planning.duplicates import Duplicates, fan_out
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling import SamplingParams
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+from tests.conftest import MakeModel
 
 
 def request(index: int, prompt: tuple[int, ...] = (1, 2, 3), **params: Any) -> Request:

@@ -3,46 +3,22 @@
 import json
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 from jinja2 import Environment, meta
 
-from pagedrun.cli.main import main
 from pagedrun.cli.options.settings import recipe_settings
 from pagedrun.recipes.library import bundled_names, bundled_path
 from pagedrun.recipes.recipe import Recipe
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
-
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_command(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["pagedrun", *words])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        captured = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, captured.out, captured.err
-
-    return run_command
+from tests.command import Command
+from tests.conftest import MakeModel
+from tests.jsonl import read_jsonl
 
 
 def bundled(name: str) -> Recipe:
     path = bundled_path(name)
     return Recipe.read(path, recipe_settings(), path.name)
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_there_are_five() -> None:
@@ -55,7 +31,7 @@ def test_its_columns_are_those_of_its_template_and_its_sample(name: str) -> None
     tree = Environment().parse(recipe.values["prompt_template"])
     assert set(recipe.columns) == meta.find_undeclared_variables(tree)
     assert recipe.sample is not None
-    rows = rows_of(recipe.sample)
+    rows = read_jsonl(recipe.sample)
     assert 8 <= len(rows) <= 20
     assert len({row["id"] for row in rows}) == len(rows)
     for column, what in recipe.columns.items():
@@ -79,27 +55,31 @@ def test_the_labels_expected_are_those_of_the_recipe() -> None:
     recipe = bundled("classify")
     assert recipe.sample is not None
     labels = set(re.findall(r"^- (\w+):", recipe.values["system"], flags=re.M))
-    assert {row["expected"] for row in rows_of(recipe.sample)} == labels
+    assert {row["expected"] for row in read_jsonl(recipe.sample)} == labels
 
 
 @pytest.mark.parametrize("name", bundled_names())
 def test_it_runs_as_init_says(
-    name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_model: MakeModel
+    name: str,
+    pagedrun: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_model: MakeModel,
 ) -> None:
     """On a tiny random model: what is answered is noise, what is asked is the recipe's."""
     monkeypatch.chdir(tmp_path)
-    status, out, _ = run("recipes", "init", name, "mine")
+    status, out, _ = pagedrun("recipes", "init", name, "mine")
     assert status == 0
     model = make_model("qwen3", "long", max_position_embeddings=4096)
     program, *words = shlex.split(out.strip().replace("MODEL", str(model)))
     assert program == "pagedrun"
-    status, out, err = run(*words, "--max-tokens", "4", "--progress", "none")
+    status, out, err = pagedrun(*words, "--max-tokens", "4", "--progress", "none")
     assert status == 0, err
     assert out == ""
     recipe = bundled(name)
-    answers = rows_of(tmp_path / f"{name}.out.jsonl")
+    answers = read_jsonl(tmp_path / f"{name}.out.jsonl")
     assert recipe.sample is not None
-    assert len(answers) == len(rows_of(recipe.sample))
+    assert len(answers) == len(read_jsonl(recipe.sample))
     for answer in answers:
         assert answer["error"] is None
         assert len(answer["outputs"]) == recipe.values.get("n", 1)
@@ -118,16 +98,16 @@ def test_it_runs_as_init_says(
 
 
 def test_a_row_without_a_column_says_which(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pagedrun: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [{"question": "Why?", "answer": "Because."}, {"question": "And?"}]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     words = ["--recipe", "judge", "--max-tokens", "2", "--progress", "none"]
-    status, _, err = run("generate", "rows.jsonl", *words)
+    status, _, err = pagedrun("generate", "rows.jsonl", *words)
     assert status == 3
     assert "row" in err
-    failed = rows_of(Path("rows.out.jsonl"))[0]
+    failed = read_jsonl(Path("rows.out.jsonl"))[0]
     assert failed["index"] == 1
     assert failed["error"] == {
         "code": "template_error",
@@ -138,22 +118,22 @@ def test_a_row_without_a_column_says_which(
 
 
 def test_a_resumed_run_notices_another_recipe(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pagedrun: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text('{"text": "a"}\n')
     recipe = Path("r.yaml")
     recipe.write_text("prompt_template: '{{ text }}'\nmax_tokens: 2")
-    assert run("generate", "rows.jsonl", "--recipe", "r.yaml")[0] == 0
-    assert run("generate", "rows.jsonl", "--recipe", "r.yaml", "--resume")[0] == 0
+    assert pagedrun("generate", "rows.jsonl", "--recipe", "r.yaml")[0] == 0
+    assert pagedrun("generate", "rows.jsonl", "--recipe", "r.yaml", "--resume")[0] == 0
     recipe.write_text("prompt_template: '{{ text }}!'\nmax_tokens: 2")
-    status, _, err = run("generate", "rows.jsonl", "--recipe", "r.yaml", "--resume")
+    status, _, err = pagedrun("generate", "rows.jsonl", "--recipe", "r.yaml", "--resume")
     assert status == 2
     assert "prompt_template" in err
 
 
-def test_plan_takes_a_recipe(run: Run) -> None:
+def test_plan_takes_a_recipe(pagedrun: Command) -> None:
     recipe = bundled("judge")
-    status, out, _ = run("plan", str(recipe.sample), "--recipe", "judge", "--json", "--quiet")
+    status, out, _ = pagedrun("plan", str(recipe.sample), "--recipe", "judge", "--json", "--quiet")
     assert status == 0
     assert json.loads(out)["tokens"]

@@ -1,18 +1,13 @@
 """An engine that goes from step to step without a token is stopped, and says what it holds."""
 
 import json
-from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.scheduling.step_watch import MIN_STEPS, StepWatch
 from pagedrun.paged.values.errors import EngineStalled
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+from tests.conftest import MakeModel
 
 
 def test_steps_without_a_token_are_counted() -> None:

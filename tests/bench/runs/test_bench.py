@@ -33,6 +33,7 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.errors import UsageError
+from tests.conftest import MakeModel
 
 TINY = BenchModel.from_shape("tiny")
 FLOAT32: Mapping[str, Any] = {"dtype": "float32"}
@@ -333,7 +334,7 @@ class TestTransformers:
         assert run["decode_step"]["count"] == 2 * 7  # of the full batches
         assert 0 < run["prefill_s"] < run["total_s"]
 
-    def test_a_folder_is_loaded_by_both(self, make_model: Any) -> None:
+    def test_a_folder_is_loaded_by_both(self, make_model: MakeModel) -> None:
         model = BenchModel.from_folder(make_model("mistral", "bench"))
         bench = ThroughputBench(model, Workload(3, 20, 8, 8), FLOAT32, peer=transformers_peer(None))
         (ratio,) = bench.run(silent)["ratios"]

@@ -1,10 +1,9 @@
 """`pagedrun bench` as a user meets it."""
 
 import json
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -14,7 +13,6 @@ from pagedrun.cli.bench.host_sheets import host_sheets
 from pagedrun.cli.bench.kernels import kernels_bench
 from pagedrun.cli.bench.kernels_sheets import kernels_sheets
 from pagedrun.cli.bench.setting import changed_setting, comparison, lengths, numbers
-from pagedrun.cli.main import main
 from pagedrun.paged.bench.host.host import HostBench
 from pagedrun.paged.bench.memory.memory import MemoryBench
 from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
@@ -25,8 +23,9 @@ from pagedrun.paged.bench.runs.throughput import Comparison, ThroughputBench
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
+from tests.cli.light_command import light_command
+from tests.command import Command
 
-HEAVY = {"torch", "transformers", "numba", "numpy", "tokenizers", "huggingface_hub", "jinja2"}
 TINY = ["--shape", "tiny", "--dtype", "float32"]
 SMALL = [*TINY, *["--rows", "4", "--shared", "48", "--unique", "8", "--output", "4"]]
 
@@ -41,27 +40,13 @@ SIZES = [
 HEADS = ["--heads", "8", "--kv-heads", "4", "--head-dim", "32", "--block-size", "8"]
 
 
-class Bench(Protocol):
-    """Run `pagedrun bench ARGS`; return status, stdout and stderr."""
-
-    def __call__(self, *args: str) -> tuple[int, str, str]: ...
-
-
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["pagedrun", "bench", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        assert isinstance(caught.value.code, int)
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return run
+def bench(pagedrun: Command) -> Command:
+    return partial(pagedrun, "bench")
 
 
 class TestThroughput:
-    def test_json_alone_on_stdout_and_tables_on_stderr(self, bench: Bench) -> None:
+    def test_json_alone_on_stdout_and_tables_on_stderr(self, bench: Command) -> None:
         args = [*SMALL, "--compare", "no-prefix-caching", "--repeat", "2", "--profile", "--json"]
         status, out, err = bench("throughput", *args)
         assert status == 0
@@ -80,18 +65,18 @@ class TestThroughput:
         for op in ("PackedLinear", "decode_attention", "everything else"):
             assert op in err
 
-    def test_against_transformers(self, bench: Bench) -> None:
+    def test_against_transformers(self, bench: Command) -> None:
         status, _, err = bench("throughput", *SMALL, "--against", "transformers", "--repeat", "1")
         assert status == 0
         assert "than transformers" in err
         assert "4 of 4" in err  # float32: the same tokens
 
-    def test_comparing_repeats_unless_told(self, bench: Bench) -> None:
+    def test_comparing_repeats_unless_told(self, bench: Command) -> None:
         for extra, repeat in (([], 1), (["--compare", "block-size=32"], 3)):
             _, out, _ = bench("throughput", *SMALL, "--json", "--quiet", *extra)
             assert json.loads(out)["repeat"] == repeat
 
-    def test_engine_flags_reach_the_engine(self, bench: Bench) -> None:
+    def test_engine_flags_reach_the_engine(self, bench: Command) -> None:
         extra = "--no-prefix-once --block-size 8 --max-num-seqs 2 --kv-cache-memory-bytes 1MiB"
         status, out, err = bench("throughput", *SMALL, *extra.split(), "--json", "--quiet")
         assert (status, err) == (0, "")
@@ -104,7 +89,7 @@ class TestThroughput:
         assert config["kv_cache_memory_bytes"] == 2**20
 
     @pytest.mark.parametrize("suffix", ["json", "md"])
-    def test_a_result_is_kept(self, bench: Bench, tmp_path: Path, suffix: str) -> None:
+    def test_a_result_is_kept(self, bench: Command, tmp_path: Path, suffix: str) -> None:
         path = tmp_path / f"result.{suffix}"
         status, out, _ = bench("throughput", *SMALL, "--save", str(path))
         assert (status, out) == (0, "")
@@ -118,7 +103,7 @@ class TestThroughput:
 
 
 class TestPrefix:
-    def test_tables_for_rows_attention_and_step(self, bench: Bench) -> None:
+    def test_tables_for_rows_attention_and_step(self, bench: Command) -> None:
         args = ["--prefix", "0,64", "--group", "1,4", "--output", "3", "--repeat", "1", "--json"]
         status, out, err = bench("prefix", *TINY, *args)
         assert status == 0
@@ -136,7 +121,7 @@ class TestPrefix:
 
 
 class TestKernels:
-    def test_two_tables_for_each_part(self, bench: Bench) -> None:
+    def test_two_tables_for_each_part(self, bench: Command) -> None:
         status, out, err = bench("kernels", *TINY, *SIZES, "--json")
         assert status == 0
         result = json.loads(out)
@@ -159,7 +144,7 @@ class TestKernels:
         ):
             assert words in err
 
-    def test_parts_and_heads_can_be_chosen(self, bench: Bench, tmp_path: Path) -> None:
+    def test_parts_and_heads_can_be_chosen(self, bench: Command, tmp_path: Path) -> None:
         path = tmp_path / "kernels.md"
         args = [
             "--only",
@@ -232,7 +217,7 @@ class TestKernels:
 class TestHost:
     ARGS = ("--shared", "8", "--unique", "4", "--output", "2:6", "--repeat", "2")
 
-    def test_json_alone_on_stdout_and_a_table_on_stderr(self, bench: Bench) -> None:
+    def test_json_alone_on_stdout_and_a_table_on_stderr(self, bench: Command) -> None:
         status, out, err = bench("host", "--seats", "8,4", *self.ARGS, "--json")
         assert status == 0
         result = json.loads(out)
@@ -260,7 +245,7 @@ class TestHost:
         ):
             assert words in err
 
-    def test_a_result_is_kept(self, bench: Bench, tmp_path: Path) -> None:
+    def test_a_result_is_kept(self, bench: Command, tmp_path: Path) -> None:
         path = tmp_path / "host.md"
         status, out, err = bench("host", "--seats", "4", *self.ARGS, "--save", str(path), "--quiet")
         assert (status, out, err) == (0, "", "")
@@ -284,7 +269,7 @@ class TestHost:
 
 
 def test_without_a_command_a_short_run_of_all(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     benches = app._short_benches()
     assert benches.pop("memory") == MemoryBench()
@@ -354,7 +339,7 @@ class TestRefusals:
             (["nonsense"], "nonsense"),
         ],
     )
-    def test_one_sentence(self, bench: Bench, args: list[str], sentence: str) -> None:
+    def test_one_sentence(self, bench: Command, args: list[str], sentence: str) -> None:
         status, out, err = bench(*args)
         assert (status, out) == (2, "")
         assert sentence in " ".join(err.split())
@@ -428,24 +413,11 @@ def test_numbers_are_listed_once() -> None:
     "command", [[], ["throughput"], ["prefix"], ["kernels"], ["memory"], ["host"]]
 )
 def test_help_imports_nothing_heavy(command: list[str]) -> None:
-    code = (
-        "import sys\n"
-        f"sys.argv = ['pagedrun', 'bench', *{command!r}, '--help']\n"
-        "from pagedrun.cli.main import main\n"
-        "try:\n    main()\n"
-        "except SystemExit as error:\n    status = error.code\n"
-        "print(status, *sorted(sys.modules), file=sys.stderr)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
-    )
-    status, *modules = done.stderr.split()
-    assert status == "0"
-    assert HEAVY & set(modules) == set()
+    assert light_command("bench", *command, "--help")
 
 
 def test_every_flag_is_named_in_full_at_80_columns(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     flags = {

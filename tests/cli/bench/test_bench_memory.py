@@ -3,38 +3,25 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 from pagedrun.cli.bench.memory_sheets import CHART_CHARS, DONE, memory_sheets
-from pagedrun.cli.main import main
 from pagedrun.paged.bench.memory.memory import MemoryBench
 from pagedrun.paged.bench.memory.model_shape import ModelShape
 from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
+from tests.command import Command
 
 SMALL = ["--requests", "4,20", "--mean", "40", "--std", "20", "--min-len", "8", "--max-len", "128"]
 DEMO = Path(__file__).resolve().parents[3] / "recipes" / "demo"
 
 
-class Bench(Protocol):
-    """Run `pagedrun bench memory ARGS`; return status, stdout and stderr."""
-
-    def __call__(self, *args: str) -> tuple[int, str, str]: ...
-
-
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["pagedrun", "bench", "memory", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        assert isinstance(caught.value.code, int)
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return run
+def bench(pagedrun: Command) -> Command:
+    return partial(pagedrun, "bench", "memory")
 
 
 def small_result(**changes: Any) -> dict[str, Any]:
@@ -44,7 +31,7 @@ def small_result(**changes: Any) -> dict[str, Any]:
 
 
 class TestRuns:
-    def test_json_alone_on_stdout_and_tables_on_stderr(self, bench: Bench) -> None:
+    def test_json_alone_on_stdout_and_tables_on_stderr(self, bench: Command) -> None:
         status, out, err = bench(*SMALL, "--shared", "20", "--json")
         assert status == 0
         result = json.loads(out)
@@ -64,7 +51,7 @@ class TestRuns:
         ):
             assert words in " ".join(err.split()), words
 
-    def test_options_reach_the_count(self, bench: Bench, tmp_path: Path) -> None:
+    def test_options_reach_the_count(self, bench: Command, tmp_path: Path) -> None:
         path = tmp_path / "memory.md"
         extra = "--shape qwen3-8b --dtype fp8 --block-size 32 --shared 0 --seed 5 "
         extra += "--kv-cache-memory-bytes 1GiB --quiet --json --save"
@@ -80,7 +67,7 @@ class TestRuns:
         assert "A system prompt" not in text
         assert "| in flight, paged | " in text
 
-    def test_heads_of_ones_own(self, bench: Bench, tmp_path: Path) -> None:
+    def test_heads_of_ones_own(self, bench: Command, tmp_path: Path) -> None:
         path = tmp_path / "memory.json"
         heads = ["--layers", "4", "--kv-heads", "2", "--head-dim", "64", "--dtype", "float32"]
         status, out, _ = bench(*SMALL, *heads, "--save", str(path))
@@ -89,7 +76,7 @@ class TestRuns:
         assert shape == ModelShape("llama-2-7b, changed", 4, 2, 64, "float32").to_dict()
         assert shape["bytes_per_token"] == 2 * 4 * 2 * 64 * 4
 
-    def test_of_a_model_only_its_config_is_read(self, bench: Bench, tmp_path: Path) -> None:
+    def test_of_a_model_only_its_config_is_read(self, bench: Command, tmp_path: Path) -> None:
         folder = tmp_path / "model"
         folder.mkdir()
         (folder / "config.json").write_bytes((DEMO / "config.json").read_bytes())
@@ -153,7 +140,7 @@ class TestSheets:
         ("--std -1", "--std"),
     ],
 )
-def test_refusals_name_the_flag(bench: Bench, args: str, sentence: str) -> None:
+def test_refusals_name_the_flag(bench: Command, args: str, sentence: str) -> None:
     status, out, err = bench(*args.split())
     assert (status, out) == (2, "")
     assert sentence in " ".join(err.replace("│", " ").split())

@@ -12,41 +12,26 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
-from tests.cli.finished_run import HOSTILE, REPORT, Run, beside, inspect_cache, leave_run
+from tests.cli.finished_run import HOSTILE, REPORT, beside
+from tests.cli.inspect.conftest import InspectCache
+from tests.cli.light_command import light_command
 from tests.report.small_runs import play
 
-HEAVY = {"torch", "transformers", "numba", "numpy", "tokenizers", "huggingface_hub", "jinja2"}
 TITLES = ["KV pool", "Prefix cache", "Block map", "Shared prefixes", "Block lifetimes"]
 TITLES += ["Most shared blocks", "Preemptions"]
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return inspect_cache(monkeypatch, capsys)
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return leave_run(tmp_path)
-
-
 def test_help_imports_nothing_heavy() -> None:
-    script = (
-        "import sys; sys.argv = ['pagedrun', 'inspect-cache', '--help']\n"
-        "from pagedrun.cli.main import main\n"
-        "try: main()\n"
-        f"finally: print('heavy:', sorted({HEAVY!r} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "heavy: []" in done.stdout
+    out = light_command("inspect-cache", "--help")
     for flag in ("--at", "--row", "--top", "--show-text", "--json", "--quiet"):
-        assert flag in done.stdout
+        assert flag in out
 
 
 class TestTarget:
     @pytest.mark.parametrize("suffix", ["", ".report.json", ".snapshot.npz", ".run.json"])
-    def test_any_file_of_a_run_finds_the_others(self, run: Run, output: Path, suffix: str) -> None:
+    def test_any_file_of_a_run_finds_the_others(
+        self, run: InspectCache, output: Path, suffix: str
+    ) -> None:
         status, out, err = run(beside(output, suffix), "--json", "--quiet")
         assert (status, err) == (0, "")
         found = json.loads(out)
@@ -60,11 +45,15 @@ class TestTarget:
         assert found["moment"]["allocated"] == 6
         assert found["notes"] == []
 
-    def test_an_output_that_was_moved_away_is_not_needed(self, run: Run, output: Path) -> None:
+    def test_an_output_that_was_moved_away_is_not_needed(
+        self, run: InspectCache, output: Path
+    ) -> None:
         output.unlink()
         assert run(output)[0] == 0
 
-    def test_without_a_snapshot_the_statistics_and_why(self, run: Run, output: Path) -> None:
+    def test_without_a_snapshot_the_statistics_and_why(
+        self, run: InspectCache, output: Path
+    ) -> None:
         beside(output, ".snapshot.npz").unlink()
         status, out, err = run(output, "--json", "--row", "1")
         assert status == 0
@@ -75,7 +64,7 @@ class TestTarget:
         assert (found["moment"]["step"], found["moment"]["private"]) == (9, 3)
         assert found["block_map"] is None
 
-    def test_without_a_report_the_blocks_and_why(self, run: Run, output: Path) -> None:
+    def test_without_a_report_the_blocks_and_why(self, run: InspectCache, output: Path) -> None:
         beside(output, ".report.json").unlink()
         status, _, err = run(output)
         assert status == 0
@@ -83,7 +72,7 @@ class TestTarget:
         assert "hit rate" not in err
         assert "There is no report beside the snapshot" in err
 
-    def test_files_of_different_runs_are_said_to_be(self, run: Run, output: Path) -> None:
+    def test_files_of_different_runs_are_said_to_be(self, run: InspectCache, output: Path) -> None:
         kv = {**REPORT["kv"], "num_blocks": 7}
         beside(output, ".report.json").write_text(json.dumps({**REPORT, "kv": kv}))
         assert "are of pools of different shapes" in " ".join(run(output)[2].split())
@@ -96,7 +85,9 @@ class TestTarget:
             manifest.write_text(text)
             assert "the last run of this output" not in run(output)[2]
 
-    def test_a_run_that_was_cut_off_says_how_to_finish_it(self, run: Run, output: Path) -> None:
+    def test_a_run_that_was_cut_off_says_how_to_finish_it(
+        self, run: InspectCache, output: Path
+    ) -> None:
         for suffix in (".report.json", ".snapshot.npz"):
             beside(output, suffix).unlink()
         beside(output, ".run.json").write_text(json.dumps({"status": "interrupted"}))
@@ -107,7 +98,9 @@ class TestTarget:
         beside(output, ".run.json").write_text(json.dumps({"status": "finished"}))
         assert f"neither {output.name}.report.json nor" in run(output)[2]
 
-    def test_a_run_that_reached_no_engine_has_an_empty_pool(self, run: Run, output: Path) -> None:
+    def test_a_run_that_reached_no_engine_has_an_empty_pool(
+        self, run: InspectCache, output: Path
+    ) -> None:
         kv = dict.fromkeys(REPORT["kv"], 0)
         empty = {**REPORT, "kv": kv, "timeline": []}
         beside(output, ".report.json").write_text(json.dumps(empty))
@@ -116,7 +109,7 @@ class TestTarget:
         assert status == 0
         assert "no row reached the engine" in err
 
-    def test_files_by_other_names_stand_alone(self, run: Run, output: Path) -> None:
+    def test_files_by_other_names_stand_alone(self, run: InspectCache, output: Path) -> None:
         for suffix, name in ((".report.json", "mine.json"), (".snapshot.npz", "mine.npz")):
             path = output.with_name(name)
             shutil.move(beside(output, suffix), path)
@@ -135,7 +128,7 @@ class TestTarget:
             "\ufffd.out.jsonl.snapshot.npz"
         )
 
-    def test_what_is_no_target_is_refused(self, run: Run, tmp_path: Path) -> None:
+    def test_what_is_no_target_is_refused(self, run: InspectCache, tmp_path: Path) -> None:
         (tmp_path / "alone.out.jsonl").write_text("{}\n")
         os.mkfifo(tmp_path / "pipe.json")
         names = ("absent", "alone.out.jsonl", "pipe.json", ".", ".snapshot.npz")
@@ -147,7 +140,7 @@ class TestTarget:
     @pytest.mark.parametrize("suffix", [".report.json", ".snapshot.npz"])
     @pytest.mark.parametrize("data", [b"", b"{}", b"PK\x03\x04", b"\x00" * 99, b"[" * 10**5])
     def test_a_spoilt_file_is_one_sentence(
-        self, run: Run, output: Path, suffix: str, data: bytes
+        self, run: InspectCache, output: Path, suffix: str, data: bytes
     ) -> None:
         beside(output, suffix).write_bytes(data)
         status, out, err = run(output, "--json")
@@ -157,7 +150,9 @@ class TestTarget:
 
 class TestScreen:
     @pytest.mark.parametrize("width", [40, 80, 140])
-    def test_everything_is_there_and_fits(self, run: Run, output: Path, width: int) -> None:
+    def test_everything_is_there_and_fits(
+        self, run: InspectCache, output: Path, width: int
+    ) -> None:
         status, out, err = run(output, "--row", "0", "--row", "id-3", "--at", "3", width=width)
         assert (status, out) == (0, "")
         assert "\x1b" not in err  # no terminal, no colour
@@ -168,7 +163,7 @@ class TestScreen:
         if width >= 80:
             assert [line for line in err.splitlines() if line != line.rstrip()] == []
 
-    def test_facts_are_those_of_snapshot_and_report(self, run: Run, output: Path) -> None:
+    def test_facts_are_those_of_snapshot_and_report(self, run: InspectCache, output: Path) -> None:
         _, out, err = run(output, "--at", "7", "--json")
         found, flat = json.loads(out), " ".join(err.split())
         moment = found["moment"]
@@ -195,7 +190,7 @@ class TestScreen:
         ):
             assert fact in flat, fact
 
-    def test_block_tables_say_where_each_block_lies(self, run: Run, output: Path) -> None:
+    def test_block_tables_say_where_each_block_lies(self, run: InspectCache, output: Path) -> None:
         _, out, _ = run(output, "--at", "5", "--json", "--quiet", "--top", "99")
         rows = json.loads(out)["rows_held"]["first"]
         _, out, err = run(output, "--at", "5", "--json", *(f"--row={row}" for row in rows))
@@ -259,14 +254,14 @@ class TestScreen:
         assert "#" in done.stderr
         assert "\\u25" not in done.stderr
 
-    def test_top_bounds_the_lists(self, run: Run, output: Path) -> None:
+    def test_top_bounds_the_lists(self, run: InspectCache, output: Path) -> None:
         _, out, _ = run(output, "--json", "--quiet", "--top", "1")
         found = json.loads(out)
         assert [len(found[name]) for name in ("most_shared",)] == [1]
         assert len(found["prefixes"]["top"]) == 1
         assert found["prefixes"]["count"] == 2
 
-    def test_a_part_of_the_rows_is_said_to_be_one(self, run: Run, output: Path) -> None:
+    def test_a_part_of_the_rows_is_said_to_be_one(self, run: InspectCache, output: Path) -> None:
         part = replace(play(4).snapshot(row_stride=2), num_steps=20)
         beside(output, ".snapshot.npz").write_bytes(part.to_bytes())
         _, _, err = run(output, "--row", "3")
@@ -280,7 +275,9 @@ class TestRow:
         ("name", "index"),
         [("5", 5), ("id-5", 5), ("id:id-5", 5), ("id:1234", 8), (HOSTILE, 0), ("id:id-1", 1)],
     )
-    def test_is_named_by_index_or_id(self, run: Run, output: Path, name: str, index: int) -> None:
+    def test_is_named_by_index_or_id(
+        self, run: InspectCache, output: Path, name: str, index: int
+    ) -> None:
         status, out, err = run(output, "--row", name, "--json")
         assert status == 0
         (row,) = json.loads(out)["rows"]
@@ -289,20 +286,22 @@ class TestRow:
         assert "\u202e" not in err
 
     @pytest.mark.parametrize("name", ["id-9", "id:5", "id:", "", HOSTILE + "x", "1234567890123"])
-    def test_an_id_that_is_not_there_is_refused(self, run: Run, output: Path, name: str) -> None:
+    def test_an_id_that_is_not_there_is_refused(
+        self, run: InspectCache, output: Path, name: str
+    ) -> None:
         status, out, err = run(output, "--row", name)
         assert (status, out, len(err.splitlines())) == (2, "", 1)
         assert "no row of" in err
         assert "\x1b" not in err
 
-    def test_an_id_needs_the_output(self, run: Run, output: Path) -> None:
+    def test_an_id_needs_the_output(self, run: InspectCache, output: Path) -> None:
         output.unlink()
         assert run(output, "--row", "3")[0] == 0
         status, _, err = run(output, "--row", "id-3")
         assert status == 2
         assert "its index" in err
 
-    def test_lines_that_are_no_rows_are_passed_over(self, run: Run, output: Path) -> None:
+    def test_lines_that_are_no_rows_are_passed_over(self, run: InspectCache, output: Path) -> None:
         good = output.read_text()
         output.write_text('id-3\n"id-3"\n{"id": "id-3"}\n{"id": "id-3", "index": -4}\n' + good)
         status, out, _ = run(output, "--row", "id-3", "--json")
@@ -311,7 +310,7 @@ class TestRow:
 
 
 @pytest.mark.parametrize("flags", [["--at", "soon"], ["--top", "0"], ["--top", "x"]])
-def test_a_wrong_flag_is_refused(run: Run, output: Path, flags: list[str]) -> None:
+def test_a_wrong_flag_is_refused(run: InspectCache, output: Path, flags: list[str]) -> None:
     status, out, err = run(output, *flags)
     assert (status, out) == (2, "")
     assert flags[0] in err

@@ -8,20 +8,11 @@ import pytest
 
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.recipes.demo import demo_model_folder
-from tests.cli.finished_run import HOSTILE, SYSTEM, Run, beside, inspect_cache, leave_run
+from tests.cli.finished_run import HOSTILE, SYSTEM, beside
+from tests.cli.inspect.conftest import InspectCache
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return inspect_cache(monkeypatch, capsys)
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return leave_run(tmp_path)
-
-
-def test_text_is_shown_on_demand_only_and_made_safe(run: Run, output: Path) -> None:
+def test_text_is_shown_on_demand_only_and_made_safe(run: InspectCache, output: Path) -> None:
     _, out, err = run(output, "--row", "2", "--json")
     assert "Ann" not in err + out
     status, out, err = run(
@@ -38,7 +29,7 @@ def test_text_is_shown_on_demand_only_and_made_safe(run: Run, output: Path) -> N
     assert "\u202e" not in err
 
 
-def test_the_text_of_a_prefix_is_what_its_tokens_say(run: Run, output: Path) -> None:
+def test_the_text_of_a_prefix_is_what_its_tokens_say(run: InspectCache, output: Path) -> None:
     tokenizer = Tokenizer.from_folder(demo_model_folder())
     chat = [
         {"role": "system", "content": SYSTEM},
@@ -97,7 +88,7 @@ def spoil(output: Path, what: str) -> list[str]:
         "--system is not what",
     ],
 )
-def test_text_that_cannot_be_had_is_one_warning(run: Run, output: Path, what: str) -> None:
+def test_text_that_cannot_be_had_is_one_warning(run: InspectCache, output: Path, what: str) -> None:
     flags = spoil(output, what)
     status, out, err = run(output, "--row", "1", "--show-text", "--json", *flags)
     assert status == 0
@@ -108,7 +99,7 @@ def test_text_that_cannot_be_had_is_one_warning(run: Run, output: Path, what: st
     assert "text" not in found["rows"][0]
 
 
-def test_what_a_recipe_gave_the_run_is_read_again(run: Run, output: Path) -> None:
+def test_what_a_recipe_gave_the_run_is_read_again(run: InspectCache, output: Path) -> None:
     recipe, manifest = output.with_name("mine.yaml"), beside(output, ".run.json")
     recipe.write_text(f"system: {SYSTEM}\n")
     saved = json.loads(manifest.read_text())

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import save
 
 from pagedrun.cli import exits
-from pagedrun.cli.main import main
 from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
 from pagedrun.paged.values.block_key import ROOT_DIGEST
+from tests.cli.inspect.conftest import InspectCache
 
 HOSTILE = "\x1b[2J[red]org/model"
 
@@ -32,23 +32,9 @@ def store(tmp_path: Path) -> Path:
     return folder.path
 
 
-def inspect(
-    store: Path, *flags: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str, str]:
-    monkeypatch.setattr("sys.argv", ["pagedrun", "inspect-cache", str(store), *flags])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    captured = capsys.readouterr()
-    assert isinstance(caught.value.code, int)
-    return caught.value.code, captured.out, captured.err
-
-
 @pytest.mark.parametrize("columns", [60, 80, 140])
-def test_the_screen(
-    columns: int, store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    status, out, err = inspect(store, monkeypatch=monkeypatch, capsys=capsys)
+def test_the_screen(columns: int, store: Path, run: InspectCache) -> None:
+    status, out, err = run(store, width=columns)
     assert (status, out) == (exits.OK, "")
     assert "2 files, 17 tokens" in err
     assert "\x1b" not in err
@@ -58,11 +44,8 @@ def test_the_screen(
     assert any("1–9" in line and line.rstrip().endswith("1") for line in table)
 
 
-def test_json_and_pruning(
-    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = {"monkeypatch": monkeypatch, "capsys": capsys}
-    _, out, err = inspect(store, "--json", "--quiet", **given)  # type: ignore[arg-type]
+def test_json_and_pruning(store: Path, run: InspectCache) -> None:
+    _, out, err = run(store, "--json", "--quiet")
     listing = json.loads(out)
     assert err == ""
     assert [entry["tokens"] for entry in listing["entries"]] == [9, 8]
@@ -70,25 +53,20 @@ def test_json_and_pruning(
     old = listing["entries"][1]["file"]
     path = store / listing["entries"][0]["file"]
     size = path.stat().st_size
-    _, _, err = inspect(store, "--prune-to", str(size), **given)  # type: ignore[arg-type]
+    _, _, err = run(store, "--prune-to", str(size))
     assert "Removed 1 file" in err
     assert old[:32] in err
     assert find_entries(store) == [path]
     os.truncate(path, size - 1)
-    _, _, err = inspect(store, **given)  # type: ignore[arg-type]
+    _, _, err = run(store)
     assert "1 file is never used" in err
     assert find_entries(store) == [path]
-    _, _, err = inspect(store, "--prune", **given)  # type: ignore[arg-type]
+    _, _, err = run(store, "--prune")
     assert "damaged" in err
     assert find_entries(store) == []
 
 
-def test_what_is_refused(
-    store: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_refused(store: Path, tmp_path: Path, run: InspectCache) -> None:
     output = tmp_path / "out.jsonl"
     output.write_text("")
     other = tmp_path / "other"
@@ -99,7 +77,7 @@ def test_what_is_refused(
         (other, [], "no prefix store"),
         (other, ["--prune-to", "1"], "no prefix store"),
     ):
-        status, out, err = inspect(target, *flags, monkeypatch=monkeypatch, capsys=capsys)
+        status, out, err = run(target, *flags)
         assert (status, out) == (exits.REFUSED, "")
         assert why in err
     assert list(other.iterdir()) == []

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pagedrun.cli.generate import generate
-from pagedrun.cli.main import main
 from pagedrun.cli.options.job_flags import job_config
 from pagedrun.cli.options.settings import REFUSED, Settings, recipe_settings
 from pagedrun.paged.job.config import JobConfig
@@ -18,6 +17,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.recipes.demo import demo_model_folder
 from pagedrun.recipes.setting import Kind, Setting
+from tests.command import Command
 
 ALLOWED = [setting for setting in recipe_settings().values() if setting.refusal is None]
 MakeSettings = Callable[..., Settings]
@@ -92,7 +92,7 @@ SWITCHES = [setting.name for setting in ALLOWED if setting.kind is Kind.SWITCH]
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_what_a_recipe_turns_on_a_flag_turns_off(
-    name: str, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+    name: str, settings: MakeSettings, pagedrun: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through the real command line: `--no-NAME` has to be a flag."""
     seen: list[JobConfig] = []
@@ -106,9 +106,7 @@ def test_what_a_recipe_turns_on_a_flag_turns_off(
     monkeypatch.setattr("pagedrun.paged.job.job.run_job", run_job)
     for more in ([], [f"--no-{name.replace('_', '-')}"]):
         arguments = ["generate", "in.jsonl", "--recipe", str(recipe.path), *more]
-        monkeypatch.setattr("sys.argv", ["pagedrun", *arguments])
-        with pytest.raises(SystemExit):
-            main()
+        pagedrun(*arguments)
     assert [value_in(config, name) for config in seen] == [True, False]
     assert [config.origins[name] for config in seen] == ["recipe", "flag"]
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.cli.page import run_data as run_data_module
-from pagedrun.cli.page.document import FOLDER, embed
+from pagedrun.cli.page.document import embed
 from pagedrun.cli.page.packed import pack
 from pagedrun.cli.page.report_reading import ReportReading
 from pagedrun.cli.page.run_data import MAX_BARS, histogram, kept_moments, run_data
@@ -63,12 +63,6 @@ def test_nothing_is_loaded_from_anywhere(html: str) -> None:
     for tag, attributes in tags:
         assert not {"src", "srcset", "action", "onclick", "onload"} & set(attributes), tag
         assert attributes.get("href", "data:,") == "data:,", tag
-    style = (FOLDER / "page.css").read_text()
-    assert "url(" not in style
-    assert "@import" not in style
-    for script in FOLDER.glob("*.js"):
-        assert "innerHTML" not in script.read_text()
-        assert "://" not in script.read_text()
 
 
 def test_only_the_pages_own_scripts_may_run(html: str) -> None:
@@ -81,8 +75,14 @@ def test_only_the_pages_own_scripts_may_run(html: str) -> None:
     allowed = policy.split("script-src ")[1].split(";")[0].split()
     own = [base64.b64encode(hashlib.sha256(each.encode()).digest()) for each in page.scripts[1:]]
     assert allowed == [f"'sha256-{digest.decode()}'" for digest in own]
-    assert policy.startswith("default-src 'none';")
-    assert "unsafe-eval" not in policy
+    others = [each.strip() for each in policy.split(";") if "script-src" not in each]
+    assert others == [
+        "default-src 'none'",  # nothing is fetched, by a script or a style either
+        "style-src 'unsafe-inline'",
+        "img-src data: blob:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
 
 
 def test_the_licence_of_the_charts_is_kept(html: str) -> None:

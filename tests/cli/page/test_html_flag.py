@@ -5,36 +5,29 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pagedrun.cli.main import main
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.recipes.demo import demo_model_folder
 from tests.cli.finished_run import beside, leave_run, snapshot
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.command import Command, run_command
+from tests.jsonl import write_jsonl
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def run(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Command:
     """Run `pagedrun ARGS` in an empty folder with two rows; return status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     rows = [{"id": f"Wistaria-{each}", "prompt": f"Marigold {each}?"} for each in range(2)]
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def call(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["pagedrun", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, *capfd.readouterr()
-
-    return call
+    write_jsonl(Path("rows.jsonl"), rows)
+    return partial(run_command, capfd)
 
 
 def left() -> Path:
@@ -50,7 +43,7 @@ def data_of(path: Path) -> dict[str, Any]:
     return data
 
 
-def test_generate_writes_the_page_of_its_run(run: Run) -> None:
+def test_generate_writes_the_page_of_its_run(run: Command) -> None:
     status, _, err = run("generate", "rows.jsonl", "--max-tokens", "4", "--html", "page.html")
     assert status == 0, err
     assert "page → page.html" in err
@@ -95,7 +88,7 @@ def test_generate_writes_the_page_of_its_run(run: Run) -> None:
     ],
 )
 def test_a_page_that_cannot_be_is_refused_before_the_run(
-    run: Run, monkeypatch: pytest.MonkeyPatch, target: str, sentence: str
+    run: Command, monkeypatch: pytest.MonkeyPatch, target: str, sentence: str
 ) -> None:
     Path("x").mkdir()
     Path("shut").mkdir()
@@ -114,7 +107,7 @@ def test_a_page_that_cannot_be_is_refused_before_the_run(
     assert sorted(each.name for each in Path().iterdir()) == ["pipe", "rows.jsonl", "shut", "x"]
 
 
-def test_bench_memory_writes_a_page(run: Run) -> None:
+def test_bench_memory_writes_a_page(run: Command) -> None:
     sizes = "--requests 4,20 --mean 40 --std 20 --min-len 8 --max-len 128 --shared 20"
     bench = ["bench", "memory", *sizes.split(), "--model", str(demo_model_folder()), "--quiet"]
     status, out, _ = run(*bench, "--json", "--html", "m.html")
@@ -137,7 +130,7 @@ def test_bench_memory_writes_a_page(run: Run) -> None:
     assert "--html m.json is the --save file itself" in err
 
 
-def test_inspect_cache_writes_the_page_of_a_run_that_is_over(run: Run) -> None:
+def test_inspect_cache_writes_the_page_of_a_run_that_is_over(run: Command) -> None:
     output = left()
     status, out, err = run("inspect-cache", str(output), "--html", "page.html", "--quiet")
     assert (status, out, err) == (0, "", "")
@@ -166,7 +159,7 @@ def test_inspect_cache_writes_the_page_of_a_run_that_is_over(run: Run) -> None:
         ("left", "name a file in an existing folder"),
     ],
 )
-def test_inspect_cache_replaces_nothing_but_pages(run: Run, target: str, sentence: str) -> None:
+def test_inspect_cache_replaces_nothing_but_pages(run: Command, target: str, sentence: str) -> None:
     output = left()
     before = {each: each.read_bytes() for each in Path("left").iterdir()}
     status, _, err = run("inspect-cache", str(output), "--html", target)
@@ -175,7 +168,7 @@ def test_inspect_cache_replaces_nothing_but_pages(run: Run, target: str, sentenc
     assert {each: each.read_bytes() for each in Path("left").iterdir()} == before
 
 
-def test_a_recipe_may_ask_for_a_page(run: Run) -> None:
+def test_a_recipe_may_ask_for_a_page(run: Command) -> None:
     Path("page.yaml").write_text("max_tokens: 4\nhtml: no/page.html\n")
     status, _, err = run("generate", "rows.jsonl", "--recipe", "page.yaml")
     assert (status, Path("rows.out.jsonl").exists()) == (2, False)

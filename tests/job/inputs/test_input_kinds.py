@@ -14,6 +14,8 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.job.plan_file import plan_file
 from pagedrun.paged.values.engine_config import EngineConfig
+from tests.conftest import MakeModel
+from tests.jsonl import jsonl, read_jsonl, write_jsonl
 
 ROWS: list[dict[str, Any]] = [
     {"id": f"r{i}", "prompt": "the same words in front " * 3 + str(i), "max_tokens": 3, "kind": "k"}
@@ -21,12 +23,8 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def write_jsonl(path: Path) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-
-
 def write_packed(path: Path) -> None:
-    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in ROWS).encode()))
+    path.write_bytes(gzip.compress(jsonl(ROWS)))
 
 
 def write_array(path: Path) -> None:
@@ -60,7 +58,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_is_answered_and_planned_as_jsonl_is(
-    name: str, make_model: Callable[..., Path], tmp_path: Path
+    name: str, make_model: MakeModel, tmp_path: Path
 ) -> None:
     model = EngineConfig(model=make_model("qwen3", "kinds"))
 
@@ -77,11 +75,11 @@ def test_every_kind_is_answered_and_planned_as_jsonl_is(
 
     def answers(config: JobConfig) -> tuple[list[Any], dict[str, Any]]:
         run_job(config)
-        rows = [json.loads(line) for line in Path(config.output).read_text().splitlines()]
+        rows = read_jsonl(config.output)
         return rows, json.loads(Path(f"{config.output}.run.json").read_text())["input"]
 
     plain, other = tmp_path / "plain.jsonl", tmp_path / name
-    write_jsonl(plain)
+    write_jsonl(plain, ROWS)
     KINDS[name](other)
     expected, _ = answers(config_of(plain))
     got, digest = answers(config_of(other))

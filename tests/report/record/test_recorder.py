@@ -15,10 +15,10 @@ from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
 from pagedrun.paged.run import Run
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.residency_log import ResidencyLog
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
+from tests.scheduling.admit_all import admit_all
 from tests.scheduling.made_step import made_sequence
 
 SIZE = 16
@@ -79,7 +79,7 @@ def ref_counts_of(snapshot: Snapshot, step: int) -> list[int]:
 def recorded(request: pytest.FixtureRequest) -> tuple[Run, dict[int, tuple[list[int], list[int]]]]:
     with pytest.MonkeyPatch.context() as patch:
         if "num_blocks" in SETTINGS[request.param]:  # let in more than there is room for
-            patch.setattr(OutputLengthPredictor, "allows", lambda *_: True)
+            admit_all(patch)
         return run(**SETTINGS[request.param])
 
 

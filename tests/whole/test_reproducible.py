@@ -1,35 +1,28 @@
 """The promise: one file gives the same bytes, whatever the batch, pool, chunk or preemption."""
 
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.cache.kv_cache import allocate_blocks
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.values.engine_config import EngineConfig
+from tests.conftest import MakeModel
+from tests.jsonl import write_jsonl
 from tests.kernels.cpu.products import threads
+from tests.scheduling.admit_all import admit_all
+from tests.whole.comparable import comparable_rows
 
 MAX_LEN = 640
 
 
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_prefixes_are_read_once() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(KernelSet, "read_once", ReadOnce(16, 1))
-        yield
+pytestmark = pytest.mark.usefixtures("short_prefixes_are_read_once")
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +59,12 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng.shuffle(prompts)
     sampled = {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "min_p": 0.01}
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
-    with path.open("w") as file:
-        for index, prompt in enumerate(prompts):
-            row: dict[str, Any] = {"prompt_token_ids": prompt, "max_tokens": 10 + index}
-            if index % 2:
-                row |= sampled | {"seed": index, "n": 1 + index % 3}
-            file.write(json.dumps(row) + "\n")
-    return path
+    made: list[dict[str, Any]] = []
+    for index, prompt in enumerate(prompts):
+        made.append({"prompt_token_ids": prompt, "max_tokens": 10 + index})
+        if index % 2:
+            made[-1] |= sampled | {"seed": index, "n": 1 + index % 3}
+    return write_jsonl(path, made)
 
 
 def answers(rows: Path, folder: Path, tmp_path: Path, **engine: Any) -> tuple[str, dict[str, Any]]:
@@ -87,12 +79,7 @@ def answers(rows: Path, folder: Path, tmp_path: Path, **engine: Any) -> tuple[st
     )
     report = run_job(config).report
     assert report["rows"]["ok"] == report["rows"]["total"] > 30
-    lines = []
-    for line in output.read_text().splitlines():
-        row = json.loads(line)
-        del row["usage"]["cached_tokens"]
-        lines.append(json.dumps(row))
-    return "\n".join(lines), report
+    return "\n".join(comparable_rows(output)), report
 
 
 # How products are computed. float32 is multiplied alike in all sets.
@@ -181,7 +168,7 @@ def test_same_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if variation.startswith("preempted"):  # let in whoever fits, so that somebody must give way
-        monkeypatch.setattr(OutputLengthPredictor, "allows", lambda *_: True)
+        admit_all(monkeypatch)
     text, report = answers(rows, folder, tmp_path, **undisturbed.engine, **VARIATIONS[variation])
     assert text == undisturbed.text
     if variation.startswith("preempted"):
@@ -223,13 +210,12 @@ def eighty_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prompts += [tokens(rng.randrange(1, 200)) for _ in range(40)]
     rng.shuffle(prompts)
     path = tmp_path_factory.mktemp("rows") / "eighty.jsonl"
-    with path.open("w") as file:
-        for index, prompt in enumerate(prompts):
-            row: dict[str, Any] = {"prompt_token_ids": prompt, "max_tokens": 8 + index % 9}
-            if index % 4 == 3:
-                row |= {"temperature": 0.8, "seed": index}
-            file.write(json.dumps(row) + "\n")
-    return path
+    made: list[dict[str, Any]] = []
+    for index, prompt in enumerate(prompts):
+        made.append({"prompt_token_ids": prompt, "max_tokens": 8 + index % 9})
+        if index % 4 == 3:
+            made[-1] |= {"temperature": 0.8, "seed": index}
+    return write_jsonl(path, made)
 
 
 # (seats, tokens of a step, threads, other settings): libraries choose by numbers of rows.
@@ -287,7 +273,7 @@ def test_same_bytes_at_the_widths_of_real_models(
     engine = {"dtype": dtype, "kernel_set": kernel_set.value}
     expected, _ = answers(eighty_rows, folder, tmp_path, **engine)
     # Let in whoever fits, so that somebody must give way where the pool is small.
-    monkeypatch.setattr(OutputLengthPredictor, "allows", lambda *_: True)
+    admit_all(monkeypatch)
     for seats, num_tokens, num_threads, more in SCHEDULES:
         limits = {"max_num_seqs": seats, "max_num_batched_tokens": num_tokens, **more}
         with threads(num_threads):

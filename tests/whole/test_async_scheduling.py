@@ -4,7 +4,7 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import torch
@@ -15,15 +15,12 @@ from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.run import Run
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling import SamplingParams
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
+from tests.conftest import MakeModel
+from tests.scheduling.admit_all import admit_all
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +76,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_same_answers(setting: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        OutputLengthPredictor, "allows", lambda *_: True
-    )  # so that somebody must give way
+    admit_all(monkeypatch)
     expected, at_once = answers(folder, 0, **SETTINGS[setting])
     got, behind = answers(folder, 1, **SETTINGS[setting])
     assert len(got) == 40
@@ -105,7 +100,7 @@ def test_same_answers(setting: str, folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_what_an_earlier_run_left_changes_nothing(
     setting: str, graphs: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OutputLengthPredictor, "allows", lambda *_: True)
+    admit_all(monkeypatch)
     expected, _ = answers(folder, 0)
     for _ in range(2):
         got, run = answers(
@@ -145,7 +140,7 @@ def test_no_choice_is_seen_late(folder: Path, tmp_path: Path) -> None:
 def test_decode_steps_that_go_on_by_themselves(
     setting: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OutputLengthPredictor, "allows", lambda *_: True)
+    admit_all(monkeypatch)
     expected, at_once = answers(folder, 1, **SETTINGS[setting])
     got, run = answers(folder, 1, graphs=True, **SETTINGS[setting])
     assert {i: c.outputs for i, c in got.items()} == {i: c.outputs for i, c in expected.items()}

@@ -8,7 +8,7 @@ import pytest
 
 import pagedrun
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("cli", "paged", "kernels", "recipes")
 # What is in the repository only: the training that made the bundled model.
 LEFT_OUT = ROOT / "recipes" / "demo" / "training"
@@ -66,13 +66,16 @@ def test_data_files_are_packaged() -> None:
 def test_every_module_and_data_file_is_there() -> None:
     """In a real install too: what is imported late, or by one command only."""
     package = Path(pagedrun.__file__ or "").parent
-    kinds = PROJECT["tool"]["setuptools"]["package-data"]
-    patterns = ["**/*.py", *kinds["pagedrun.recipes"]]
-    for folder in FOLDERS:
-        for pattern in patterns if folder == "recipes" else patterns[:1]:
-            for path in (ROOT / folder).glob(pattern):
-                if not path.is_relative_to(LEFT_OUT):
-                    assert (package / path.relative_to(ROOT)).is_file(), path
+    kinds = [(f"pagedrun.{folder}", ["**/*.py"]) for folder in FOLDERS]
+    kinds += PROJECT["tool"]["setuptools"]["package-data"].items()
+    for name, patterns in kinds:
+        for pattern in patterns:
+            paths = list((ROOT / "src" / name.replace(".", "/")).glob(pattern))
+            assert paths, (name, pattern)
+            for path in paths:
+                inside = path.relative_to(ROOT / "src" / "pagedrun")
+                if not (ROOT / inside).is_relative_to(LEFT_OUT):
+                    assert (package / inside).is_file(), path
 
 
 @pytest.mark.skipif(EXPECTED is None, reason="a checkout has all of it")

@@ -11,21 +11,19 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.engine_config import EngineConfig
-from tests.command_server import Command, CommandServer
+from tests.conftest import MakeModel
+from tests.whole.command_server import Command, CommandServer
+from tests.whole.comparable import comparable_rows
 
 NUM_ROWS = 120
 SECONDS = 240.0  # for a process to come to anything
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 class Process:
@@ -76,14 +74,6 @@ def whole(make_model: MakeModel, tmp_path_factory: pytest.TempPathFactory) -> Jo
     return config
 
 
-def rows(path: str | Path) -> list[str]:
-    """Return the rows in input order, without what a resumed run may do differently."""
-    found = [json.loads(line) for line in Path(path).read_text().splitlines()]
-    for row in found:
-        row["usage"]["cached_tokens"] = 0
-    return [json.dumps(row) for row in sorted(found, key=lambda row: row["index"])]
-
-
 def command_line(whole: JobConfig, rng: random.Random) -> list[str]:
     """Return the job's command, with a batch size of its own each time."""
     flags = ["--max-num-seqs", str(rng.choice([2, 3, 5])), "--dtype", "float32", "--quiet"]
@@ -109,7 +99,7 @@ def kill_again_and_again(
     """Kill jobs so often; return how many came to their end in between, the last one at least."""
     rng = random.Random(seed)
     output = folder / "out.jsonl"
-    expected = rows(whole.output)
+    expected = comparable_rows(whole.output)
     num_ended = 0
     killed = 0
     while killed < num_kills or output.exists() or num_ended == 0:
@@ -131,7 +121,7 @@ def kill_again_and_again(
                     json.loads(line)
             continue
         assert status == 3  # two rows are bad
-        assert rows(output) == expected
+        assert comparable_rows(output) == expected
         num_ended += 1
         for path in folder.glob("*out*"):
             path.unlink()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import torch
@@ -19,16 +19,15 @@ from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
+from tests.conftest import MakeModel
+from tests.jsonl import write_jsonl
+from tests.scheduling.admit_all import admit_all
+from tests.whole.comparable import comparable_rows
 
 PREFIX_TOKENS = 2003  # ends inside a block
 POISON = 7  # the token whose embedding is NaN in a poisoned model
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 class Listener(SilentListener):
@@ -45,10 +44,7 @@ class Ran:
     """A finished run: its answers without `cached_tokens`, its report, what it warned of."""
 
     def __init__(self, output: Path, report: dict[str, Any], warnings: list[str]) -> None:
-        rows = [json.loads(line) for line in output.read_text().splitlines()]
-        for row in rows:
-            del row["usage"]["cached_tokens"]
-        self.answers = rows
+        self.answers = comparable_rows(output)
         self.report = report
         self.store: dict[str, Any] = report.get("prefix_store", {})
         self.warnings = warnings
@@ -60,8 +56,7 @@ def tokens(rng: random.Random, count: int) -> list[int]:
 
 def write_rows(path: Path, prompts: list[list[int]], **params: Any) -> Path:
     rows = ({"prompt_token_ids": prompt, "max_tokens": 6, **params} for prompt in prompts)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_jsonl(path, rows)
 
 
 def run(rows: Path, model: Path, store: Path | None, **engine: Any) -> Ran:
@@ -303,7 +298,7 @@ def test_whatever_the_pool_the_bytes_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if "num_blocks" in engine:  # let in whoever fits, so that somebody must give way
-        monkeypatch.setattr(OutputLengthPredictor, "allows", lambda *_: True)
+        admit_all(monkeypatch)
     ran = run(rows, model, copied, **engine)
     assert ran.answers == filled[1].answers
     assert ran.store["loaded_tokens"] >= PREFIX_TOKENS
@@ -431,7 +426,7 @@ def test_nan_is_never_stored(model: Path, store: Path, system: list[int], tmp_pa
     prompts = [[*system[:200], POISON, *system[:30], 30 + each] for each in range(3)]
     prompts += [[*system[500:700], 30 + each] for each in range(3)]
     ran = run(write_rows(tmp_path / "rows.jsonl", prompts), bad, store)
-    assert [row["error"] is not None for row in ran.answers][:3] == [True] * 3
+    assert [json.loads(row)["error"] is not None for row in ran.answers][:3] == [True] * 3
     assert ran.store["stored_tokens"] == 200
     (path,) = find_entries(store)
     assert StoredPrefix.read(path).token_ids == tuple(system[500:700])

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -15,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.recipes import demo
+from tests.conftest import MakeModel
+from tests.jsonl import read_jsonl
 
 CONTRACT_KEYS = {
     "rows": {"total", "ok", "failed", "skipped"},
@@ -52,10 +53,6 @@ CONTRACT_KEYS = {
 ROW_KEYS = {"index", "id", "text", "finish_reason", "outputs", "usage", "input", "error"}
 
 
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
-
-
 def pagedrun(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pagedrun", *arguments],
@@ -65,10 +62,6 @@ def pagedrun(*arguments: str, cwd: Path, **environment: str) -> subprocess.Compl
         text=True,
         timeout=240,
     )
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +75,8 @@ def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_the_demo_answers_its_questions(demo_run: tuple[Path, str]) -> None:
     output, _ = demo_run
-    rows = read_rows(output)
-    questions = read_rows(demo.demo_prompts_path())
+    rows = read_jsonl(output)
+    questions = read_jsonl(demo.demo_prompts_path())
     assert sorted(row["index"] for row in rows) == list(range(len(questions)))
     assert {row["id"] for row in rows} == {question["id"] for question in questions}
     right = sum(row["text"].strip() == row["input"]["expected"] for row in rows)
@@ -107,7 +100,7 @@ def test_the_report_keeps_the_contract(demo_run: tuple[Path, str]) -> None:
     assert report["rows"]["total"] == sum(report["rows"][k] for k in ("ok", "failed", "skipped"))
     tokens = report["tokens"]
     assert tokens["prompt"] == tokens["cached"] + tokens["computed"]
-    rows = read_rows(demo_run[0])
+    rows = read_jsonl(demo_run[0])
     assert tokens["prompt"] == sum(row["usage"]["prompt_tokens"] for row in rows)
     assert tokens["cached"] == sum(row["usage"]["cached_tokens"] for row in rows)
     assert tokens["generated"] == sum(row["usage"]["completion_tokens"] for row in rows)
@@ -121,7 +114,7 @@ def test_the_report_keeps_the_contract(demo_run: tuple[Path, str]) -> None:
 def test_the_snapshot_agrees_with_report_and_rows(demo_run: tuple[Path, str]) -> None:
     report = json.loads(Path(f"{demo_run[0]}.report.json").read_text())
     snapshot = read_snapshot(Path(f"{demo_run[0]}.snapshot.npz"))
-    rows = read_rows(demo_run[0])
+    rows = read_jsonl(demo_run[0])
     prompts = Counter(row["usage"]["prompt_tokens"] for row in rows)
     answers = Counter(len(output["token_ids"]) for row in rows for output in row["outputs"])
     lengths = snapshot.lengths
@@ -168,7 +161,7 @@ def test_a_file_of_every_kind_of_row(tmp_path: Path) -> None:
     done = pagedrun("generate", "rows.jsonl", "--ordered", "--max-tokens", "9", cwd=tmp_path)
     assert done.returncode == 3, done.stderr
     assert "\x1b" not in done.stderr
-    rows = read_rows(tmp_path / "rows.out.jsonl")
+    rows = read_jsonl(tmp_path / "rows.out.jsonl")
     assert [row["index"] for row in rows] == list(range(7))
     codes = [row["error"] and row["error"]["code"] for row in rows]
     assert codes[:3] == [None, None, None]
@@ -240,8 +233,8 @@ def test_help_imports_no_torch(tmp_path: Path) -> None:
 
 
 def test_the_same_from_python(demo_run: tuple[Path, str]) -> None:
-    expected = {row["id"]: row["text"] for row in read_rows(demo_run[0])}
-    questions = read_rows(demo.demo_prompts_path())[:20]
+    expected = {row["id"]: row["text"] for row in read_jsonl(demo_run[0])}
+    questions = read_jsonl(demo.demo_prompts_path())[:20]
     llm = LLM(model=demo.demo_model_folder())
     completions = llm.generate(
         [question["messages"] for question in questions], SamplingParams(max_tokens=256)

@@ -12,11 +12,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
-from tests.command_server import CommandServer
+from tests.conftest import MakeModel
+from tests.whole.command_server import CommandServer
 
 RESUME = "; the same command with --resume does the rest"
 # To be run before a command: `hold()` says on stderr that it waits, and waits for ten minutes or
@@ -85,10 +85,6 @@ def hold():
     is_held = True
     hold_here()
 """
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 @pytest.fixture(scope="module")

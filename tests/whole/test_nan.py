@@ -2,19 +2,15 @@
 
 import shutil
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from pagedrun import LLM, SamplingParams
+from tests.conftest import MakeModel
 
 POISON = 7  # the token whose embedding is NaN or infinite
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 @pytest.fixture(params=[torch.nan, torch.inf], ids=["nan", "infinity"])

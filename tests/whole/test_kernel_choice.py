@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -17,14 +17,12 @@ from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling import SamplingParams
-from tests.command_server import CommandServer
+from tests.conftest import MakeModel
+from tests.jsonl import write_jsonl
+from tests.whole.command_server import CommandServer
 
 SUPPORTED = KernelSet.supported()
 needs_two_sets = pytest.mark.skipif(len(SUPPORTED) < 2, reason="needs two kernel sets")
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 class Listener(SilentListener):
@@ -40,8 +38,7 @@ def job(make_model: MakeModel, tmp_path: Path) -> JobConfig:
     """Rows that share a prefix which is long enough for the store."""
     shared = [token % 256 for token in range(1100)]
     rows = [{"prompt_token_ids": [*shared, index]} for index in range(4)]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
     model = make_model("qwen3", "chosen", dtype="bfloat16", max_position_embeddings=1200)
     return JobConfig(
         input=str(path),

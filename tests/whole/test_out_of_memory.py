@@ -1,8 +1,5 @@
 """Running out of memory in a step: smaller pieces, the same answers, and an end to the retries."""
 
-from pathlib import Path
-from typing import Any, Protocol
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,14 +9,11 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.values.errors import EngineError
+from tests.conftest import MakeModel
 
 PROMPTS = [[7, 8, 9] * 30 + [index] for index in range(6)] + [list(range(200))]
 PARAMS = [SamplingParams(max_tokens=8, n=1 + i % 2, temperature=i % 2, seed=i) for i in range(7)]
 HOST_ERROR = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 class Shortage:

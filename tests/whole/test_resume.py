@@ -2,31 +2,22 @@
 
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
-from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling import SamplingParams
+from tests.conftest import MakeModel
+from tests.jsonl import read_jsonl
+from tests.whole.comparable import comparable_rows
 
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_prefixes_are_read_once() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(KernelSet, "read_once", ReadOnce(16, 1))
-        yield
+pytestmark = pytest.mark.usefixtures("short_prefixes_are_read_once")
 
 
 @pytest.fixture(scope="module")
@@ -63,17 +54,6 @@ def whole(config: JobConfig) -> JobConfig:
     return config
 
 
-def rows(path: str | Path) -> list[str]:
-    """Return the output's rows in input order, without what a resumed run may do differently."""
-    found = []
-    for line in Path(path).read_text().splitlines():
-        row = json.loads(line)
-        row["usage"]["cached_tokens"] = 0
-        found.append(row)
-    found.sort(key=lambda row: row["index"])
-    return [json.dumps(row) for row in found]
-
-
 def died_at(whole: JobConfig, num_bytes: int, folder: Path) -> JobConfig:
     """Return the job as a run leaves it that dies when so many bytes of output are written."""
     output = folder / "out.jsonl"
@@ -86,7 +66,7 @@ def assert_same_in_the_end(whole: JobConfig, job: JobConfig) -> JobResult:
     before = Path(job.output).read_bytes()
     num_whole = before.count(b"\n")
     result = run_job(job)
-    assert rows(job.output) == rows(whole.output)
+    assert comparable_rows(job.output) == comparable_rows(whole.output)
     if not job.ordered:
         assert Path(job.output).read_bytes().startswith(before[: before.rfind(b"\n") + 1])
     counts = result.report["rows"]
@@ -124,9 +104,9 @@ def test_it_goes_on_wherever_it_died_with_other_settings(
 def test_the_order_of_the_input_if_that_is_asked(whole: JobConfig, tmp_path: Path) -> None:
     job = replace(died_at(whole, 4000, tmp_path), ordered=True)
     run_job(job)
-    indices = [json.loads(line)["index"] for line in Path(job.output).read_text().splitlines()]
+    indices = [row["index"] for row in read_jsonl(job.output)]
     assert indices == list(range(36))
-    assert rows(job.output) == rows(whole.output)
+    assert comparable_rows(job.output) == comparable_rows(whole.output)
 
 
 def test_nothing_is_left_to_do(whole: JobConfig, tmp_path: Path) -> None:
@@ -164,13 +144,13 @@ def test_a_run_that_is_cut_off_leaves_no_report_of_another(
 def test_an_output_that_is_not_there_yet_is_begun(whole: JobConfig, tmp_path: Path) -> None:
     job = replace(whole, output=str(tmp_path / "new.jsonl"), resume=True)
     assert run_job(job).report["rows"]["skipped"] == 0
-    assert rows(job.output) == rows(whole.output)
+    assert comparable_rows(job.output) == comparable_rows(whole.output)
 
 
 def test_failed_rows_are_tried_again_if_that_is_asked(whole: JobConfig, tmp_path: Path) -> None:
     job = replace(died_at(whole, 10**9, tmp_path), retry_errors=True)
     result = run_job(job)
-    assert rows(job.output) == rows(whole.output)
+    assert comparable_rows(job.output) == comparable_rows(whole.output)
     assert result.report["rows"] == {"total": 36, "ok": 0, "failed": 3, "skipped": 33}
     assert result.num_failed == 3
 

@@ -20,7 +20,7 @@ import typer
 from pagedrun import LLM, SamplingParams
 from pagedrun.cli.main import app
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
 NAMES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *PAGES)
 # These show scripts of their own folders; their links and words are tried.
@@ -272,7 +272,7 @@ def prose() -> dict[str, str]:
     for words, command in commands().items():
         options = (getattr(parameter, "help", None) or "" for parameter in command.params)
         texts[f"pagedrun {words} --help"] = "\n".join([command.help or "", *options])
-    for template in (ROOT / "cli/page").glob("*.html"):
+    for template in (ROOT / "cli/page/assets").glob("*.html"):
         texts[template.name] = template.read_text()
     return texts
 

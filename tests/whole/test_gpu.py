@@ -8,7 +8,7 @@ are those of captured graphs, computed kernel by kernel.
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import torch
@@ -31,16 +31,13 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.precision import KV_DTYPES
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling import SamplingParams
+from tests.conftest import MakeModel
 
 ON_GPU = torch.cuda.is_available()
 pytestmark = [pytest.mark.gpu] if ON_GPU else [pytest.mark.timeout(600)]
 NUM_GENERATED = 24 if ON_GPU else 3
 # In the interpreter each of these takes the better part of a minute.
 thorough = [] if ON_GPU else [pytest.mark.long, pytest.mark.timeout(900)]
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 @pytest.fixture(scope="module")

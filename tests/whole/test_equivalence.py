@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import torch
 import transformers
 
 from pagedrun.paged.llm import LLM
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.values.sampling import SamplingParams
+from tests.conftest import MakeModel
 from tests.every_pair import every_pair
+from tests.scheduling.admit_all import admit_all
 
 NUM_GENERATED = 40
 VOCAB = 256  # ids of plain bytes; the models' special ids stay out of the prompts
@@ -59,10 +60,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_key_value_heads": 1, "tie_word_embeddings": True, "rope_parameters": YARN_ROPE},
     ),
 }
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 @dataclass(frozen=True)
@@ -138,7 +135,7 @@ def test_tokens_equal_transformers_when_preempted(
     oracle: Oracle, block_size: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Let in whoever fits, so that somebody must give way.
-    monkeypatch.setattr(OutputLengthPredictor, "allows", lambda *_: True)
+    admit_all(monkeypatch)
     needed = -(-(max(LENGTHS) + NUM_GENERATED) // block_size)
     report = _check(
         oracle,

@@ -5,9 +5,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
+
+from tests.conftest import MakeModel
 
 NUM_ROWS = 1_000_000
 LIMIT_MIB = 4096
@@ -24,10 +25,6 @@ while process.poll() is None:
         print(next((l.split()[1] for l in status.splitlines() if l.startswith("VmRSS")), 0))
 print(process.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
-
-
-class MakeModel(Protocol):
-    def __call__(self, family: str, name: str, **config_overrides: Any) -> Path: ...
 
 
 @pytest.mark.long
