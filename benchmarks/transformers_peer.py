@@ -16,7 +16,6 @@ from pagedrun.paged.bench.runs.contender import Tokens
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
-from pagedrun.paged.models.kv_cache_specs import kv_cache_specs
 from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
@@ -148,7 +147,7 @@ class TransformersContender:
         """Return how many rows like this one fit into memory at once, at least 1."""
         config, itemsize = self._config, self._dtype.itemsize
         dtype = str(self._dtype).removeprefix("torch.")
-        cached = sum(spec.bytes_per_token for spec in kv_cache_specs(config, dtype))
+        cached = sum(spec.bytes_per_token for spec in config.network.kv_cache_specs(dtype))
         length = len(request.prompt_token_ids) + request.params.max_tokens
         widest = (3 * config.intermediate_size + 6 * config.hidden_size) * itemsize
         per_row = length * (cached * CACHE_SLACK + widest)

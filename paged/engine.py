@@ -19,11 +19,10 @@ from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.execution.logits_processor import LogitsProcessor, MinTokens
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.execution.sampler import Sampler
-from pagedrun.paged.models.decoder import Decoder, ReadTensor
-from pagedrun.paged.models.kv_cache_specs import kv_cache_specs
+from pagedrun.paged.models.model import Model
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.parameters import ignored_names, parameter_shapes
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
+from pagedrun.paged.models.weight_source import ReadTensor, WeightSource
 from pagedrun.paged.models.weights import Checkpoint
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.memory import MemoryBudget
@@ -67,15 +66,17 @@ class Engine:
         self.dtype = self.device.dtype(config.dtype, model_config.dtype)
         self._prefix_store: PrefixStore | None = None
         if read is not None:
-            self.model = self._decoder(read)
+            self.model = self._load(read)
         else:
             with Checkpoint.open(config.model) as checkpoint:
                 if config.prefix_store is not None:
                     self._prefix_store = PrefixStore(
                         Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
                     )
-                checkpoint.check(parameter_shapes(model_config), ignored_names(model_config))
-                self.model = self._decoder(checkpoint.tensor)
+                network = model_config.network
+                expected = {each.name: each.shape for each in network.parameters()}
+                checkpoint.check(expected, network.ignored)
+                self.model = self._load(checkpoint.tensor)
         self.read_once = self.device.read_once
         self._sampler = Sampler(model_config.eos_token_ids, self.device, processors)
         self._memory = PoolMemory(self.model, self._sampler, self.device, budget)
@@ -196,17 +197,17 @@ class Engine:
     def kv_cache_spec(self) -> KVCacheSpec:
         """What a token takes in the pool."""
         dtype = self.device.cache_dtype(self.config.kv_cache_dtype, self.dtype)
-        [spec] = kv_cache_specs(self.model_config, str(dtype).removeprefix("torch."))
+        [spec] = self.model.kv_cache_specs(str(dtype).removeprefix("torch."))
         return spec
 
-    def _decoder(self, read: ReadTensor) -> Decoder:
-        config = self.model_config
-        return Decoder(
-            config,
+    def _load(self, read: ReadTensor) -> Model:
+        config, device = self.model_config, self.device
+        source = WeightSource(
             read,
             self.dtype,
-            num_rotary_positions(config, self.max_model_len, self.config.model),
-            self.device.kernels,
-            self.device.torch_device,
+            device.torch_device,
+            device.kernels,
             row_invariant=self.config.reproducible,
         )
+        num_positions = num_rotary_positions(config, self.max_model_len, self.config.model)
+        return config.family.load(config.network, source, num_positions)

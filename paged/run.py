@@ -22,7 +22,7 @@ from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.memory_ledger import MemoryLedger
 from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.execution.sampler import NO_TOKEN, Sampler
-from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.answers import Answers
 from pagedrun.paged.planning.memory import MemoryBudget
@@ -52,7 +52,7 @@ class Run:
         self,
         *,
         engine_config: EngineConfig,
-        model: Decoder,
+        model: Model,
         cache: KVCache,
         graphs: DecodeGraphs | None,
         tokenizer: Tokenizer,
@@ -114,7 +114,9 @@ class Run:
         self._num_finished = 0
         self._num_steps = 0
         self._in_flight: deque[InFlight] = deque()
-        self._watch = StepWatch(model.config.max_position_embeddings, config.max_num_batched_tokens)
+        self._watch = StepWatch(
+            model.network.max_position_embeddings, config.max_num_batched_tokens
+        )
 
     def __iter__(self) -> Iterator[Completion]:
         """Yield one completion per request, as they finish."""
@@ -304,7 +306,7 @@ class Run:
     def report(self) -> dict[str, Any]:
         """Return what happened so far, in the report's shape; the job adds `rows`."""
         counted, reads = self.statistics, self.attention_reads
-        bytes_per_layer = counted.bytes_per_token // self._model.config.num_layers
+        bytes_per_layer = counted.bytes_per_token // len(self._model.network.layers)
         stored = self._stored
         report = memory_report(
             attention_bytes={

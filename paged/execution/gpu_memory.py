@@ -7,14 +7,14 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.execution.batch_layout import BatchLayout
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.memory import MemoryBudget
 
 CHUNK_TOKENS = 512  # of the chunks that a step is measured with: what they attend to must exist
 
 
 def gpu_budget(
-    model: Decoder,
+    model: Model,
     device: Device,
     *,
     spec: KVCacheSpec,
@@ -37,7 +37,7 @@ def gpu_budget(
 
 @torch.inference_mode()
 def _measure_step(
-    model: Decoder, device: Device, spec: KVCacheSpec, num_tokens: int, num_logits: int
+    model: Model, device: Device, spec: KVCacheSpec, num_tokens: int, num_logits: int
 ) -> int:
     """Return the bytes that a step of new prompts takes besides weights and cache, at its peak."""
     block_size = 16

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.memory import MemoryBudget
 
 
@@ -12,7 +12,7 @@ from pagedrun.paged.planning.memory import MemoryBudget
 class MemoryLedger:
     """Adds up what a run holds; `budget` is what its pool was sized by."""
 
-    model: Decoder
+    model: Model
     cache: KVCache
     device: Device
     budget: MemoryBudget

@@ -16,7 +16,7 @@ from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.sampler import Sampler
-from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.errors import EngineError
 from pagedrun.paged.values.option_names import option
@@ -39,7 +39,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: Decoder,
+        model: Model,
         cache: KVCache,
         sampler: Sampler,
         device: Device,
@@ -54,7 +54,7 @@ class ModelRunner:
         self._prefix_once = prefix_once
         self._graphs = graphs
         self._max_tokens = sys.maxsize  # fewer after running out of memory
-        self._layers_of_window = Counter(model.config.windows)
+        self._layers_of_window = Counter(model.network.windows)
         self.reads = AttentionReads()
 
     @torch.inference_mode()

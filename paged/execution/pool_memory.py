@@ -8,7 +8,7 @@ from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.gpu_memory import gpu_budget
 from pagedrun.paged.execution.sampler import Sampler
-from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
@@ -34,7 +34,7 @@ class PoolMemory:
 
     def __init__(
         self,
-        model: Decoder,
+        model: Model,
         sampler: Sampler,
         device: Device,
         budget: MemoryBudget | None = None,

@@ -4,7 +4,6 @@ Needs the tokenizer and the model's config. No weights are read, and torch is im
 a GPU that may be there.
 """
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,10 +20,7 @@ from pagedrun.paged.job.prepare import Prepared, prepare, warn_of_rows
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.job.row_sample import sample_rows
-from pagedrun.paged.models.activations import activation_bytes
-from pagedrun.paged.models.kv_cache_specs import kv_cache_specs
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.parameters import parameter_shapes
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
 from pagedrun.paged.planning.memory import peak_resident_bytes
 from pagedrun.paged.planning.plan import Plan
@@ -133,11 +129,11 @@ class _FilePlan:
         device = self._device
         dtype = device.dtypes.of_model(config.dtype, model.config.dtype)
         stored = device.dtypes.of_cache(config.kv_cache_dtype, dtype)
-        [spec] = kv_cache_specs(model.config, stored or dtype)
+        network = model.config.network
+        [spec] = network.kv_cache_specs(stored or dtype)
         budget = device.budget(
-            weights=_weight_bytes(model.config, dtype),
-            activations=activation_bytes(
-                model.config,
+            weights=network.num_bytes(DTYPE_BYTES[dtype]),
+            activations=network.activation_bytes(
                 DTYPE_BYTES[dtype],
                 config.max_num_batched_tokens,
                 min(config.max_num_seqs, config.max_num_batched_tokens),
@@ -198,10 +194,6 @@ class _FilePlan:
         now = time.perf_counter()
         self._times[name] = self._times.get(name, 0.0) + now - self._began
         self._began = now
-
-
-def _weight_bytes(model: ModelConfig, dtype: str) -> int:
-    return sum(map(math.prod, parameter_shapes(model).values())) * DTYPE_BYTES[dtype]
 
 
 def _engine_flags(config: EngineConfig) -> dict[str, Any]:

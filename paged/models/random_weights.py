@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.parameters import parameter_shapes
+from pagedrun.paged.models.network.parameter import Role
 
 
 class RandomWeights:
@@ -25,7 +25,7 @@ class RandomWeights:
         seed: int = 0,
         device: torch.device | None = None,
     ) -> None:
-        self._shapes = parameter_shapes(config)
+        self._parameters = {each.name: each for each in config.network.parameters()}
         self._dtype = dtype
         self._seed = seed
         self._device = device or torch.device("cpu")
@@ -35,9 +35,10 @@ class RandomWeights:
 
         Raises `KeyError` for a name that the model does not have.
         """
-        shape = self._shapes[name]
-        if len(shape) == 1:
-            fill = 0.0 if name.endswith("bias") else 1.0
+        parameter = self._parameters[name]
+        shape = parameter.shape
+        if parameter.role is not Role.MATRIX:
+            fill = 0.0 if parameter.role is Role.BIAS else 1.0
             return torch.full(shape, fill, dtype=self._dtype, device=self._device)
         # Only 32 bits of a seed count, so both go through a digest of that size.
         digest = zlib.crc32(f"{self._seed} {name}".encode())

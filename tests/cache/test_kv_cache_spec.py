@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.models.kv_cache_specs import kv_cache_specs
+from pagedrun.paged.models.network.layer_spec import LayerSpec, PreNormLayerSpec
 from pagedrun.paged.models.shapes import Shape
 
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=3, head_dim=64, dtype="float32")
@@ -21,12 +21,19 @@ def test_bytes_of_keys_and_values() -> None:
         assert spec.bytes_per_token == vectors * 68  # a scale for each head
 
 
+def with_window(layer: LayerSpec, window: int | None) -> PreNormLayerSpec:
+    assert isinstance(layer, PreNormLayerSpec)
+    return replace(layer, attention=replace(layer.attention, window=window))
+
+
 @pytest.mark.parametrize(
     ("windows", "looks_back"), [((None, None), None), ((50, None), None), ((50, 70), 70)]
 )
 def test_a_model_is_one_group(windows: tuple[int | None, ...], looks_back: int | None) -> None:
     config = Shape.named("tiny").config
-    config = replace(config, num_layers=2, windows=windows)
-    [spec] = kv_cache_specs(config, "bfloat16")
+    network = replace(
+        config.network, layers=tuple(map(with_window, config.network.layers, windows))
+    )
+    [spec] = network.kv_cache_specs("bfloat16")
     assert spec.window == looks_back
     assert spec.bytes_per_token == 2 * 2 * config.num_kv_heads * config.head_dim * 2

@@ -36,6 +36,12 @@ def write(folder: Path, *, generation: Any = None, **fields: Any) -> Path:
     return folder
 
 
+def rope_of(config: ModelConfig) -> RopeConfig:
+    """Return what turns the heads of every layer."""
+    [rope] = {layer.attention.rope for layer in config.network.layers}
+    return rope
+
+
 def refusal(folder: Path) -> str:
     with pytest.raises(ModelError) as caught:
         ModelConfig.from_folder(folder)
@@ -93,12 +99,12 @@ def test_reads_what_transformers_reads(tmp_path: Path, fields: dict[str, Any]) -
         "num_layers": "num_hidden_layers",
         "num_heads": "num_attention_heads",
         "num_kv_heads": "num_key_value_heads",
-        "rms_norm_eps": "rms_norm_eps",
         "max_position_embeddings": "max_position_embeddings",
-        "tie_word_embeddings": "tie_word_embeddings",
         "bos_token_id": "bos_token_id",
     }.items():
         assert getattr(ours, name) == getattr(theirs, hf_name), name
+    assert ours.network.norm.eps == theirs.rms_norm_eps
+    assert (ours.network.head is None) == theirs.tie_word_embeddings
     assert ours.head_dim == (getattr(theirs, "head_dim", None) or 64 // 8)
     assert ours.dtype == (str(theirs.dtype).removeprefix("torch.") if theirs.dtype else "float32")
     eos = theirs.eos_token_id
@@ -111,12 +117,13 @@ def test_reads_what_transformers_reads(tmp_path: Path, fields: dict[str, Any]) -
             for kind in theirs.layer_types
         )
     rope = theirs.rope_parameters
-    assert ours.rope.theta == rope["rope_theta"]
-    assert ours.rope.kind == rope["rope_type"]
-    assert ours.rope.factor == rope.get("factor", 1.0)
-    assert ours.rope.low_freq_factor == rope.get("low_freq_factor")
-    if ours.rope.kind in ("llama3", "yarn"):
-        original = ours.rope.original_max_positions or ours.max_position_embeddings
+    turned = rope_of(ours)
+    assert turned.theta == rope["rope_theta"]
+    assert turned.kind == rope["rope_type"]
+    assert turned.factor == rope.get("factor", 1.0)
+    assert turned.low_freq_factor == rope.get("low_freq_factor")
+    if turned.kind in ("llama3", "yarn"):
+        original = turned.original_max_positions or ours.max_position_embeddings
         assert original == rope["original_max_position_embeddings"]
 
 
@@ -138,24 +145,22 @@ def test_silence_means_what_transformers_assumes(tmp_path: Path, family: str) ->
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize("bias", [False, True])
-def test_biases_and_norms_are_those_of_the_model_class(
-    tmp_path: Path, family: str, bias: bool
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_parameters_are_those_of_the_model_class(
+    tmp_path: Path, family: str, bias: bool, is_tied: bool
 ) -> None:
     import torch
     import transformers
 
-    ours = ModelConfig.from_folder(
-        write(tmp_path, model_type=family, attention_bias=bias, mlp_bias=bias)
-    )
+    flags = {"attention_bias": bias, "mlp_bias": bias, "tie_word_embeddings": is_tied}
+    ours = ModelConfig.from_folder(write(tmp_path, model_type=family, **flags))
     config = transformers.AutoConfig.from_pretrained(tmp_path)
     with torch.device("meta"):
-        names = set(transformers.AutoModelForCausalLM.from_config(config).state_dict())
-    layer = "model.layers.0."
-    for projection in ("q_proj", "k_proj", "v_proj"):
-        assert ours.qkv_bias == (f"{layer}self_attn.{projection}.bias" in names)
-    assert ours.out_bias == (f"{layer}self_attn.o_proj.bias" in names)
-    assert ours.mlp_bias == (f"{layer}mlp.down_proj.bias" in names)
-    assert ours.qk_norm == (f"{layer}self_attn.q_norm.weight" in names)
+        state = transformers.AutoModelForCausalLM.from_config(config).state_dict()
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    if is_tied:
+        del shapes["lm_head.weight"]
+    assert {each.name: each.shape for each in ours.network.parameters()} == shapes
 
 
 def test_both_styles_of_config_are_the_same_model(tmp_path: Path) -> None:
@@ -163,7 +168,7 @@ def test_both_styles_of_config_are_the_same_model(tmp_path: Path) -> None:
     first = ModelConfig.from_folder(old)
     new = write(tmp_path, rope_parameters={"rope_theta": 5e5, **LLAMA3}, dtype="bfloat16")
     assert ModelConfig.from_folder(new) == first
-    assert first.rope == RopeConfig(
+    assert rope_of(first) == RopeConfig(
         theta=5e5,
         kind="llama3",
         factor=8.0,
@@ -176,7 +181,7 @@ def test_both_styles_of_config_are_the_same_model(tmp_path: Path) -> None:
 def test_yarn_fields_are_read(tmp_path: Path) -> None:
     extras = {"beta_fast": 16, "beta_slow": 2, "mscale": 0.7, "mscale_all_dim": 0.5}
     scaling = {**YARN, **extras, "attention_factor": 1.5, "truncate": False}
-    rope = ModelConfig.from_folder(write(tmp_path, rope_scaling=scaling)).rope
+    rope = rope_of(ModelConfig.from_folder(write(tmp_path, rope_scaling=scaling)))
     assert (rope.beta_fast, rope.beta_slow, rope.mscale, rope.mscale_all_dim) == (16, 2, 0.7, 0.5)
     assert rope.attention_factor == 1.5
     assert rope.truncate is False
@@ -185,7 +190,7 @@ def test_yarn_fields_are_read(tmp_path: Path) -> None:
 def test_yarn_factor_null_reaches_to_the_models_length(tmp_path: Path) -> None:
     scaling = {**YARN, "factor": None}
     folder = write(tmp_path, rope_scaling=scaling, max_position_embeddings=65536)
-    assert ModelConfig.from_folder(folder).rope.factor == 2.0
+    assert rope_of(ModelConfig.from_folder(folder)).factor == 2.0
 
 
 @pytest.mark.parametrize(
@@ -223,6 +228,8 @@ def test_what_could_name_code_is_not_looked_at(tmp_path: Path) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "gpt2"}, "model_type"),
+    ({"compression_config": {"quant_method": "sparse"}}, "compression_config"),
+    ({"quantization_config": "int8"}, "quantization_config"),
     ({"model_type": None}, "model_type"),
     ({"model_type": ["llama"]}, "model_type"),
     ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),

@@ -1,14 +1,12 @@
 """Named shapes, random weights for them, and engines that need no model folder."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.llm import LLM
-from pagedrun.paged.models.parameters import parameter_shapes
 from pagedrun.paged.models.random_weights import RandomWeights
 from pagedrun.paged.models.shapes import SHAPE_NAMES, Shape
 from pagedrun.paged.values.errors import UsageError
@@ -29,7 +27,7 @@ NUM_PARAMETERS = {
 
 
 def num_parameters(shape: Shape) -> int:
-    return sum(math.prod(size) for size in parameter_shapes(shape.config).values())
+    return sum(math.prod(each.shape) for each in shape.config.network.parameters())
 
 
 @pytest.mark.parametrize("name", sorted(set(SHAPE_NAMES) - {"tiny"}))
@@ -42,17 +40,8 @@ class TestCutting:
         whole, cut = Shape.named("qwen3-0.6b"), Shape.named("qwen3-0.6b", 7)
         assert cut.config.num_layers == 7
         assert num_parameters(cut) / num_parameters(whole) == pytest.approx(1 / 4, rel=0.01)
-        assert (
-            replace(
-                cut.config,
-                num_layers=28,
-                windows=(None,) * 28,
-                vocab_size=151_936,
-                bos_token_id=151_643,
-                eos_token_ids=(151_645,),
-            )
-            == whole.config
-        )
+        assert cut.config.network.layers == whole.config.network.layers[:7]
+        assert (cut.config.dtype, cut.config.bos_token_id) == (whole.config.dtype, 0)
 
     def test_to_the_whole_changes_nothing(self) -> None:
         assert Shape.named("tiny", 2) == Shape.named("tiny")
@@ -73,9 +62,9 @@ class TestRandomWeights:
 
     def test_every_tensor_of_the_model_in_its_shape_and_dtype(self) -> None:
         weights = RandomWeights(self.config, torch.bfloat16)
-        for name, shape in parameter_shapes(self.config).items():
-            tensor = weights.read(name)
-            assert (tensor.shape, tensor.dtype) == (shape, torch.bfloat16)
+        for each in self.config.network.parameters():
+            tensor = weights.read(each.name)
+            assert (tensor.shape, tensor.dtype) == (each.shape, torch.bfloat16)
 
     def test_the_same_name_is_the_same_tensor_whatever_was_read_before(self) -> None:
         first, second = (RandomWeights(self.config, torch.float32) for _ in range(2))
@@ -96,7 +85,7 @@ class TestRandomWeights:
         assert weight.std().item() == pytest.approx(weight.shape[1] ** -0.5, rel=0.05)
 
     def test_norms_are_ones_and_biases_zeros(self) -> None:
-        config = replace(self.config, qkv_bias=True)
+        config = Shape.named("qwen2.5-0.5b").config
         weights = RandomWeights(config, torch.float32)
         assert weights.read("model.norm.weight").eq(1).all()
         assert weights.read("model.layers.0.self_attn.q_proj.bias").eq(0).all()

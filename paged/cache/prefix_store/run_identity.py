@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
 from pagedrun.paged.models.model_config import ModelConfig
 
 FORMAT = 1
-# Fields of a model's config that no key and no value depends on.
-_NOT_DECIDING = ("eos_token_ids", "bos_token_id", "dtype")
 
 
 def run_identity(
@@ -37,13 +34,10 @@ def run_identity(
     `reproducible`: whether other kernels are taken for it. `machine`: what decides the last bits of
     these kernels here, as plain JSON values.
     """
-    config = asdict(model_config)
-    for name in _NOT_DECIDING:
-        del config[name]
     fields = {
         "format": FORMAT,
         "weights": weights_sha256,
-        "config": config,
+        "config": hashlib.sha256(repr(model_config.network).encode()).hexdigest(),
         "dtype": _dtype_name(dtype),
         "kv_dtype": spec.dtype,
         "block_size": block_size,

@@ -15,8 +15,8 @@ from pagedrun.paged.execution.early_stops import EarlyStops
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.execution.sampling_batch import SamplingBatch
-from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch
+from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
 from pagedrun.paged.scheduling.step_input import StepInput
 
@@ -112,9 +112,7 @@ class DecodeBuffers:
         """What attention reads in every step: it is prepared once, before the first."""
         return AttentionInputs(self.block_tables, decode=DecodeInputs(self.rows, self.context_lens))
 
-    def step(
-        self, model: Decoder, cache: KVCache, attention: Attention, sampler: Sampler
-    ) -> Tensor:
+    def step(self, model: Model, cache: KVCache, attention: Attention, sampler: Sampler) -> Tensor:
         """Compute a step, sample, and advance every row to the next one, all on the device.
 
         attention: prepared from the inputs of that name.

@@ -11,7 +11,7 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_buffers import DecodeBuffers
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.sampler import Sampler
-from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.model import Model
 
 # Rows for which steps are captured: a step is padded to the next of them. The steps at a run's end
 # have ever fewer rows, and there a row too many costs a larger share, so small steps lie close.
@@ -65,7 +65,7 @@ class DecodeGraph:
     """
 
     def __init__(
-        self, shape: GraphShape, model: Decoder, cache: KVCache, sampler: Sampler, device: Device
+        self, shape: GraphShape, model: Model, cache: KVCache, sampler: Sampler, device: Device
     ) -> None:
         self.buffers = DecodeBuffers.allocate(
             shape.num_rows, shape.width, shape.num_stop_ids, device

@@ -20,7 +20,7 @@ from pagedrun.paged.execution.early_stops import EarlyStops
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.prefix_sharing import group_prefixes
 from pagedrun.paged.execution.sampler import Sampler
-from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.step_input import StepInput
 
 
@@ -32,7 +32,7 @@ class DecodeGraphs:
 
     def __init__(
         self,
-        model: Decoder,
+        model: Model,
         cache: KVCache,
         sampler: Sampler,
         device: Device,

@@ -13,7 +13,6 @@ from pagedrun.paged.bench.memory.memory import BLOCK_SIZES, MemoryBench
 from pagedrun.paged.bench.memory.model_shape import ModelShape
 from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
 from pagedrun.paged.bench.memory.sample_fork import SampleFork
-from pagedrun.paged.models.kv_cache_specs import kv_cache_specs
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.shapes import Shape
 from pagedrun.paged.planning.preview.simulation import Simulator
@@ -75,7 +74,7 @@ class TestShape:
 
     def test_is_what_the_cache_allocates(self) -> None:
         config: ModelConfig = Shape.named("llama-3.2-1b").config
-        [spec] = kv_cache_specs(config, "bfloat16")
+        [spec] = config.network.kv_cache_specs("bfloat16")
         shape = ModelShape.of_config("llama-3.2-1b", config)
         assert shape.dtype == "bfloat16"
         assert shape.bytes_per_token == spec.bytes_per_token

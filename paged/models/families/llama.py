@@ -1,0 +1,26 @@
+"""Llama: full attention; biases where config.json asks for them."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.dense_decoder import dense_decoder
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.families.windows import layer_windows
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+    attention_bias = config.boolean("attention_bias", False)
+    return dense_decoder(
+        config,
+        max_positions,
+        Heads.from_json(config),
+        layer_windows(config, None),
+        qkv_bias=attention_bias,
+        out_bias=attention_bias,
+        mlp_bias=config.boolean("mlp_bias", False),
+    )
+
+
+LLAMA = Family(_describe, load_decoder, 2048, bos_token_id=1, eos_token_id=2)

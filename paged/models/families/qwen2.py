@@ -1,0 +1,18 @@
+"""Qwen2: biases of queries, keys and values; a sliding window in the upper layers, if any."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.dense_decoder import dense_decoder
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.families.windows import upper_layer_windows
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+    heads = Heads.from_json(config, num_kv_heads=32)
+    return dense_decoder(config, max_positions, heads, upper_layer_windows(config), qkv_bias=True)
+
+
+QWEN2 = Family(_describe, load_decoder, 32_768)

@@ -1,0 +1,58 @@
+"""Sliding windows, read as transformers 5 reads them."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.rope_config import MAX_POSITIONS
+
+# The window of a config.json that does not name one, and the first layer that has it (Qwen).
+_DEFAULT_WINDOW = 4096
+_DEFAULT_MAX_WINDOW_LAYERS = 28
+
+
+def sliding_window(config: JsonObject) -> int | None:
+    """Return `sliding_window`, which an explicit null switches off."""
+    if "sliding_window" in config and not config.has("sliding_window"):
+        return None
+    return config.integer("sliding_window", 1, MAX_POSITIONS, _DEFAULT_WINDOW)
+
+
+def layer_windows(
+    config: JsonObject, window: int | None, first_layer: int = 0
+) -> tuple[int | None, ...]:
+    """Return each layer's window: `layer_types` says which have one, else all from `first_layer`.
+
+    Raises `ModelError` for layers that slide where there is no window.
+    """
+    num_layers = config.integer("num_hidden_layers", 1, 4096)
+    layer_types = _layer_types(config, num_layers)
+    if layer_types is None:
+        return tuple(window if layer >= first_layer else None for layer in range(num_layers))
+    slides = [kind == "sliding_attention" for kind in layer_types]
+    if any(slides) and window is None:
+        raise config.error("layer_types", "without sliding_attention, as no window is in force")
+    return tuple(window if slide else None for slide in slides)
+
+
+def upper_layer_windows(config: JsonObject) -> tuple[int | None, ...]:
+    """Return each layer's window where layers from `max_window_layers` on have one, if any."""
+    window = sliding_window(config) if config.boolean("use_sliding_window", False) else None
+    first_layer = 0
+    if config.get("layer_types") is None:
+        first_layer = config.integer("max_window_layers", 0, 2**20, _DEFAULT_MAX_WINDOW_LAYERS)
+    return layer_windows(config, window, first_layer)
+
+
+def _layer_types(config: JsonObject, num_layers: int) -> list[str] | None:
+    layer_types = config.get("layer_types")
+    if layer_types is None:
+        return None
+    known = ("full_attention", "sliding_attention", "attention")  # the last: an old name
+    if (
+        not isinstance(layer_types, list)
+        or len(layer_types) != num_layers
+        or any(kind not in known for kind in layer_types)
+    ):
+        raise config.error(
+            "layer_types",
+            f'a list of "full_attention" or "sliding_attention" for each of {num_layers} layers',
+        )
+    return layer_types

@@ -1,0 +1,24 @@
+"""Mlp: a gated feed-forward layer with its weights."""
+
+from torch import Tensor
+
+from pagedrun.paged.models.network.mlp_spec import MlpSpec
+from pagedrun.paged.models.weight_source import WeightSource
+
+
+class Mlp:
+    """`down(silu(gate) * up)`; gate and up are one product."""
+
+    def __init__(self, spec: MlpSpec, source: WeightSource) -> None:
+        self._gate_up = spec.gate_up.load(source)
+        self._down = spec.down.load(source)
+        self._activate = {"silu": source.kernels.silu_mul}[spec.activation]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        return self._gate_up.num_bytes + self._down.num_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [num_tokens, hidden_size] to the same shape and dtype."""
+        return self._down(self._activate(self._gate_up(x)))

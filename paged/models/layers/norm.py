@@ -1,0 +1,30 @@
+"""Norm: an RMSNorm with its weight."""
+
+from torch import Tensor
+
+from pagedrun.paged.models.network.norm_spec import NormSpec
+from pagedrun.paged.models.weight_source import WeightSource
+
+
+class Norm:
+    """Normalises each row by its root mean square."""
+
+    def __init__(self, spec: NormSpec, source: WeightSource) -> None:
+        self.weight = source.tensor(spec.weight)
+        self._eps = spec.eps
+        self._kernels = source.kernels
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weight."""
+        return self.weight.nbytes
+
+    def __call__(self, x: Tensor | None, residual: Tensor) -> Tensor:
+        """Add x to the residual stream, in place, and return the sum normalised.
+
+        x: [num_tokens, size] model dtype, None for nothing to add. residual: [num_tokens, size]
+        float32. Returns the shape of residual in the model's dtype.
+        """
+        if x is None:
+            return self._kernels.rms_norm(residual, self.weight, self._eps)
+        return self._kernels.add_rms_norm(x, residual, self.weight, self._eps)

@@ -1,0 +1,1 @@
+"""The ways in which a checkpoint holds linear layers, one file each."""

@@ -1,0 +1,47 @@
+"""Dense: linear layers as plain matrices."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
+from pagedrun.paged.models.network.parameter import Parameter, Role
+
+if TYPE_CHECKING:  # they import torch
+    from pagedrun.kernels.linear import Linear
+    from pagedrun.paged.models.weight_source import WeightSource
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A matrix [out_features, in_features] for each part, and a bias [out_features] if any.
+
+    The parts are stacked into one matrix, which the backend packs.
+    """
+
+    def parameters(self, linear: LinearSpec) -> tuple[Parameter, ...]:
+        """Return each part's matrix, and its bias."""
+        return *self._weights(linear), *self._biases(linear)
+
+    def num_bytes(self, linear: LinearSpec, dtype_bytes: int) -> int:
+        """Return the bytes of matrices and biases in the model's dtype."""
+        return dtype_bytes * sum(each.num_values for each in self.parameters(linear))
+
+    def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
+        """Return the parts as one product of the backend's."""
+        weight = source.stacked(self._weights(linear))
+        bias = source.stacked(self._biases(linear)) if linear.has_bias else None
+        return source.pack(weight, bias)
+
+    def _weights(self, linear: LinearSpec) -> list[Parameter]:
+        def matrix(part: Projection) -> Parameter:
+            shape = (part.out_features, linear.in_features)
+            return Parameter(f"{part.name}.weight", shape, Role.MATRIX)
+
+        return [matrix(part) for part in linear.parts]
+
+    def _biases(self, linear: LinearSpec) -> list[Parameter]:
+        if not linear.has_bias:
+            return []
+        return [
+            Parameter(f"{part.name}.bias", (part.out_features,), Role.BIAS) for part in linear.parts
+        ]

@@ -1,0 +1,33 @@
+"""Which method reads the linear layers of a model folder."""
+
+from collections.abc import Callable
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.linears.dense import Dense
+from pagedrun.paged.models.network.linear_spec import LinearMethod
+from pagedrun.paged.values.errors import ModelError
+
+# By the `quant_method` of a quantization_config, from which the method is made. None: there is no
+# such config, and the method is made from an empty one.
+LINEAR_METHODS: dict[str | None, Callable[[JsonObject], LinearMethod]] = {
+    None: lambda quantization: Dense(),
+}
+
+
+def linear_method(config: JsonObject) -> LinearMethod:
+    """Return the method of a config.json; raises `ModelError` for one that is not known."""
+    for name in ("quantization_config", "compression_config"):
+        if config.has(name):
+            return _quantized(config, name)
+    return LINEAR_METHODS[None](JsonObject(config.origin, {}))
+
+
+def _quantized(config: JsonObject, name: str) -> LinearMethod:
+    quantization = config.get(name)
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    if not isinstance(method, str) or method not in LINEAR_METHODS:
+        raise ModelError(
+            f"{config.origin}: {name} says that the weights are quantized, which pagedrun "
+            "cannot read; use the float16, bfloat16 or float32 version of the model"
+        )
+    return LINEAR_METHODS[method](JsonObject(f"{config.origin}: {name}", quantization))

@@ -1,0 +1,56 @@
+"""Model: a network with its weights, as a run uses it."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.models.forward_batch import ForwardBatch
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import LayerSpec
+from pagedrun.paged.models.network.parameter import Parameter
+
+
+class Model(Protocol):
+    """Token ids in, logits out; keys and values are kept in a cache that is not the model's."""
+
+    @property
+    def network(self) -> DecoderSpec[LayerSpec]:
+        """What it consists of: its parameters, its layers and their windows."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        ...
+
+    def attention_shape(self, cache_dtype: torch.dtype) -> AttentionShape:
+        """Return what a backend must know to prepare attention over a cache of that dtype."""
+        ...
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Return every tensor that the model was read from."""
+        ...
+
+    def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
+        """Return the bytes that a step's tensors take at the widest point of the network."""
+        ...
+
+    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
+        """Return the groups of layers, by what they keep of each token in `dtype`, torch's name."""
+        ...
+
+    def logits(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        """Write the batch's keys and values into the cache and return the logits asked for.
+
+        Returns [num_logits, vocab_size] in the model's dtype, one row per `batch.logits_rows`.
+        """
+        ...

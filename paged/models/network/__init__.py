@@ -1,0 +1,1 @@
+"""What a network consists of, as values: no tensors, and no torch."""

@@ -1,0 +1,78 @@
+"""DecoderSpec: a whole decoder, as a value."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
+from pagedrun.paged.models.network.layer_spec import LayerSpec
+from pagedrun.paged.models.network.linear_spec import LinearSpec
+from pagedrun.paged.models.network.norm_spec import NormSpec
+from pagedrun.paged.models.network.parameter import Parameter
+from pagedrun.paged.models.network.part import Part
+
+LayerT = TypeVar("LayerT", bound=LayerSpec, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSpec(Generic[LayerT]):
+    """Embedding, layers, a norm, and the head that gives logits.
+
+    `head` None: tied, the embedding's table is the head's matrix. `ignored`: tensors that a
+    checkpoint may hold without their being read, by name or its end. `max_position_embeddings`
+    is the context that rotations were trained for, in tokens. Raises `ValueError` for layers
+    whose keys and values differ in shape: there is one group of them so far.
+    """
+
+    embedding: EmbeddingSpec
+    layers: tuple[LayerT, ...]
+    norm: NormSpec
+    head: LinearSpec | None
+    ignored: tuple[str, ...]
+    max_position_embeddings: int
+
+    def __post_init__(self) -> None:
+        attentions = [layer.attention for layer in self.layers]
+        if len({(each.num_heads, each.num_kv_heads, each.head_dim) for each in attentions}) != 1:
+            raise ValueError("layers with different heads: one group of layers is all there is")
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Each layer's sliding window, in tokens."""
+        return tuple(layer.attention.window for layer in self.layers)
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Return every tensor that the model reads."""
+        return tuple(each for part in self._parts() for each in part.parameters())
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
+        return sum(part.num_bytes(dtype_bytes) for part in self._parts())
+
+    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
+        """Return the groups of layers whose keys and values are stored in `dtype`, torch's name.
+
+        One group so far, whatever the layers' windows: every block is kept until its sequence ends.
+        """
+        windows = [window for window in self.windows if window is not None]
+        looks_back = max(windows) if len(windows) == len(self.layers) else None
+        heads = self.layers[0].attention
+        return (
+            KVCacheSpec(len(self.layers), heads.num_kv_heads, heads.head_dim, dtype, looks_back),
+        )
+
+    def activation_bytes(self, dtype_bytes: int, num_tokens: int, num_logits: int) -> int:
+        """Return the bytes that a step's tensors take at the widest point of the network.
+
+        dtype_bytes: of one number of the model's dtype. num_logits: tokens that logits are wanted
+        of.
+        """
+        width = max(layer.width for layer in self.layers)
+        hidden_size = self.embedding.hidden_size
+        per_token = (width + 2 * hidden_size) * dtype_bytes + 4 * hidden_size
+        return num_tokens * per_token + num_logits * self.embedding.vocab_size * dtype_bytes
+
+    def _parts(self) -> list[Part]:
+        layers = [part for layer in self.layers for part in layer.parts]
+        head = [] if self.head is None else [self.head]
+        return [self.embedding, *layers, self.norm, *head]

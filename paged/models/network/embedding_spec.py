@@ -1,0 +1,27 @@
+"""EmbeddingSpec: the table of the tokens' vectors, as a value."""
+
+from dataclasses import dataclass
+
+from pagedrun.paged.models.network.parameter import Parameter, Role
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingSpec:
+    """A vector of `hidden_size` for each of `vocab_size` tokens."""
+
+    name: str
+    vocab_size: int
+    hidden_size: int
+
+    @property
+    def weight(self) -> Parameter:
+        """The table, [vocab_size, hidden_size]."""
+        return Parameter(f"{self.name}.weight", (self.vocab_size, self.hidden_size), Role.MATRIX)
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Return the table."""
+        return (self.weight,)
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of the table."""
+        return self.weight.num_values * dtype_bytes

@@ -1,0 +1,58 @@
+"""LayerSpec: one layer of a decoder, as a value."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pagedrun.paged.models.network.attention_spec import AttentionSpec
+from pagedrun.paged.models.network.mlp_spec import MlpSpec
+from pagedrun.paged.models.network.norm_spec import NormSpec
+from pagedrun.paged.models.network.part import Part
+
+
+class LayerSpec(Protocol):
+    """What the rest of the program asks of a layer, whatever it computes."""
+
+    @property
+    def attention(self) -> AttentionSpec:
+        """What it keeps in the cache, and how it reads it."""
+        ...
+
+    @property
+    def intermediate_size(self) -> int:
+        """Inner width of its feed-forward part."""
+        ...
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What has parameters."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Numbers that a token takes at the widest point, residual stream left out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreNormLayerSpec:
+    """Attention, then feed-forward; each normalises its input and is added to the residual."""
+
+    attention_norm: NormSpec
+    attention: AttentionSpec
+    mlp_norm: NormSpec
+    mlp: MlpSpec
+
+    @property
+    def intermediate_size(self) -> int:
+        """Inner width of the feed-forward part."""
+        return self.mlp.intermediate_size
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What has parameters."""
+        return self.attention_norm, *self.attention.parts, self.mlp_norm, *self.mlp.parts
+
+    @property
+    def width(self) -> int:
+        """Numbers that a token takes at the widest point, residual stream left out."""
+        return max(self.attention.width, self.mlp.width)

@@ -1,0 +1,69 @@
+"""LinearSpec: a linear layer, as a value; LinearMethod: how a checkpoint holds it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pagedrun.paged.models.network.parameter import Parameter
+
+if TYPE_CHECKING:  # they import torch
+    from pagedrun.kernels.linear import Linear
+    from pagedrun.paged.models.weight_source import WeightSource
+
+
+class LinearMethod(Protocol):
+    """One way of holding the weights of linear layers, in a checkpoint and in memory.
+
+    Dense matrices are one; each kind of quantised weights is another. A method is a value: two of
+    the same class and fields are equal, and their `repr` says everything that their results depend
+    on. Importing it imports no torch.
+    """
+
+    def parameters(self, linear: "LinearSpec") -> tuple[Parameter, ...]:
+        """Return the tensors that the checkpoint has for a linear layer."""
+        ...
+
+    def num_bytes(self, linear: "LinearSpec", dtype_bytes: int) -> int:
+        """Return the bytes of its weights in memory; `dtype_bytes`: of one of its results."""
+        ...
+
+    def load(self, linear: "LinearSpec", source: "WeightSource") -> "Linear":
+        """Return the layer with its weights; its outputs are those of the parts side by side."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A linear layer of the checkpoint, by the name before `.weight`."""
+
+    name: str
+    out_features: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSpec:
+    """Projections of the same input, computed as one product: their outputs lie side by side.
+
+    `method` is how their weights are held. `has_bias` holds for all of them.
+    """
+
+    parts: tuple[Projection, ...]
+    in_features: int
+    has_bias: bool
+    method: LinearMethod
+
+    @property
+    def out_features(self) -> int:
+        """Elements of a row of the output."""
+        return sum(part.out_features for part in self.parts)
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Return the tensors of all parts."""
+        return self.method.parameters(self)
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of the weights."""
+        return self.method.num_bytes(self, dtype_bytes)
+
+    def load(self, source: "WeightSource") -> "Linear":
+        """Return the layer with its weights."""
+        return self.method.load(self, source)

@@ -1,0 +1,48 @@
+"""WeightSource: where layers get their weights from, and what they are made for."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.linear import Linear
+from pagedrun.paged.models.network.parameter import Parameter
+
+ReadTensor = Callable[[str], Tensor]
+
+
+class WeightSource:
+    """A checkpoint's tensors by name, cast to `dtype` on `device`, for layers run by `kernels`.
+
+    `read` gives a tensor as it is stored. `row_invariant` asks for products whose rows have the
+    same bytes whatever their number, where a device has others.
+    """
+
+    def __init__(
+        self,
+        read: ReadTensor,
+        dtype: torch.dtype,
+        device: torch.device,
+        kernels: Backend,
+        *,
+        row_invariant: bool = False,
+    ) -> None:
+        self.read = read
+        self.dtype = dtype
+        self.device = device
+        self.kernels = kernels
+        self.row_invariant = row_invariant
+
+    def tensor(self, parameter: Parameter) -> Tensor:
+        """Return a tensor in the model's dtype, on its device."""
+        return self.read(parameter.name).to(device=self.device, dtype=self.dtype)
+
+    def stacked(self, parameters: Sequence[Parameter]) -> Tensor:
+        """Return several tensors as one, one after the other along their first axis."""
+        tensors = [self.tensor(each) for each in parameters]
+        return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+
+    def pack(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """Return `y = x @ weight.T + bias` as the backend computes it."""
+        return self.kernels.pack_linear(weight, bias, row_invariant=self.row_invariant)
