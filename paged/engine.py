@@ -16,9 +16,9 @@ from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.device_choice import choose_device
-from pagedrun.paged.execution.logits_processor import LogitsProcessor, MinTokens
+from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor, MinTokens
+from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.pool_memory import PoolMemory
-from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.rotary_positions import num_rotary_positions

@@ -19,9 +19,9 @@ from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.in_flight import InFlight
+from pagedrun.paged.execution.logits.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.execution.memory_ledger import MemoryLedger
 from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
-from pagedrun.paged.execution.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.answers import Answers

@@ -15,7 +15,7 @@ from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.known_tokens import KnownTokens
-from pagedrun.paged.execution.sampler import Sampler
+from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.errors import EngineError

@@ -8,8 +8,8 @@ from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.execution.cuda_device import CudaDevice
 from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.pool_memory import PoolMemory
-from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.values.engine_config import EngineConfig
 
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=2, head_dim=8, dtype="float32")

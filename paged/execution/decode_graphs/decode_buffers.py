@@ -11,10 +11,10 @@ from pagedrun.kernels.attention import Attention
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.early_stops import EarlyStops
 from pagedrun.paged.execution.known_tokens import KnownTokens
-from pagedrun.paged.execution.sampler import Sampler
-from pagedrun.paged.execution.sampling_batch import SamplingBatch
+from pagedrun.paged.execution.logits.early_stops import EarlyStops
+from pagedrun.paged.execution.logits.sampler import Sampler
+from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN

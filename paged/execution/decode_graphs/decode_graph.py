@@ -10,7 +10,7 @@ from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_buffers import DecodeBuffers
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.sampler import Sampler
+from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.models.model import Model
 
 # Rows for which steps are captured: a step is padded to the next of them. The steps at a run's end

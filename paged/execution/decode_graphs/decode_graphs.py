@@ -16,10 +16,10 @@ from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_graph import DecodeGraph, GraphShape
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.early_stops import EarlyStops
 from pagedrun.paged.execution.known_tokens import KnownTokens
+from pagedrun.paged.execution.logits.early_stops import EarlyStops
+from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.prefix_sharing import group_prefixes
-from pagedrun.paged.execution.sampler import Sampler
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.step_input import StepInput
 

@@ -15,7 +15,7 @@ from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.execution.known_tokens import KnownTokens
-from pagedrun.paged.execution.sampler import Sampler
+from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
 from tests.scheduling.made_step import MadeChunk, made_step
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.early_stops import EarlyStops
+from pagedrun.paged.execution.logits.early_stops import EarlyStops
 from pagedrun.paged.scheduling.step_input import Draws
 
 _DRAWN = ("temperature", "top_k", "top_p", "min_p", "seed", "row", "sample", "position")

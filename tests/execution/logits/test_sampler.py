@@ -14,7 +14,7 @@ from torch import Tensor
 from pagedrun.kernels import reference
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.sampler import NO_TOKEN, Sampler
+from pagedrun.paged.execution.logits.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.scheduling.step_builder import StepBuilder
 from tests.scheduling.made_step import made_sequence

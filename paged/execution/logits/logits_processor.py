@@ -4,7 +4,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from pagedrun.paged.execution.sampling_batch import SamplingBatch
+from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device_choice import choose_device
-from pagedrun.paged.execution.early_stops import EarlyStops
-from pagedrun.paged.execution.logits_processor import LogitsProcessor, MinTokens
-from pagedrun.paged.execution.sampling_batch import SamplingBatch
+from pagedrun.paged.execution.logits.early_stops import EarlyStops
+from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor, MinTokens
+from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
 from pagedrun.paged.values.engine_config import EngineConfig
