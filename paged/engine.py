@@ -21,6 +21,7 @@ from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.model_identity import model_identity
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
 from pagedrun.paged.models.weight_source import ReadTensor, WeightSource
 from pagedrun.paged.models.weights import Checkpoint
@@ -180,7 +181,7 @@ class Engine:
         return self._prefix_store.for_run(
             cache,
             model_folder=self.config.model,
-            model_config=self.model_config,
+            model_identity=model_identity(self.model_config),
             dtype=self.dtype,
             reproducible=self.config.reproducible and not self.device.is_row_invariant,
             machine=self.device.machine(str(self.dtype).removeprefix("torch.")),

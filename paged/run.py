@@ -31,8 +31,8 @@ from pagedrun.paged.report.record.memory_report import memory_report
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.state import engine_state
 from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.scheduling.engine_state import engine_state
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.step_watch import StepWatch

@@ -12,7 +12,6 @@ from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.run_identity import run_identity
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.cache.prefix_store.weight_digests import stamps, weights_digest
-from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.option_names import option
 
 
@@ -34,7 +33,7 @@ class PrefixStore:
         cache: KVCache,
         *,
         model_folder: Path,
-        model_config: ModelConfig,
+        model_identity: Mapping[str, str],
         dtype: torch.dtype,
         reproducible: bool,
         machine: Mapping[str, Any],
@@ -42,7 +41,7 @@ class PrefixStore:
     ) -> StoredPrefixes | None:
         """Return the store's side of a run, None if it is unknown which weights it runs with.
 
-        `reproducible` and `machine`: see `run_identity`.
+        `model_identity`, `reproducible` and `machine`: see `run_identity`.
         """
         began = time.perf_counter()
         try:
@@ -60,7 +59,7 @@ class PrefixStore:
         identity = run_identity(
             model_folder=model_folder,
             weights_sha256=self._weights_sha256,
-            model_config=model_config,
+            model_identity=model_identity,
             dtype=dtype,
             spec=cache.spec,
             block_size=cache.block_size,

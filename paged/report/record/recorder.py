@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.report.record.decimated import Decimated
+from pagedrun.paged.report.record.residency import Residencies, Residency
 from pagedrun.paged.report.record.snapshot import PoolSamples, Snapshot
 from pagedrun.paged.report.record.snapshot_tables import (
     MAX_PREFIXES,
@@ -19,7 +20,6 @@ from pagedrun.paged.report.record.snapshot_tables import (
     Preemptions,
     PrefixNodes,
 )
-from pagedrun.paged.scheduling.residency_log import Residency, ResidencyLog
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion
 
@@ -44,7 +44,7 @@ class Recorder:
     takes a few thousand on its way to them, so they cost far less than a hundredth of its time.
     """
 
-    def __init__(self, pool: BlockPool, log: ResidencyLog) -> None:
+    def __init__(self, pool: BlockPool, log: Residencies) -> None:
         self._pool = pool
         self._log = log
         capacity = min(MAX_SAMPLED_BLOCKS // pool.num_blocks, MAX_SAMPLES)
@@ -146,7 +146,7 @@ def _holdings(log: Iterable[Residency], now: int) -> Holdings:
     return holdings.where(np.argsort(holdings.begin, kind="stable"))
 
 
-def _preemptions(log: ResidencyLog) -> Preemptions:
+def _preemptions(log: Residencies) -> Preemptions:
     every = log.preemptions.items
     return Preemptions.of(
         step=[each.step for each in every],
