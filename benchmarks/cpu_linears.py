@@ -16,7 +16,7 @@ prepare_environment()  # before torch is imported
 
 import torch  # noqa: E402
 
-from pagedrun.kernels.cpu.backend import backend  # noqa: E402
+from pagedrun.kernels.cpu.backend import CpuBackend  # noqa: E402
 from pagedrun.kernels.cpu.linears import onednn_linear  # noqa: E402
 from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands  # noqa: E402
 from pagedrun.kernels.kernel_set import KernelSet  # noqa: E402
@@ -69,7 +69,7 @@ def invariance(kernel_set: KernelSet, shape: tuple[int, int], quick: bool) -> tu
     """Return how many numbers of rows were tried, and at how many any row changed."""
     tried = TRIED_ROWS[:: 7 if quick else 1]
     operands = CancellingOperands.make(*shape, TRIED_ROWS[-1], torch.bfloat16, seed=7)
-    layer = backend(kernel_set).PackedLinear(operands.weight)
+    layer = CpuBackend(kernel_set).pack_linear(operands.weight)
     whole = layer(operands.x)
     differing = sum(
         not torch.equal(layer(operands.x[:rows]), whole[:rows])
@@ -83,7 +83,7 @@ def speed(kernel_set: KernelSet, shape: tuple[int, int], num_rows: int) -> tuple
     """Return milliseconds a call, of the kernel set and of oneDNN left free: medians, in turns."""
     copies = max(2, min(12, STREAMED_BYTES // (2 * shape[0] * shape[1])))
     weights = [torch.randn(shape).bfloat16() for _ in range(copies)]
-    own = [backend(kernel_set).PackedLinear(weight) for weight in weights]
+    own = [CpuBackend(kernel_set).pack_linear(weight) for weight in weights]
     free = [onednn_linear.pack(weight) for weight in weights]
     x = torch.randn(num_rows, shape[1]).bfloat16()
     times: tuple[list[float], list[float]] = ([], [])

@@ -65,14 +65,16 @@ def demo_samples(num_rows: int) -> list[Sample]:
     samples: list[Sample] = []
     genuine = cpu.prefill_attention
 
-    def record(q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, *rest: Any) -> Tensor:
+    def record(
+        q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, *rest: Any, **named: Any
+    ) -> Tensor:
         starts, rows, firsts = rest[:3]
         for chunk, (row, first) in enumerate(zip(rows.tolist(), firsts.tolist(), strict=True)):
             own = slice(int(starts[chunk]), int(starts[chunk + 1]))
             end = first + own.stop - own.start
             context = (gather_context(each, tables[row], end).clone() for each in (keys, values))
             samples.append(Sample(q[own][-64:].clone(), *context))
-        return genuine(q, keys, values, tables, *rest)
+        return genuine(q, keys, values, tables, *rest, **named)
 
     lines = (DEMO / "prompts.jsonl").read_text().splitlines()[:num_rows]
     cpu.prefill_attention = record
