@@ -16,7 +16,8 @@ from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.device_choice import choose_device
-from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor, MinTokens
+from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
+from pagedrun.paged.execution.logits.min_tokens import MinTokens
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.model import Model

@@ -142,14 +142,21 @@ class SequenceTable:
         self.blocks[place, count] = block_id
         self.num_blocks[place] = count + 1
 
-    def append_outputs(self, places: Int64s, tokens: "Int64s | int") -> None:
-        """Put a token at the end of each of these sequences' answers. places: each at most once."""
+    def append_outputs(self, places: Int64s, tokens: "Int64s | int", count: int = 1) -> None:
+        """Put tokens at the end of each of these sequences' answers. places: each at most once.
+
+        tokens: one for each sequence, or one number for all; put there `count` times.
+        """
         lengths = self.num_output_tokens[places]
-        longest = int(lengths.max(initial=0)) + 1
+        longest = int(lengths.max(initial=0)) + count
         if longest > self.outputs.shape[1]:
             self.outputs = _widened(self.outputs, longest)
-        self.outputs[places, lengths] = tokens
-        self.num_output_tokens[places] = lengths + 1
+        if count == 1:
+            self.outputs[places, lengths] = tokens
+        else:
+            columns = lengths[:, None] + np.arange(count)
+            self.outputs[places[:, None], columns] = np.asarray(tokens)[..., None]
+        self.num_output_tokens[places] = lengths + count
 
     def num_tokens(self, places: Int64s) -> Int64s:
         """Return the prompt and generated tokens of each."""

@@ -39,21 +39,3 @@ class LogitsProcessor(Protocol):
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         """Return the logits [num_rows, vocab_size] to go on with; those given stay as they are."""
         ...
-
-
-class MinTokens:
-    """Forbids what would stop an answer that has not got its `min_tokens`."""
-
-    needs_newest_token = False
-    can_be_captured = True
-
-    def applies(self, draws: Draws) -> bool:
-        """Return whether some answer is too short."""
-        return bool(draws.stop_token_ids)
-
-    def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
-        """Do nothing: how many tokens there are is in the draws."""
-
-    def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
-        """Return logits in which no answer can stop too early."""
-        return logits if batch.early_stops is None else batch.early_stops.forbidden(logits)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor, MinTokens
+from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
+from pagedrun.paged.execution.logits.min_tokens import MinTokens
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws, StepInput

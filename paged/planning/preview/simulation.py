@@ -233,8 +233,7 @@ class Simulator:
         table.num_computed_tokens[places] = table.num_stored_tokens[places] = ends
         ever = table.num_tokens_ever_computed[places]
         table.num_tokens_ever_computed[places] = np.maximum(ever, ends)
-        for _ in range(num_steps):
-            table.append_outputs(places, 0)
+        table.append_outputs(places, 0, num_steps)
         self._num_steps += num_steps
         self._statistics.generated_tokens += num_steps * len(places)
         self._scheduler.counts.computed_tokens += num_steps * len(places)

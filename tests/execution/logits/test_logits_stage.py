@@ -12,7 +12,8 @@ from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.execution.logits.early_stops import EarlyStops
-from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor, MinTokens
+from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
+from pagedrun.paged.execution.logits.min_tokens import MinTokens
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
