@@ -41,6 +41,7 @@ from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineStalled, RowError
 from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion, Request
 
@@ -171,7 +172,12 @@ class Run:
         for request in plan.too_large:
             self._unanswerable.extend(self._answers.fail(request, self._too_large(request)))
         requests = iter(plan) if self._stored is None else self._stored.watched(plan)
-        self.scheduler.add(requests, len(plan))
+        self.scheduler.add(map(self._entered, requests), len(plan))
+
+    def _entered(self, planned: PlannedRequest) -> PlannedRequest:
+        """Tell the logits stage of a request that the scheduler takes now."""
+        self._sampler.begin(planned.request)
+        return planned
 
     def _refused(self) -> Iterator[Completion]:
         while self._unanswerable:
@@ -241,6 +247,7 @@ class Run:
 
     def _completed(self, completion: Completion) -> Completion:
         self._num_finished += 1
+        self._sampler.end(completion.request.index)
         self.statistics.note_completion(completion)
         if completion.is_duplicate and completion.error is None:
             self.scheduler.counts.prompt_tokens += completion.num_cached_tokens

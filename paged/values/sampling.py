@@ -6,45 +6,18 @@ from typing import Annotated, Any
 
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.flag import Flag, Form, Panel, flag_fields
-from pagedrun.paged.values.rules import Rule, floats, integers, is_int
+from pagedrun.paged.values.rules import Rule, floats, integers
+from pagedrun.paged.values.sampling_rules import (
+    MAX_STOP_LENGTH,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    is_id_list,
+    is_share,
+    is_stop,
+)
 
 MAX_N = 1024
-MAX_STOP_STRINGS = 64
-MAX_STOP_LENGTH = 1024
-MAX_STOP_TOKEN_IDS = 1024
 _INT32 = 2**31 - 1
-
-
-def _is_share(value: object) -> bool:
-    return isinstance(value, float) and 0.0 < value <= 1.0
-
-
-def _is_stop(value: object) -> bool:
-    return (
-        isinstance(value, tuple)
-        and len(value) <= MAX_STOP_STRINGS
-        and all(
-            isinstance(text, str) and 0 < len(text) <= MAX_STOP_LENGTH and _is_unicode(text)
-            for text in value
-        )
-    )
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8: half a surrogate pair cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_id_list(value: object) -> bool:
-    return (
-        isinstance(value, tuple)
-        and len(value) <= MAX_STOP_TOKEN_IDS
-        and all(is_int(item) and item >= 0 for item in value)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +44,7 @@ class SamplingParams:
             "Keep the likeliest tokens of this mass.",
             Panel.SAMPLING,
             "X",
-            rule=Rule(_is_share, "a number above 0 and at most 1"),
+            rule=Rule(is_share, "a number above 0 and at most 1"),
         ),
     ] = 1.0
     top_k: Annotated[
@@ -114,7 +87,7 @@ class SamplingParams:
             Panel.SAMPLING,
             "TEXT",
             rule=Rule(
-                _is_stop,
+                is_stop,
                 f"at most {MAX_STOP_STRINGS} non-empty strings of at most {MAX_STOP_LENGTH} "
                 "Unicode characters",
             ),
@@ -127,7 +100,7 @@ class SamplingParams:
             Panel.SAMPLING,
             "IDS",
             form=Form.IDS,
-            rule=Rule(_is_id_list, f"a list of at most {MAX_STOP_TOKEN_IDS} token ids"),
+            rule=Rule(is_id_list, f"a list of at most {MAX_STOP_TOKEN_IDS} token ids"),
         ),
     ] = ()
     ignore_eos: Annotated[

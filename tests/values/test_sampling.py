@@ -10,11 +10,10 @@ from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling import (
     FIELD_NAMES,
     MAX_N,
-    MAX_STOP_LENGTH,
-    MAX_STOP_STRINGS,
     SamplingParams,
     sampling_keys,
 )
+from pagedrun.paged.values.sampling_rules import MAX_STOP_LENGTH, MAX_STOP_STRINGS
 
 INT32 = 2**31 - 1
 INTEGERS_WITHOUT_FLOAT = [10**400, -(10**400)]

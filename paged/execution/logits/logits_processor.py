@@ -7,6 +7,7 @@ from torch import Tensor
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
+from pagedrun.paged.values.request import Request
 
 
 class LogitsProcessor(Protocol):
@@ -23,6 +24,14 @@ class LogitsProcessor(Protocol):
     @property
     def can_be_captured(self) -> bool:
         """Whether it works on tensors of the `SamplingBatch` alone, so that it can be replayed."""
+        ...
+
+    def begin(self, request: Request) -> None:
+        """Take note of a request whose tokens will be drawn, before the first of them is."""
+        ...
+
+    def end(self, row: int) -> None:
+        """Forget a request, by its index: no token of it will be drawn any more."""
         ...
 
     def applies(self, draws: Draws) -> bool:

@@ -5,6 +5,7 @@ from torch import Tensor
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
+from pagedrun.paged.values.request import Request
 
 
 class MinTokens:
@@ -12,6 +13,12 @@ class MinTokens:
 
     needs_newest_token = False
     can_be_captured = True
+
+    def begin(self, request: Request) -> None:
+        """Do nothing: what stops an answer is in the draws."""
+
+    def end(self, row: int) -> None:
+        """Do nothing: nothing is kept."""
 
     def applies(self, draws: Draws) -> bool:
         """Return whether some answer is too short."""

@@ -13,6 +13,7 @@ from pagedrun.paged.execution.logits.min_tokens import MinTokens
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws, StepInput
+from pagedrun.paged.values.request import Request
 
 NO_TOKEN = -1  # what the kernel gives where the logits hold no choice (NaN, infinity)
 
@@ -40,6 +41,16 @@ class Sampler:
         self.eos_token_ids = tuple(eos_token_ids)
         self._device = device
         self._processors = tuple(processors)
+
+    def begin(self, request: Request) -> None:
+        """Tell the processors of a request whose tokens will be drawn from now on."""
+        for processor in self._processors:
+            processor.begin(request)
+
+    def end(self, row: int) -> None:
+        """Tell the processors that a request, by its index, gets no token any more."""
+        for processor in self._processors:
+            processor.end(row)
 
     @torch.inference_mode()
     def sample(self, logits: Tensor, step: StepInput) -> SampleResult:

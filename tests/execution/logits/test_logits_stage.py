@@ -33,6 +33,14 @@ class NoRepeat:
     needs_newest_token = True
     can_be_captured = False
     last: dict[tuple[int, int], int] = field(default_factory=dict)
+    begun: dict[int, Request] = field(default_factory=dict)
+    ended: list[int] = field(default_factory=list)
+
+    def begin(self, request: Request) -> None:
+        self.begun[request.index] = request
+
+    def end(self, row: int) -> None:
+        self.ended.append(row)
 
     def applies(self, draws: Draws) -> bool:
         return len(draws) > 0
@@ -56,6 +64,12 @@ class OddOnly:
 
     needs_newest_token = False
     can_be_captured = True
+
+    def begin(self, request: Request) -> None:
+        pass
+
+    def end(self, row: int) -> None:
+        pass
 
     def applies(self, draws: Draws) -> bool:
         return len(draws) > 0
@@ -95,8 +109,10 @@ def test_a_processor_that_needs_the_newest_token_has_it(lag: int, graphs: bool) 
     params = SamplingParams(max_tokens=12, ignore_eos=True)
     plain, _ = answers(params, 0, False)
     assert any(a == b for each in plain for a, b in itertools.pairwise(each))
-    found, num_captured = answers(params, lag, graphs, NoRepeat())
+    processor = NoRepeat()
+    found, num_captured = answers(params, lag, graphs, processor)
     assert num_captured == 0
+    assert sorted(processor.begun) == sorted(processor.ended) == [0, 1, 2]
     assert all(a != b for each in found for a, b in itertools.pairwise(each))
     assert found == answers(params, 0, False, NoRepeat())[0]
 
