@@ -139,7 +139,7 @@ def _outcome(step: Step, done: "subprocess.CompletedProcess[str]", junit: Path) 
 def _tail(text: str | bytes | None) -> list[str]:
     """Return the last lines of what was said: of a traceback, what went wrong.
 
-    Where the checkout lies is nobody's business.
+    The folder of the checkout is left out of the answer.
     """
     if isinstance(text, bytes):
         text = text.decode(errors="replace")

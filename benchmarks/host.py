@@ -1,4 +1,4 @@
-"""The host's work of today against that of the first edition (commit e9beff8), in turns.
+"""The host's work now against that of the first edition (commit e9beff8), in turns.
 
     git worktree add ../first e9beff8
     python benchmarks/host.py ../first --seats 128,1024,4096 --turns 3

@@ -15,7 +15,7 @@ class PrefixGroups:
     `first_partitions[g] .. last_partitions[g] - 1` (of `PARTITION_TOKENS` each, counted from token
     0) through row `table_rows[g]` of the block tables. A row is in at most one group for each
     partition; together a row's groups cover its partitions from 0 to `num_partitions[row]`, and
-    groups stand in ascending order of `first_partitions`. Rows that are together in a group were
+    groups are in ascending order of `first_partitions`. Rows that are together in a group were
     together in all groups before it, and its table names the blocks of those as well. Several
     prefixes, nested ones and rows without any are all just groups.
 

@@ -1,8 +1,8 @@
 """Run: the loop. Schedule a step, launch it, update; look at its tokens; yield what is finished.
 
-The tokens of a step may be looked at one step late (`Device.lag`), so that a device computes the
-next step while the host stops, decodes and writes. What a row's step computed after its stop token
-is then thrown away; the answers are the same.
+The tokens of a step may be looked at one step late (`Device.async_scheduling`), so that a device
+computes the next step while the host stops, decodes and writes. What a row's step computed after
+its stop token is then thrown away; the answers are the same.
 """
 
 import time
@@ -103,7 +103,7 @@ class Run:
             self.cache,
             sampler,
             device,
-            prefix_once=config.prefix_once,
+            shared_prefix_attention=config.prefix_once,
             graphs=graphs,
         )
         self._sampler = sampler
@@ -126,12 +126,12 @@ class Run:
             yield from self._refused()
             self.scheduler.begin_step()
             before = statistics.last_step
-            lag = self._launch() if self.scheduler.has_work else 0
-            while len(self._in_flight) > lag:
+            may_wait = self.scheduler.has_work and self._launch()
+            while len(self._in_flight) > int(may_wait):
                 yield from self._settle(self._in_flight.popleft())
             now = time.perf_counter() - began
             # A host that runs ahead of its device has waited for the step before.
-            settled = before if self._device.lag else statistics.last_step
+            settled = before if self._device.async_scheduling else statistics.last_step
             statistics.step_times.add(now - statistics.run_s, *settled)
             statistics.run_s = now
             self._record_step()
@@ -183,17 +183,17 @@ class Run:
         while self._unanswerable:
             yield self._completed(self._unanswerable.popleft())
 
-    def _launch(self) -> int:
-        """Start the next step; return how many steps may be looked at later than it.
+    def _launch(self) -> bool:
+        """Start the next step; return whether its tokens may be looked at one step late.
 
-        None where there was nothing to compute, or where the host needs the tokens at once.
+        Not where there was nothing to compute, nor where the host needs the tokens at once.
         """
         scheduler = self.scheduler
         step = scheduler.schedule()
         before = self._in_flight[-1] if self._in_flight else None
         if not step.num_chunks and before is not None:  # what is in flight will give blocks back
             self.cache.transfer(step.transfers)
-            return 0
+            return False
         if not step.num_chunks:
             raise self._stalled("no sequence can go on")
         ids = self._runner.run(step, before)
@@ -208,7 +208,7 @@ class Run:
             scheduler.retire(scheduler.sequence_at(place))
         if self._watch.is_stalled(len(grown)):
             raise self._stalled(f"no row got a token in {self._watch.num_steps} steps")
-        return 0 if self._sampler.needs_newest_token(step.draws) else self._device.lag
+        return self._device.async_scheduling and not self._sampler.needs_newest_token(step.draws)
 
     def _settle(self, step: InFlight) -> Iterator[Completion]:
         """Look at the tokens of a step, and finish the sequences that they end."""

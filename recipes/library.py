@@ -24,7 +24,7 @@ def bundled_path(name: str) -> Path:
 
 
 def find_recipe(name: str) -> tuple[Path, str]:
-    """Return the file that `name` stands for, and how messages name it.
+    """Return the file that `name` names, and how messages name it.
 
     The name of a bundled recipe is that recipe; `./NAME` is a file in any case.
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 from pagedrun.recipes.yaml_field import YamlField
 
-FROM_FILE = "@"  # begins a text that stands for the contents of a file
+FROM_FILE = "@"  # begins a text that names a file with the value
 
 
 class Kind(Enum):
@@ -76,7 +76,7 @@ class Setting:
 
 
 def beside(folder: Path, name: str) -> Path:
-    """Return the path that `name` stands for in a recipe in `folder`."""
+    """Return the path that `name` means in a recipe in `folder`."""
     path = Path(name)
     with suppress(RuntimeError):  # `~name` of an unknown user is left as it is
         path = path.expanduser()

@@ -45,7 +45,7 @@ class YamlField:
         return self._text_of(self.node, "text")
 
     def texts(self) -> list[str]:
-        """Return a list of texts; a single one stands for a list of one."""
+        """Return a list of texts; a single one is read as a list of one."""
         wanted = "text, or a list of texts"
         if isinstance(self.node, yaml.SequenceNode):
             return [self._text_of(item, wanted) for item in self.node.value]

@@ -82,17 +82,17 @@ def describe_shape(result: Result) -> str:
     )
 
 
-def describe_roof(result: Result) -> str:
+def describe_roofline(result: Result) -> str:
     """Return what the device can do, in a line."""
-    roof = result["roof"]
+    roofline = result["roof"]
     copied, multiplied = (
-        f"{show_number(roof[f'{key}_per_s'] / unit)} (usually "
-        f"{show_number(roof[f'usual_{key}_per_s'] / unit)})"
+        f"{show_number(roofline[f'{key}_per_s'] / unit)} (usually "
+        f"{show_number(roofline[f'usual_{key}_per_s'] / unit)})"
         for key, unit in (("bytes", 1e9), ("flops", 1e12))
     )
     return (
-        f"GB/s of a copy, read + written: {copied}; TFLOP/s of a {roof['dtype']} matrix product: "
-        f"{multiplied}; {roof['launch_s'] * 1e6:.1f} us for a call that does nothing"
+        f"GB/s of a copy, read + written: {copied}; TFLOP/s of a {roofline['dtype']} matrix "
+        f"product: {multiplied}; {roofline['launch_s'] * 1e6:.1f} us for a call that does nothing"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pagedrun.cli.bench.bench_options import ResultOptions
 from pagedrun.cli.bench.host_sheets import describe_host_rows, host_sheets
 from pagedrun.cli.bench.kernels_sheets import (
-    describe_roof,
+    describe_roofline,
     describe_shape,
     describe_sizes,
     kernels_sheets,
@@ -34,7 +34,7 @@ Describe = Callable[[Mapping[str, Any]], str]
 _DESCRIBED: dict[str, dict[str, Describe]] = {
     "throughput": {"model": describe_model, "rows": describe_rows},
     "prefix": {"model": describe_model, "rows": describe_sweep},
-    "kernels": {"layer": describe_shape, "sizes": describe_sizes, "roof": describe_roof},
+    "kernels": {"layer": describe_shape, "sizes": describe_sizes, "roof": describe_roofline},
     "memory": {"token": describe_token, "requests": describe_requests},
     "host": {"rows": describe_host_rows},
 }

@@ -11,15 +11,15 @@ MAX_LINES = 32
 MIN_CELLS, MAX_CELLS = 16, 256
 FREE = "."
 STYLES = {"S": "bold magenta", "P": "green", "C": "yellow", FREE: "dim"}
-# Where a character stands for as many blocks of one kind as of another, the first one wins.
+# Where a character is for as many blocks of one kind as of another, the first one wins.
 NAMES = {"S": "shared", "P": "private", "C": "cached", FREE: "free"}
 
 
 def map_lines(blocks: str, width: int) -> tuple[list[Text], int]:
-    """Return the lines of the picture, and how many blocks one character of it stands for.
+    """Return the lines of the picture, and how many blocks one character of it shows.
 
     `blocks` has one letter of `NAMES` for each block. Lines are at most `width` wide and at most
-    `MAX_LINES`. Where a character stands for several blocks it is a capital if all are in that
+    `MAX_LINES`. Where a character shows several blocks it is a capital if all are in that
     state; a small letter tells what most of those are that store something.
     """
     label = len(f"{len(blocks):,}") + 4

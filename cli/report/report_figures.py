@@ -197,7 +197,7 @@ def _events(report: Mapping[str, Any]) -> list[Figure]:
 def sparkline(values: Sequence[float], num_chars: int, top: float = 0) -> str:
     """Return at most `num_chars` bars, the largest values of equal stretches of `values`.
 
-    A full bar stands for the largest of them, or for `top` if that is more.
+    A full bar is the largest of them, or for `top` if that is more.
     """
     num_bars = min(num_chars, len(values))
     top = max(*values, top, 1)

@@ -1,6 +1,6 @@
 """The control groups of this process: what bounds its CPU time and memory where Linux runs it.
 
-A limit may stand at any height: the container's own group, the pod around it, the slice around
+A limit may be set at any height: the container's own group, the pod around it, the slice around
 that. All of them hold at once, so whoever reads a limit asks every group and keeps the tightest.
 """
 

@@ -16,7 +16,7 @@ def multiply(a, b, total) -> Any:
     """
     if INTERPRETED:
         # It takes a bfloat16 for the integer with the same bits. And the float32 product of the
-        # library behind it gives a row other bits where it stands elsewhere, unlike a GPU's.
+        # library behind it gives a row other bits in another place, unlike a GPU's.
         wide = tl.dot(a.to(tl.float32).to(tl.float64), b.to(tl.float32).to(tl.float64))
         return (wide + total.to(tl.float64)).to(tl.float32)
     return tl.dot(a, b, total, input_precision="ieee")

@@ -53,10 +53,12 @@ class BatchLayout:
         )
 
     @classmethod
-    def of(cls, step: StepInput, block_size: int, *, prefix_once: bool = True) -> "BatchLayout":
+    def of(
+        cls, step: StepInput, block_size: int, *, shared_prefix_attention: bool = True
+    ) -> "BatchLayout":
         """Lay out the chunks of a step.
 
-        `prefix_once` lets rows that share partitions read them together.
+        `shared_prefix_attention` lets rows that share partitions read them together.
         """
         lengths = step.ends - step.starts
         rows = np.repeat(np.arange(step.num_chunks), lengths)
@@ -78,7 +80,7 @@ class BatchLayout:
         decode = None
         if num_prefill < step.num_tokens:
             queries = rows[num_prefill:], positions[num_prefill:]
-            decode = _decode_inputs(step, *queries, block_size, prefix_once)
+            decode = _decode_inputs(step, *queries, block_size, shared_prefix_attention)
         return cls(
             input_ids=torch.from_numpy(input_ids),
             positions=torch.from_numpy(positions),
@@ -102,7 +104,7 @@ def _prefill_inputs(step: StepInput) -> PrefillInputs:
 
 
 def _decode_inputs(
-    step: StepInput, rows: Int64s, positions: Int64s, block_size: int, prefix_once: bool
+    step: StepInput, rows: Int64s, positions: Int64s, block_size: int, shared_prefix_attention: bool
 ) -> DecodeInputs:
     table_rows = rows.astype(np.int32)
     partitions = (step.num_read_once_tokens[rows] // PARTITION_TOKENS).astype(np.int32)
@@ -110,7 +112,7 @@ def _decode_inputs(
         table_rows=torch.from_numpy(table_rows),
         context_lens=_int32(positions + 1),
         groups=group_prefixes(
-            step.block_tables, table_rows, partitions, block_size, share=prefix_once
+            step.block_tables, table_rows, partitions, block_size, share=shared_prefix_attention
         ),
     )
 

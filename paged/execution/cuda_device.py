@@ -49,7 +49,7 @@ class CudaDevice(Device):
         return cls(
             torch.device("cuda", torch.cuda.current_device()),
             GpuBackend(),
-            lag=1,
+            async_scheduling=True,
             graphs=True,
             dtypes=GpuDtypes(),
             side_stream=torch.cuda.Stream(),  # type: ignore[no-untyped-call]

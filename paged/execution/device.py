@@ -23,10 +23,10 @@ from pagedrun.paged.values.option_names import option
 class Device:
     """A place for tensors and the backend of `pagedrun.kernels` that computes there.
 
-    `lag` is how many steps the host may be behind: 1 where the device works by itself, 0 where it
-    is the host, which would gain nothing. `graphs` says whether steps that only decode run in
-    buffers of their own, which the device advances: see `DecodeGraphs`. `kernel_set` is what
-    multiplies on a CPU. `dtypes` says which number formats it is for.
+    `async_scheduling` says whether the host schedules a step before it has seen the tokens of the
+    one before; where the host is the device it would gain nothing. `graphs` says whether steps that
+    only decode run in buffers of their own, which the device advances: see `DecodeGraphs`.
+    `kernel_set` is what multiplies on a CPU. `dtypes` says which number formats it is for.
 
     What differs on a GPU is what `CudaDevice` overrides; no other code asks of which kind a device
     is.
@@ -34,7 +34,7 @@ class Device:
 
     torch_device: torch.device
     kernels: Backend
-    lag: int
+    async_scheduling: bool
     graphs: bool = False
     kernel_set: KernelSet | None = None
     dtypes: DeviceDtypes = CpuDtypes()  # noqa: RUF009 - it has no state

@@ -18,4 +18,6 @@ def choose_device(asked: str, kernel_set: str = "auto") -> Device:
     from pagedrun.kernels.cpu.backend import CpuBackend  # here: a GPU does without Numba
 
     chosen = choose_kernel_set(kernel_set)
-    return Device(torch.device("cpu"), CpuBackend(chosen), lag=0, kernel_set=chosen)
+    return Device(
+        torch.device("cpu"), CpuBackend(chosen), async_scheduling=False, kernel_set=chosen
+    )

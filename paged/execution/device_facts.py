@@ -19,12 +19,12 @@ class DeviceMemory:
 class DeviceFacts:
     """`memory` is the device's own, None for a processor, which has the host's.
 
-    `read_once` says when its kernels read a shared prefix for all rows together, `lag` how many
-    steps the host may be behind it.
+    `read_once` says when its kernels read a shared prefix for all rows together,
+    `async_scheduling` whether the host is a step ahead of it, as `Device` says.
     """
 
     read_once: ReadOnce
-    lag: int = 0
+    async_scheduling: bool = False
     memory: DeviceMemory | None = None
 
     @property

@@ -18,9 +18,9 @@ def chosen_device(asked: str, kernel_set: str) -> DeviceFacts:
 
     device = choose_device(asked, kernel_set)
     if not device.has_own_memory:
-        return DeviceFacts(device.read_once, device.lag)
+        return DeviceFacts(device.read_once, device.async_scheduling)
     free, total = torch.cuda.mem_get_info(device.torch_device)
-    return DeviceFacts(device.read_once, device.lag, DeviceMemory(total, free))
+    return DeviceFacts(device.read_once, device.async_scheduling, DeviceMemory(total, free))
 
 
 def probe_device(

@@ -33,8 +33,8 @@ class AttentionReads:
 class ModelRunner:
     """Moves the blocks that a step wants moved, then computes it.
 
-    `prefix_once` lets rows read the partitions that they share together. `graphs` take the steps
-    that only decode; without them every step is computed kernel by kernel.
+    `shared_prefix_attention` lets rows read the partitions that they share together. `graphs` take
+    the steps that only decode; without them every step is computed kernel by kernel.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class ModelRunner:
         sampler: Sampler,
         device: Device,
         *,
-        prefix_once: bool = True,
+        shared_prefix_attention: bool = True,
         graphs: DecodeGraphs | None = None,
     ) -> None:
         self._model = model
         self._cache = cache
         self._sampler = sampler
         self._device = device
-        self._prefix_once = prefix_once
+        self._shared_prefix_attention = shared_prefix_attention
         self._graphs = graphs
         self._max_tokens = sys.maxsize  # fewer after running out of memory
         self._layers_of_window = Counter(model.network.windows)
@@ -101,7 +101,9 @@ class ModelRunner:
             return ids
         if self._graphs is not None:
             self._graphs.forget()
-        layout = BatchLayout.of(step, self._cache.block_size, prefix_once=self._prefix_once)
+        layout = BatchLayout.of(
+            step, self._cache.block_size, shared_prefix_attention=self._shared_prefix_attention
+        )
         shape = self._model.attention_shape(self._cache.blocks.dtype)
         logits = self._model.logits(layout.forward(self._device, shape, known), self._cache)
         self._note_reads(layout.attention)

@@ -90,7 +90,7 @@ class PoolMemory:
                 cache,
                 self._sampler,
                 self._device,
-                prefix_once=config.prefix_once,
+                shared_prefix_attention=config.prefix_once,
                 capture=self._device.captures,
             )
         if self._device.has_own_memory:

@@ -175,7 +175,7 @@ class _FilePlan:
             max_model_len=planner.reserved_len(requests),
             windows=model.config.windows,
             max_rows=self._max_simulated_rows,
-            lag=device.lag,
+            async_scheduling=device.async_scheduling,
         ).run()
         self._lap("simulate_s")
         for _ in rest:

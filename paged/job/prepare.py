@@ -47,7 +47,7 @@ def prepare(
 
     With `strict`, that is any row that cannot be asked: all rows are looked at before anything is
     loaded, where the input can be read twice. `stop` ends the reading of later windows, which
-    another thread than this one may do; of their rows nothing is told to the listener.
+    another thread than this one may do; the listener does not hear of their rows.
     """
     listener.on_phase(Phase.READ)
     windows = RowWindows(source, config, stop)

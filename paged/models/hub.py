@@ -15,7 +15,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:
-    """Return the folder that `name` stands for.
+    """Return the folder that `name` names.
 
     An existing folder is itself. Otherwise a name of the form `org/name` is looked up on the
     Hugging Face hub at `revision` (a branch, tag or commit), downloading what the local cache

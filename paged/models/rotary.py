@@ -24,7 +24,7 @@ def rotary_table(
     `rotary_dim` is the rotated part of `head_dim`, all of it for most models. Dimension i of the
     first half and dimension i of the second half of it turn together by angle i, as in the Hugging
     Face layout. For yarn both rows are multiplied by its attention factor.
-    `max_position_embeddings` stands in for `rope.original_max_positions` where that is None.
+    `max_position_embeddings` is taken for `rope.original_max_positions` where that is None.
     """
     rotary_dim = int(head_dim * rope.partial_rotary_factor)
     original = rope.original_max_positions or max_position_embeddings

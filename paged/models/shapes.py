@@ -120,7 +120,7 @@ _CONFIGS: dict[str, dict[str, Any]] = {
         "eos_token_id": 2,
         "dtype": "bfloat16",
     },
-    # Nobody's model: for tests, and to see a command work at once.
+    # Not a published model: for tests, and to see a command work at once.
     "tiny": {
         **_QWEN3,
         "vocab_size": 512,

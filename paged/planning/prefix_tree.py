@@ -234,7 +234,7 @@ def common_to(num_rows: int, common: Int32s) -> Int32s:
     """Return how many leading tokens each row has in common with `num_rows - 1` others.
 
     common: [n] int32, tokens in common with the row before, 0 for the first. Rows that share a
-    prefix stand together, so the others are among the rows next to it: what a run of `num_rows`
+    prefix are together, so the others are among the rows next to it: what a run of `num_rows`
     rows has in common is the least of its members' `common`, and a row is in `num_rows` such runs.
     Returns [n] int32.
     """

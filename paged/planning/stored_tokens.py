@@ -11,7 +11,7 @@ def tokens_to_store(common: NDArray[np.int32], max_tokens: int) -> NDArray[np.in
     """Return how many leading tokens of each row are to be stored, [num_rows] int64 in run order.
 
     common: [num_rows] int32, tokens in common with the row before. Only what other rows that run
-    begin with as well is chosen: what belongs to one row alone is nobody else's prefix, and may be
+    begin with as well is chosen: what belongs to one row alone is no other row's prefix, and may be
     private. If all of that is more than `max_tokens`, what more rows share.
     """
     before = common.astype(np.int64)

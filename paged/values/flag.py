@@ -43,7 +43,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """`help` says what the field does, `metavar` stands for its value.
+    """`help` says what the field does, `metavar` names its value.
 
     `default` is what the help calls the default, where the field's own does not tell. `low` and
     `high` bound a number, and are refused as the command line is read; `rule` says what else a

@@ -26,7 +26,7 @@ class SamplingParams:
 
     `temperature` 0 is greedy. `top_k` 0 or -1 keeps every token. `seed` selects a random stream
     that depends on (seed, row, sample, position) and on nothing else. `max_tokens` counts
-    generated tokens, the end-of-sequence token included. A whole number may stand for a
+    generated tokens, the end-of-sequence token included. A whole number may be given for a
     temperature, a list for a tuple, and a single stop string for a list of one.
 
     Raises `RowError` (code `invalid_param`) for a value of the wrong type or out of range.
@@ -133,7 +133,7 @@ class SamplingParams:
     def override(self, given: Mapping[str, Any]) -> "SamplingParams":
         """Return a copy with the fields of `given` that name one; `None` means not given.
 
-        `max_new_tokens` and `max_completion_tokens` stand for `max_tokens`. Raises `RowError` for
+        `max_new_tokens` and `max_completion_tokens` mean `max_tokens`. Raises `RowError` for
         a bad value.
         """
         changes: dict[str, Any] = {}

@@ -41,7 +41,7 @@ class Strict(ReferenceBackend):
 
 
 def on_cpu(kernels: Backend) -> Device:
-    return Device(torch.device("cpu"), kernels, lag=0)
+    return Device(torch.device("cpu"), kernels, async_scheduling=False)
 
 
 def numbered_cache(kernels: Strict | None = None) -> KVCache:

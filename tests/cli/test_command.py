@@ -58,7 +58,7 @@ def result_with(num_failed: int) -> JobResult:
 
 @pytest.fixture
 def run(pagedrun: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
-    """Run the command with a job that does what it is told; return status, stdout and stderr."""
+    """Run the command with a job that does as it is asked; return status, stdout and stderr."""
 
     def run_command(job: RunJob | BaseException | None, *args: str) -> tuple[int, str, str]:
         def run_job(config: JobConfig, listener: JobListener, **more: object) -> JobResult:

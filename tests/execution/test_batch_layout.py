@@ -217,5 +217,5 @@ def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
     together = build(chunks, block_size=PARTITION_TOKENS)
     assert together.attention.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
     assert together.attention.tokens_read(50) == (150, 150)
-    alone = BatchLayout.of(made_step(*chunks), PARTITION_TOKENS, prefix_once=False)
+    alone = BatchLayout.of(made_step(*chunks), PARTITION_TOKENS, shared_prefix_attention=False)
     assert alone.attention.tokens_read(None) == (apart, apart)

@@ -28,7 +28,7 @@ class OwnMemory(Device):
 @pytest.mark.parametrize("kind", [Device, OwnMemory])
 def test_a_pool_is_kept_where_there_cannot_be_two(kind: type[Device]) -> None:
     engine = BenchModel.from_shape("tiny").engine(ReferenceBackend(), dtype="float32", device="cpu")
-    device = kind(torch.device("cpu"), ReferenceBackend(), lag=0)
+    device = kind(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
     memory = PoolMemory(engine.model, Sampler((), device), device)
     config = EngineConfig(model=engine.config.model)
     first, _ = memory.take(config, SPEC, 5)
@@ -41,7 +41,7 @@ def test_a_pool_is_kept_where_there_cannot_be_two(kind: type[Device]) -> None:
 
 def test_what_is_in_use_of_a_pool() -> None:
     """A host backs the pages that are written, a GPU all of an allocation."""
-    host = Device(torch.device("cpu"), ReferenceBackend(), lag=0)
-    gpu = CudaDevice(torch.device("cuda"), ReferenceBackend(), lag=1)
+    host = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+    gpu = CudaDevice(torch.device("cuda"), ReferenceBackend(), async_scheduling=True)
     assert host.bytes_held(allocated=100, touched=30) == 30
     assert gpu.bytes_held(allocated=100, touched=30) == 100

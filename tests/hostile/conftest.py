@@ -66,7 +66,7 @@ def command(pagedrun: Command) -> Callable[..., Outcome]:
 def generate(
     command: Callable[..., Outcome], model: Path, tmp_path: Path
 ) -> Callable[..., Outcome]:
-    """Answer an input, bytes or rows, quietly; rows that are bytes are lines as they stand."""
+    """Answer an input, bytes or rows, quietly; rows that are bytes are lines as they are."""
 
     def run(
         data: bytes | list[Any], *args: object, name: str = "in.jsonl", using: Path | None = None

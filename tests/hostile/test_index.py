@@ -37,7 +37,7 @@ def names_of_tests(path: Path) -> set[str]:
 
 
 def numbers_in(name: str) -> list[str]:
-    """Return what stands between `test_` and the words."""
+    """Return what is between `test_` and the words."""
     found = re.match(r"test_((?:s?\d\d_)+)", name)
     return found[1].strip("_").split("_") if found else []
 

@@ -1,4 +1,4 @@
-"""The house stands: the package list, the links and the tree say the same."""
+"""The house: the package list, the links and the tree say the same."""
 
 import os
 import tomllib

@@ -132,7 +132,7 @@ def test_answers_are_those_of_plain_rows_in_the_other_format(answer: Run) -> Non
     assert usage["prompt_tokens"] == 3
     assert usage["completion_tokens"] == expected["usage"]["completion_tokens"]
     assert usage["total_tokens"] == 3 + usage["completion_tokens"]
-    assert len(other["outputs"]) == 2  # rows of both kinds may stand in one file
+    assert len(other["outputs"]) == 2  # rows of both kinds may be in one file
 
 
 def test_refused_calls_have_a_status_and_an_error(answer: Run) -> None:

@@ -30,7 +30,7 @@ GPU = DeviceMemory(total=6_000_000, free=5_900_000)  # room for less than the ro
 
 def gpu_facts() -> DeviceFacts:
     """A GPU that is not there: the memory is made up, the kernels are those of the processor."""
-    return DeviceFacts(choose_device("cpu").read_once, lag=1, memory=GPU)
+    return DeviceFacts(choose_device("cpu").read_once, async_scheduling=True, memory=GPU)
 
 
 class ModelOnGpu(LocalModel):
@@ -38,7 +38,7 @@ class ModelOnGpu(LocalModel):
 
     def load_engine(self) -> Engine:
         config = self._engine_config
-        device = replace(choose_device("cpu"), lag=1)
+        device = replace(choose_device("cpu"), async_scheduling=True)
         model = Engine(config, self.config, self.tokenizer, device).model
         budget = MemoryBudget.of_device(
             total=GPU.total,

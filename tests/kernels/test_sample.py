@@ -105,7 +105,7 @@ def kept_by(z: NDArray[np.float64], top_k: int, top_p: float, min_p: float) -> s
         alive &= z >= kth
     if top_p < 1:
         total, mass = probs[alive].sum(), 0.0
-        for level in np.unique(z[alive])[::-1]:  # each value once: ties stand together
+        for level in np.unique(z[alive])[::-1]:  # each value once: ties are together
             mass += probs[alive & (z == level)].sum()
             if mass >= top_p * total:
                 alive &= z >= level

@@ -76,7 +76,7 @@ def test_the_walk_puts_the_heaviest_sibling_first(rows: Rows, data: st.DataObjec
 
 
 def check_nodes(rows: Rows, walked: list[int], walk: object) -> None:
-    """Each node is one prefix at which rows part, and its rows stand side by side."""
+    """Each node is one prefix at which rows part, and its rows are side by side."""
     depth, parent = walk.node_depth, walk.node_parent  # type: ignore[attr-defined]
     size, first = walk.node_size, walk.node_first  # type: ignore[attr-defined]
     assert (parent[0], depth[0], size[0]) == (-1, 0, len(rows))

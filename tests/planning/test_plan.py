@@ -61,7 +61,7 @@ def test_the_walk_agrees_with_one_over_plain_prefixes(prompts: list[list[int]], 
 @given(prompts=PROMPTS, size=st.integers(1, 5))
 @settings(max_examples=50, deadline=None)
 def test_rows_that_share_a_prefix_are_neighbours(prompts: list[list[int]], size: int) -> None:
-    """No row stands between two others that share more with each other than with it."""
+    """No row is between two others that share more with each other than with it."""
     plan = Plan(requests_of(prompts), size, prefix_caching=True)
     ordered = [sequence.request.prompt_token_ids for sequence in plan]
     for length in range(1, 21):

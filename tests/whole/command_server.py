@@ -31,7 +31,7 @@ class Command:
         os.kill(self.pid, signum)
 
     def wait_for(self, text: str, seconds: float = 240.0) -> bool:
-        """Wait until `text` stands in stderr; return False if it does not come."""
+        """Wait until `text` is in stderr; return False if it does not come."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if text in self.told():

@@ -25,7 +25,7 @@ from tests.scheduling.admit_all import admit_all
 
 @pytest.fixture(scope="module")
 def folder(make_model: MakeModel) -> Path:
-    return make_model("qwen3", "lag", max_position_embeddings=400)
+    return make_model("qwen3", "async", max_position_embeddings=400)
 
 
 def requests() -> list[Request]:
@@ -50,10 +50,10 @@ def requests() -> list[Request]:
 
 
 def answers(
-    folder: Path, lag: int, *, graphs: bool = False, **engine: Any
+    folder: Path, async_scheduling: bool, *, graphs: bool = False, **engine: Any
 ) -> tuple[dict[int, Completion], Run]:
     config = EngineConfig(model=folder, dtype="float32", **engine)
-    device = replace(choose_device("cpu"), lag=lag, graphs=graphs)
+    device = replace(choose_device("cpu"), async_scheduling=async_scheduling, graphs=graphs)
     loaded = Engine(config, ModelConfig.from_folder(folder), Tokenizer.from_folder(folder), device)
     loaded.read_once = ReadOnce(16, 1)
     run = loaded.start(requests(), on_step=lambda _: run.scheduler.check())
@@ -77,8 +77,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_same_answers(setting: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     admit_all(monkeypatch)
-    expected, at_once = answers(folder, 0, **SETTINGS[setting])
-    got, behind = answers(folder, 1, **SETTINGS[setting])
+    expected, at_once = answers(folder, False, **SETTINGS[setting])
+    got, behind = answers(folder, True, **SETTINGS[setting])
     assert len(got) == 40
     for index, completion in got.items():
         assert completion.error is None
@@ -101,10 +101,10 @@ def test_what_an_earlier_run_left_changes_nothing(
     setting: str, graphs: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admit_all(monkeypatch)
-    expected, _ = answers(folder, 0)
+    expected, _ = answers(folder, False)
     for _ in range(2):
         got, run = answers(
-            folder, 1, graphs=graphs, prefix_store=tmp_path / "store", **SETTINGS[setting]
+            folder, True, graphs=graphs, prefix_store=tmp_path / "store", **SETTINGS[setting]
         )
         assert {i: c.outputs for i, c in got.items()} == {i: c.outputs for i, c in expected.items()}
     store = run.report()["prefix_store"]
@@ -114,8 +114,8 @@ def test_what_an_earlier_run_left_changes_nothing(
 
 def test_the_host_is_behind(folder: Path) -> None:
     """What a stopped row computes in the step that was already launched is thrown away."""
-    _, at_once = answers(folder, 0)
-    _, behind = answers(folder, 1)
+    _, at_once = answers(folder, False)
+    _, behind = answers(folder, True)
     assert behind.scheduler.counts.computed_tokens > at_once.scheduler.counts.computed_tokens
 
 
@@ -126,8 +126,8 @@ def test_no_choice_is_seen_late(folder: Path, tmp_path: Path) -> None:
     tensors = load_file(bad / "model.safetensors")
     tensors["model.embed_tokens.weight"][requests()[0].prompt_token_ids[-1]] = torch.nan
     save_file(tensors, bad / "model.safetensors", metadata={"format": "pt"})
-    expected, _ = answers(bad, 0)
-    got, _ = answers(bad, 1)
+    expected, _ = answers(bad, False)
+    got, _ = answers(bad, True)
     failed = {index for index, completion in got.items() if completion.error is not None}
     assert 0 in failed
     assert len(failed) < 40
@@ -141,8 +141,8 @@ def test_decode_steps_that_go_on_by_themselves(
     setting: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admit_all(monkeypatch)
-    expected, at_once = answers(folder, 1, **SETTINGS[setting])
-    got, run = answers(folder, 1, graphs=True, **SETTINGS[setting])
+    expected, at_once = answers(folder, True, **SETTINGS[setting])
+    got, run = answers(folder, True, graphs=True, **SETTINGS[setting])
     assert {i: c.outputs for i, c in got.items()} == {i: c.outputs for i, c in expected.items()}
     assert run.attention_reads == at_once.attention_reads
     assert run.captured_shapes

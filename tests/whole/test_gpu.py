@@ -49,7 +49,7 @@ def folder(make_model: MakeModel) -> Path:
 def device() -> Device:
     if ON_GPU:
         return choose_device("cuda")
-    return Device(torch.device("cpu"), GpuBackend(), lag=1, graphs=True)
+    return Device(torch.device("cpu"), GpuBackend(), async_scheduling=True, graphs=True)
 
 
 def prompts() -> list[list[int]]:
@@ -108,7 +108,9 @@ def test_the_tokens_of_transformers(folder: Path, device: Device) -> None:
 )
 def test_the_tokens_of_the_cpu(folder: Path, device: Device, engine: dict[str, Any]) -> None:
     """Sampled with the same numbers, forked, swapped and filtered: the same answers."""
-    expected = answers(folder, Device(torch.device("cpu"), CpuBackend(), lag=0), SAMPLED, **engine)
+    expected = answers(
+        folder, Device(torch.device("cpu"), CpuBackend(), async_scheduling=False), SAMPLED, **engine
+    )
     got = answers(folder, device, SAMPLED, **engine)
     assert [each.outputs for each in got] == [each.outputs for each in expected]
 
@@ -118,7 +120,9 @@ def test_a_quantised_cache_gives_the_tokens_of_the_reference(
     cache: str, folder: Path, device: Device
 ) -> None:
     device = replace(device, dtypes=AnyDtypes())
-    plain = Device(torch.device("cpu"), ReferenceBackend(), lag=0, dtypes=AnyDtypes())
+    plain = Device(
+        torch.device("cpu"), ReferenceBackend(), async_scheduling=False, dtypes=AnyDtypes()
+    )
     expected = answers(folder, plain, GREEDY, kv_cache_dtype=cache)
     got = answers(folder, device, GREEDY, kv_cache_dtype=cache)
     assert [each.outputs for each in got] == [each.outputs for each in expected]

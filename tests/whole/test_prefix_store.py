@@ -31,7 +31,7 @@ POISON = 7  # the token whose embedding is NaN in a poisoned model
 
 
 class Listener(SilentListener):
-    """Keeps what the user is told."""
+    """Keeps the messages to the user."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -326,7 +326,7 @@ def test_nested_prefixes_and_windows(
     first, second = run(rows, model, store, **engine), run(rows, model, store, **engine)
     assert first.answers == second.answers == expected.answers
     distinct = 270 + 3 * 150
-    # A tail that several pieces begin with stands in each of them.
+    # A tail that several pieces begin with is in each of them.
     assert distinct <= first.store["stored_tokens"] <= distinct + 3 * 16
     assert second.store["loaded_tokens"] >= distinct
     assert second.store["stored_tokens"] == 0
@@ -337,7 +337,7 @@ def test_nested_prefixes_and_windows(
 def test_pieces_of_a_long_prefix_are_as_good_as_the_whole(
     rows: Path, model: Path, store: Path, filled: tuple[Path, Ran], monkeypatch: Any
 ) -> None:
-    """Where one piece is damaged what stands before it is used, and it is stored again."""
+    """Where one piece is damaged what comes before it is used, and it is stored again."""
     monkeypatch.setattr("pagedrun.paged.cache.prefix_store.stored_prefixes.MAX_ENTRY_BYTES", 2**18)
     run(rows, model, store)
     pieces = {StoredPrefix.read(path).start: path for path in find_entries(store)}

@@ -8,7 +8,7 @@ function wayColours(colours) {
   return { contiguous: colours.plain, paged: colours.private };
 }
 
-/** Figures stand above bars where there is room; the table below has them all. */
+/** Figures are above bars where there is room; the table below has them all. */
 function barTexts() {
   return innerWidth < 600 ? "none" : "outside";
 }

@@ -24,7 +24,7 @@ function key(entries, y) {
     showarrow: false, font: { size: innerWidth < 600 ? 11 : 12 } };
 }
 
-/** Return where the block map stands on the timeline, as a line through it. */
+/** Return the block map's place on the timeline, as a line through it. */
 function cursorLine(colours) {
   if (!blockMap) return [];
   const time = blockMap.history.times[blockMap.moment];

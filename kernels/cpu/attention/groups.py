@@ -25,7 +25,7 @@ def chunk_groups(
 
     Chunks share a partition if their tables name the same blocks up to its end; rows come in the
     order of the prefix tree, so those that share are neighbours. Arguments: as for
-    `prefill_attention`. `rows` is to be 0, 1, 2, … The groups stand level by level.
+    `prefill_attention`. `rows` is to be 0, 1, 2, … The groups come level by level.
     """
     num_chunks = table_rows.shape[0]
     shared = np.zeros(num_chunks + 1, np.int64)  # partitions that a chunk shares with that before
@@ -104,7 +104,7 @@ def _by_level(groups: Any, num_groups: Any) -> Any:
 
 @part()
 def cut_tiles(groups: Any, num_tokens: Any) -> Any:
-    """Cut groups, which stand level by level, into tiles of at most `num_tokens` tokens.
+    """Cut groups, which come level by level, into tiles of at most `num_tokens` tokens.
 
     Returns tiles [num_tiles, 3] int64, their groups and where their tokens begin and end in `rows`;
     level_starts [num_levels + 1] int64, where each level's tiles begin; and the most tokens that a

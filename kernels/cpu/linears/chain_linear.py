@@ -48,7 +48,7 @@ class ChainLinear:
 
 @kernel
 def _pack_weights(weight: Any, packed: Any) -> None:
-    """Copy weights [columns, k] to panels of columns; zeros stand beyond the last column."""
+    """Copy weights [columns, k] to panels of columns; zeros follow the last column."""
     for panel in numba.prange(packed.shape[0]):
         packed[panel] = 0
         for column in range(min(PANEL, weight.shape[0] - panel * PANEL)):

@@ -108,7 +108,7 @@ def _packed_rows(x: NDArray[np.uint16], num_steps: int) -> NDArray[np.uint16]:
 
 @kernel
 def _pack_weights(weight: Any, packed: Any) -> None:
-    """Copy weights [columns, k] uint16 to tiles of words; zeros stand beyond the ends."""
+    """Copy weights [columns, k] uint16 to tiles of words; zeros follow the ends."""
     num_columns, num_k = weight.shape
     for panel in numba.prange(packed.shape[0]):
         packed[panel] = np.uint32(0)
@@ -122,7 +122,7 @@ def _pack_weights(weight: Any, packed: Any) -> None:
 
 @kernel
 def _pack_rows(x: Any, packed: Any) -> None:
-    """Copy rows [num_rows, k] uint16 to tiles. Zeros stand beyond the end of a row, for a weight
+    """Copy rows [num_rows, k] uint16 to tiles. Zeros follow the end of a row, for a weight
     of 0 would not stop a NaN there; rows beyond the last give results that nobody reads.
     """
     num_rows, num_k = x.shape

@@ -1,4 +1,4 @@
-"""The choice of the next token; the choice rule stands in reference/sample.py.
+"""The choice of the next token; the choice rule is in reference/sample.py.
 
 One task is one row. The vocabulary is walked in blocks whose largest value is known, so that the
 filters and the noise touch only blocks that can matter: a token whose value lies further below

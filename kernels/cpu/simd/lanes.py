@@ -2,7 +2,7 @@
 
 LLVM makes of it what the processor has: one register with AVX-512, two with AVX2, four with NEON.
 Lane i of a result depends on lane i of the operands alone, so a kernel that gives each row a lane
-treats every row alike, wherever it stands.
+treats every row alike, whatever its place.
 """
 
 import operator

@@ -117,7 +117,7 @@ def tile_for(
     tiles out in other ways, so there all chunks take the same.
     """
     width = triton.next_power_of_2(head_dim)
-    is_uneven = group & (group - 1) != 0  # rows of a tile that are nobody's
+    is_uneven = group & (group - 1) != 0  # some rows of a tile are of no query
     if dtype == torch.float32:  # no tensor cores: registers hold what is multiplied
         return Tile(32, 16 if width > 128 or is_uneven else 32, 8, 1)
     if on.backend == "hip":
@@ -126,7 +126,7 @@ def tile_for(
         return Tile(64, 32, 8, 2)
     if on.arch == 80 and width == 128:
         # There is no float8 type: its codes are taken apart in registers. Masks of padded heads
-        # and of rows that are nobody's take some too.
+        # and of rows without a query take some too.
         needs_room = is_quantised or head_dim < width or is_uneven
         return Tile(64, 32, 4, 2) if needs_room else Tile(128, 32, 8, 3)
     return Tile(64, 64, 4, 2) if on.arch == 90 and rows_of_a_chunk <= 64 else Tile(128, 64, 8, 3)

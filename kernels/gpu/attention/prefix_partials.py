@@ -18,7 +18,7 @@ class PrefixPartials(PrefixResult):
     """States of query rows over the units of their prefixes, for `decode_attention` to merge.
 
     Row r's states, one for each unit that it has or has begun, lie from slot `first_slots[r]` on.
-    What a state is: see `PrefixState`, the same after merging. Slots of nobody are undefined.
+    What a state is: see `PrefixState`, the same after merging. Slots of no row are undefined.
 
     peaks, masses: [num_slots, num_heads] float32. totals: [num_slots, num_heads, head_dim] float32.
     first_slots, num_partitions: [num_rows] int32, partitions being those of `PARTITION_TOKENS`.

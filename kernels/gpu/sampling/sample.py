@@ -1,4 +1,4 @@
-"""The choice of the next token; the choice rule stands in reference/sample.py.
+"""The choice of the next token; the choice rule is in reference/sample.py.
 
 The vocabulary is cut into chunks, and four launches see to all rows, whatever they ask for:
 

@@ -131,7 +131,7 @@ def _bisect(
 
 @triton.jit
 def _key(z):
-    """Return an int32 in whose order the floats stand."""
+    """Return an int32; the order of floats is that of their int32."""
     bits = z.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 

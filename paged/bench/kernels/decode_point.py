@@ -12,7 +12,7 @@ from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.dense_attention import dense_decode
 from pagedrun.paged.bench.kernels.kernel_context import KernelContext, KernelContexts
 from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
-from pagedrun.paged.bench.kernels.roof import Work
+from pagedrun.paged.bench.kernels.roofline import Work
 
 CONTIGUOUS = "contiguous"
 # On a GPU: one program reads a whole context, or several read a part each.

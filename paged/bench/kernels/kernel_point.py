@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pagedrun.paged.bench.kernels.roof import Roof, Work
+from pagedrun.paged.bench.kernels.roofline import Roofline, Work
 from pagedrun.paged.bench.kernels.stopwatch import Call, Stopwatch
 from pagedrun.paged.bench.result import plain_spread
 from pagedrun.paged.bench.spread import Spread
@@ -40,7 +40,7 @@ class KernelPoint:
     truth: Callable[[], Tensor] | None = None
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def measure(self, stopwatch: Stopwatch, turns: int, roof: Roof) -> dict[str, Any]:
+    def measure(self, stopwatch: Stopwatch, turns: int, roofline: Roofline) -> dict[str, Any]:
         """Check the calls, time those that are right, in turns, and return the result.
 
         A call that fails or answers otherwise than the truth gets no figure, but its failure told.
@@ -56,7 +56,7 @@ class KernelPoint:
         taken = stopwatch.seconds(list(prepared.values()), turns)
         seconds = dict(zip(prepared, taken, strict=True))
         contenders = {
-            call.name: _figures(call.work, seconds[call.name], errors.get(call.name), roof)
+            call.name: _figures(call.work, seconds[call.name], errors.get(call.name), roofline)
             if call.name in seconds
             else {"failed": failures[call.name]}
             for call in self.calls
@@ -123,13 +123,15 @@ def told(error: Exception) -> str:
     return f"{type(error).__name__}: {text[0] if text else 'no reason given'}"[:300]
 
 
-def _figures(work: Work, seconds: Seq[float], error: float | None, roof: Roof) -> dict[str, Any]:
+def _figures(
+    work: Work, seconds: Seq[float], error: float | None, roofline: Roofline
+) -> dict[str, Any]:
     spread = Spread.of(seconds)
     assert spread is not None, "every call has its turn"
     return {
         "seconds": spread.to_dict(),
         "gb_per_s": work.num_bytes / spread.median / 1e9,
         "tflop_per_s": work.flops / spread.median / 1e12,
-        "of_roof": roof.share(work, spread.median),
+        "of_roof": roofline.share(work, spread.median),
         "difference": error,
     }

@@ -19,7 +19,7 @@ from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
 from pagedrun.paged.bench.kernels.op_point import OpPoint, op_points
 from pagedrun.paged.bench.kernels.prefill_point import PrefillPoint
 from pagedrun.paged.bench.kernels.prefix_point import PrefixPoint
-from pagedrun.paged.bench.kernels.roof import Roof
+from pagedrun.paged.bench.kernels.roofline import Roofline
 from pagedrun.paged.bench.kernels.stopwatch import GpuStopwatch, HostStopwatch, Stopwatch
 from pagedrun.paged.bench.neighbours import Neighbours
 from pagedrun.paged.execution.device import Device
@@ -78,16 +78,16 @@ class KernelsBench:
         neighbours = Neighbours()
         say("Measuring a copy and a matrix product")
         with torch.inference_mode():
-            roof = Roof.measure(self.device.torch_device, self.dtype, stopwatch)
+            roofline = Roofline.measure(self.device.torch_device, self.dtype, stopwatch)
             contexts = KernelContexts(self.shape, self.device.torch_device, self.dtype)
             self._warm_up(contexts, say)
-            parts = self._parts(contexts, stopwatch, roof, say)
+            parts = self._parts(contexts, stopwatch, roofline, say)
         dtype = str(self.dtype).removeprefix("torch.")
         return {
             "shape": {**asdict(self.shape), "dtype": dtype},
             "device": DeviceFacts(self.device).to_dict(),
             "flushed_bytes": stopwatch.flushed_bytes,
-            "roof": roof.to_dict(),
+            "roof": roofline.to_dict(),
             "sweep": self.sweep.to_dict(),
             "repeat": self.repeat,
             "budget_s": self.budget_s,
@@ -131,7 +131,7 @@ class KernelsBench:
                     say(f"{name}, {call.name}: {told(error)}")
 
     def _parts(
-        self, contexts: KernelContexts, stopwatch: Stopwatch, roof: Roof, say: Say
+        self, contexts: KernelContexts, stopwatch: Stopwatch, roofline: Roofline, say: Say
     ) -> dict[str, Any]:
         """Return what was measured, part by part, and what was not."""
         began = perf_counter()
@@ -149,7 +149,7 @@ class KernelsBench:
                 started = perf_counter()
                 try:  # what a point holds is gone before the next one is made
                     result = point.build(contexts, self.device.kernels).measure(
-                        stopwatch, self.repeat, roof
+                        stopwatch, self.repeat, roofline
                     )
                 except Exception as error:  # a device that fails must not take the rest along
                     skipped.append({"part": name, **point.place, **_failure(error)})

@@ -12,7 +12,7 @@ from pagedrun.kernels import reference
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
 from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
-from pagedrun.paged.bench.kernels.roof import Work
+from pagedrun.paged.bench.kernels.roofline import Work
 
 OURS, TORCH = "pagedrun", "torch"
 EPS = 1e-6

@@ -1,4 +1,4 @@
-"""Prefill attention: a chunk of a prompt over itself and what stands before it."""
+"""Prefill attention: a chunk of a prompt over itself and what comes before it."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +9,7 @@ from pagedrun.paged.bench.kernels.decode_point import CONTIGUOUS
 from pagedrun.paged.bench.kernels.dense_attention import dense_prefill
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
 from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
-from pagedrun.paged.bench.kernels.roof import Work
+from pagedrun.paged.bench.kernels.roofline import Work
 
 PAGED = "paged"
 

@@ -11,7 +11,7 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
 from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
-from pagedrun.paged.bench.kernels.roof import Work
+from pagedrun.paged.bench.kernels.roofline import Work
 
 ONCE, REREAD = "read once", "re-read"
 OWN_TOKENS = 64  # behind the prefix

@@ -1,7 +1,7 @@
 """Stopwatch: the seconds of calls that take turns, each begun with nothing of its data in a cache.
 
 On a GPU a call is captured into a graph first, as an engine would, so that what Python does to
-launch it is not in its time; what is, is the launch of one graph, which `Roof` states.
+launch it is not in its time; what is, is the launch of one graph, which `Roofline` states.
 """
 
 from collections.abc import Callable

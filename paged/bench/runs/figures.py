@@ -71,7 +71,7 @@ def measure(
     before = timer.snapshot()
     neighbours = Neighbours()
     began = perf_counter()
-    log = StepLog(timer, engine.device.lag)
+    log = StepLog(timer, async_scheduling=engine.device.async_scheduling)
     run = engine.start(requests, log)
     answers = sorted(run, key=lambda each: each.request.index)
     total_s = perf_counter() - began

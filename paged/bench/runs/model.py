@@ -42,7 +42,7 @@ class BenchModel:
     def engine(self, kernels: Backend | None = None, **flags: Any) -> Engine:
         """Load the model, or make it up. `flags` are fields of `EngineConfig`.
 
-        `kernels` stand in for those of the device.
+        `kernels` replace those of the device.
         """
         config = EngineConfig(model=self.folder or Path(self.name), **flags)
         device = choose_device(config.device, config.kernel_set)
@@ -55,7 +55,7 @@ class BenchModel:
         return Engine(config, self.config, self.tokenizer(), device, read)
 
     def weights(self, dtype: torch.dtype, device: torch.device | None = None) -> RandomWeights:
-        """Return the weights that stand for a folder's, made on `device`, None: the CPU."""
+        """Return weights in the place of a folder's, made on `device`, None: the CPU."""
         return RandomWeights(self.config, dtype, SEED, device)
 
     def tokenizer(self) -> Tokenizer:

@@ -1,7 +1,7 @@
 """StepLog: how long each step of a run took, and what it did.
 
-What a step did is told by the ops that it called: the records count a prompt's tokens when its row
-begins, though it may take several steps to compute them.
+What a step did is seen from the ops that it called: the records count a prompt's tokens when its
+row begins, though it may take several steps to compute them.
 """
 
 from collections import deque
@@ -31,13 +31,14 @@ class Step:
 class StepLog:
     """Takes the records of a run as its `on_step`; `steps` holds what they say.
 
-    `lag` is how many steps later than it is launched, and its ops called, a step's tokens count.
+    With `async_scheduling` a step's tokens count one step later than it is launched, and its ops
+    called.
     """
 
-    def __init__(self, timer: OpTimer, lag: int = 0) -> None:
+    def __init__(self, timer: OpTimer, *, async_scheduling: bool = False) -> None:
         self.steps: list[Step] = []
         self._timer = timer
-        self._launched: deque[OpSeconds] = deque({} for _ in range(lag))
+        self._launched: deque[OpSeconds] = deque([{}] if async_scheduling else [])
         self._at = perf_counter()
         self._generated_tokens = 0
         self._snapshot = timer.snapshot()
@@ -55,7 +56,7 @@ class StepLog:
         )
         self._generated_tokens = record.generated_tokens
         self._snapshot = self._timer.snapshot()
-        self._at = perf_counter()  # what is done here is nobody's time
+        self._at = perf_counter()  # what is done here is part of no step
 
     @property
     def decode_steps(self) -> list[Step]:

@@ -1,7 +1,7 @@
 """StoredPrefix: one file of the store: the keys and values of a piece of a prefix.
 
 A safetensors file with the tensors `kv` [num_layers, 2, num_blocks, num_kv_heads, block_size,
-head_dim] and, for a quantised cache, `scales` [..., 1]; under `__metadata__` stands a header in
+head_dim] and, for a quantised cache, `scales` [..., 1]; under `__metadata__` is a header in
 JSON behind its SHA-256. The file is named after the SHA-256 of all its bytes, so whatever happens
 to it is noticed, and two runs that write the same write the same file.
 """
@@ -35,7 +35,7 @@ class StoredPrefix:
     """What a file says of itself: the tokens whose keys and values it has, and whose they are.
 
     The piece begins at token `start` of its prompts, at a block's border; `parent` is the digest
-    of the block before it, which stands for all tokens before. Where the prefix ends inside a
+    of the block before it, which names all tokens before. Where the prefix ends inside a
     block, so does the last block of the file: what follows in it is zero.
     """
 
@@ -45,7 +45,7 @@ class StoredPrefix:
     token_ids: tuple[int, ...]
 
     def metadata(self) -> dict[str, str]:
-        """Return what stands in the file's `__metadata__`."""
+        """Return what is in the file's `__metadata__`."""
         header = {
             "model": self.identity.model,
             "identity": self.identity.fields,

@@ -33,7 +33,7 @@ class StoreIdentity:
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that stand for all fields."""
+        """16 hexadecimal digits that name all fields."""
         text = json.dumps(self.fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

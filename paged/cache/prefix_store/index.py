@@ -87,7 +87,7 @@ class PrefixIndex:
     def _best(self, blocks: Sequence[StoredBlock], tokens: tuple[int, ...]) -> Match | None:
         """Return the block that has most first tokens in common with `tokens`, if any has one.
 
-        Where blocks are sorted by their tokens it is next to where these would stand.
+        Where blocks are sorted by their tokens it is next to where these would be.
         """
         best: Match | None = None
         place = bisect_left(blocks, tokens, key=_tokens)

@@ -50,8 +50,8 @@ class StoreCounts:
 class StoredPrefixes:
     """Looks prompts up in the store, and keeps there what the plan says rows share.
 
-    Nothing that goes wrong with the store stops a run: it is told once, by `warn`, and the
-    prefixes are computed. Implements `prefix_source.PrefixSource`.
+    Nothing that goes wrong with the store stops a run: `warn` says so once, and the prefixes
+    are computed. Implements `prefix_source.PrefixSource`.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class StoredPrefixes:
         tensors = self._cache.read(block_table[first : first + num_blocks])
         filled = len(entry.token_ids) - (num_blocks - 1) * size
         for tensor in tensors:
-            tensor[:, :, -1, :, filled:] = 0  # of the row itself, which is nobody else's business
+            tensor[:, :, -1, :, filled:] = 0  # of the row itself: it is not stored
             if not _is_finite(tensor):
                 return None  # what led to NaN must not be found by anybody
         data = save(dict(zip(_TENSORS, tensors, strict=False)), metadata=entry.metadata())

@@ -37,14 +37,14 @@ class DecodeGraphs:
         sampler: Sampler,
         device: Device,
         *,
-        prefix_once: bool,
+        shared_prefix_attention: bool,
         capture: bool,
     ) -> None:
         self._model = model
         self._cache = cache
         self._sampler = sampler
         self._device = device
-        self._prefix_once = prefix_once
+        self._shared_prefix_attention = shared_prefix_attention
         self._pool = torch.cuda.graph_pool_handle() if capture else None
         self._graphs: dict[GraphShape, DecodeGraph] = {}
         self._last: _Loaded | None = None
@@ -111,7 +111,7 @@ class DecodeGraphs:
             np.arange(shape.num_rows, dtype=np.int32),
             padded,
             size,
-            share=self._prefix_once,
+            share=self._shared_prefix_attention,
         )
         return _Loaded(graph, step, groups, tables)
 

@@ -15,7 +15,7 @@ def json_columns(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record's columns, each as a value that JSON can hold.
 
     Dates and times become ISO 8601 text, durations seconds, decimals and UUIDs their text, bytes
-    base64, and NaN, which stands for missing values in these files, null. Raises `RowError` for
+    base64, and NaN, which means a missing value in these files, null. Raises `RowError` for
     infinities and for values that nest too deep.
     """
     return {name: _json_value(value, name, 1) for name, value in record.items()}

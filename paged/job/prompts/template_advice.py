@@ -237,7 +237,7 @@ def _move(
 
 
 def _place(text: str, moved: str) -> int:
-    """Return the character at which the part that was moved stood."""
+    """Return the character at which the part that was moved began."""
     pairs = enumerate(zip(text, moved, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(text), len(moved)))
 

@@ -10,7 +10,7 @@ from pagedrun.paged.models.rotary import rotary_table
 class RotaryTables:
     """Tables of `num_positions` positions on `device`, made when a layer first asks.
 
-    `max_position_embeddings` stands in for `original_max_positions` where a rope has none.
+    `max_position_embeddings` is taken for `original_max_positions` where a rope has none.
     """
 
     def __init__(

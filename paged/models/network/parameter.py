@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """What a tensor is for, which decides what stands in for it where there is no checkpoint."""
+    """What a tensor is for, which decides what replaces it where there is no checkpoint."""
 
     MATRIX = "matrix"
     BIAS = "bias"

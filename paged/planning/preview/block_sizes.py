@@ -84,7 +84,7 @@ class BlockSizes:
     def _common_at_peak(self, at_peak: Int64s) -> Int64s:
         """Return what each row at the peak has in common with the one before, [num_running]."""
         places, tokens, prompts = at_peak.T
-        common = prompts.copy()  # samples of one row stand side by side and share its prompt
+        common = prompts.copy()  # samples of one row are side by side and share its prompt
         unique, first = np.unique(places, return_index=True)
         common[first[:1]] = 0
         common[first[1:]] = common_with_previous(self._common, unique)

@@ -37,10 +37,10 @@ class PrefixReads:
     layers without a window read together.
     """
 
-    def __init__(self, windows: Seq[int | None], *, prefix_once: bool = True) -> None:
+    def __init__(self, windows: Seq[int | None], *, shared_prefix_attention: bool = True) -> None:
         """Count for layers with these windows, None for full attention."""
         self._layers_of_window = Counter(windows)
-        self._num_sharing_layers = self._layers_of_window[None] if prefix_once else 0
+        self._num_sharing_layers = self._layers_of_window[None] if shared_prefix_attention else 0
         self._common = np.zeros(0, dtype=np.int32)
         self._last_read_once = 0
         self._places: Int64s = np.zeros(0, dtype=np.int64)

@@ -69,20 +69,21 @@ class Simulator:
         max_model_len: int,
         windows: Seq[int | None],
         max_rows: int | None = None,
-        lag: int = 0,
+        async_scheduling: bool = False,
     ) -> None:
         """Simulate the first `max_rows` rows of the plans, None for all.
 
         plans: asked for one by one, each when the rows before it have begun. num_blocks: the
         pool's. max_model_len: what a contiguous engine would reserve for a row. windows: of the
-        layers whose reads are counted, None for one with full attention. lag: how many steps the
-        host is behind its device: so much later a sequence gives its blocks back.
+        layers whose reads are counted, None for one with full attention. async_scheduling: whether
+        the tokens of a step are seen after the next one has begun, so that a sequence gives its
+        blocks back a step later.
         """
         self._plans = iter(plans)
         self._limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens)
         self._prefix_caching = config.prefix_caching
         self._max_rows = max_rows
-        self._lag = lag
+        self._async_scheduling = async_scheduling
         self._unseen: deque[list[Sequence]] = deque()  # ended in steps not looked at yet
         self._num_total = 0  # rows of the plans asked for so far
         self._num_begun = 0
@@ -105,7 +106,7 @@ class Simulator:
             max_model_len=max_model_len,
             timeline=Decimated(TIMELINE_RECORDS),
         )
-        self._reads = PrefixReads(windows, prefix_once=config.prefix_once)
+        self._reads = PrefixReads(windows, shared_prefix_attention=config.prefix_once)
         self._num_steps = 0
         self._num_finished = 0
         self._max_running = 0
@@ -165,8 +166,8 @@ class Simulator:
     def _step(self) -> None:
         """Do what the run does in a step, but for the arithmetic."""
         self._num_steps += 1
-        launched = self._launch() if self._scheduler.has_work else False
-        while len(self._unseen) > self._lag * launched:
+        launched = self._scheduler.has_work and self._launch()
+        while len(self._unseen) > int(self._async_scheduling and launched):
             for sequence in self._unseen.popleft():
                 self._note_finished(sequence)
                 self._scheduler.finish(sequence)

@@ -90,7 +90,7 @@ def block_tables(snapshot: Snapshot, row: int, moment: Moment) -> list[BlockTabl
     return [BlockTable(row, sample, size, tuple(each)) for sample, each in entries.items()]
 
 
-def stays(snapshot: Snapshot, row: int) -> list[tuple[int, int]]:
+def residencies(snapshot: Snapshot, row: int) -> list[tuple[int, int]]:
     """Return the stretches of steps [begin, end) in which the row held blocks, in order."""
     held = snapshot.holdings.where(snapshot.holdings.row == row)
     order = np.argsort(held.begin, kind="stable")

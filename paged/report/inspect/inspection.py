@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pagedrun.paged.report.inspect.block_lives import BlockLives, Lifetimes
-from pagedrun.paged.report.inspect.block_table import BlockTable, block_tables, stays
+from pagedrun.paged.report.inspect.block_table import BlockTable, block_tables, residencies
 from pagedrun.paged.report.inspect.moment import PEAK, Moment
 from pagedrun.paged.report.inspect.pool_moments import (
     LETTERS,
@@ -150,7 +150,7 @@ def _row(snapshot: Snapshot, row: int, moment: Moment | None, top: int) -> dict[
     gone = snapshot.preemptions
     (mine,) = np.nonzero(gone.row == row)
     tables = [] if moment is None else block_tables(snapshot, row, moment)
-    periods = stays(snapshot, row)
+    periods = residencies(snapshot, row)
     steps = snapshot.samples.steps
     seen = [np.searchsorted(steps, each) for each in periods]
     sampled = [int(steps[first]) for first, after in seen if first < after]

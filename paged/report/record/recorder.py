@@ -114,15 +114,15 @@ def _compact(numbers: "array[int]") -> NDArray[np.uint16]:
 
 def _holdings(log: Iterable[Residency], now: int) -> Holdings:
     """Return one entry for each block of each residency; what is still held ends `now`."""
-    stays = list(log)
-    sizes = np.array([len(stay.block_ids) for stay in stays], dtype=np.int64)
+    residencies = list(log)
+    sizes = np.array([len(each.block_ids) for each in residencies], dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
     position = np.arange(sizes.sum()) - np.repeat(starts, sizes)
-    replaced = [(stay, each) for stay in stays for each in stay.replaced]
+    replaced = [(owner, each) for owner in residencies for each in owner.replaced]
     early = [each for _, each in replaced]
 
-    def column(of_stays: NDArray[np.int64], of_replaced: Iterable[int]) -> NDArray[np.int64]:
-        return np.append(of_stays, np.array(list(of_replaced), dtype=np.int64))
+    def column(numbers: NDArray[np.int64], more: Iterable[int]) -> NDArray[np.int64]:
+        return np.append(numbers, np.array(list(more), dtype=np.int64))
 
     def repeated(numbers: Iterable[int]) -> NDArray[np.int64]:
         return np.repeat(np.array(list(numbers), dtype=np.int64), sizes)
@@ -130,16 +130,20 @@ def _holdings(log: Iterable[Residency], now: int) -> Holdings:
     def joined(arrays: "Iterable[array[int]]") -> NDArray[np.int64]:
         return np.fromiter(chain.from_iterable(arrays), dtype=np.int64, count=int(sizes.sum()))
 
-    ends = (now if stay.end is None else stay.end for stay in stays)
-    found = position < repeated(stay.num_found for stay in stays)
+    ends = (now if each.end is None else each.end for each in residencies)
+    found = position < repeated(each.num_found for each in residencies)
     holdings = Holdings.of(
-        row=column(repeated(stay.row for stay in stays), (stay.row for stay, _ in replaced)),
+        row=column(
+            repeated(each.row for each in residencies), (owner.row for owner, _ in replaced)
+        ),
         sample=column(
-            repeated(stay.sample for stay in stays), (stay.sample for stay, _ in replaced)
+            repeated(each.sample for each in residencies), (owner.sample for owner, _ in replaced)
         ),
         position=column(position, (each.position for each in early)),
-        block=column(joined(stay.block_ids for stay in stays), (each.block_id for each in early)),
-        begin=column(joined(stay.begins for stay in stays), (each.begin for each in early)),
+        block=column(
+            joined(each.block_ids for each in residencies), (each.block_id for each in early)
+        ),
+        begin=column(joined(each.begins for each in residencies), (each.begin for each in early)),
         end=column(repeated(ends), (each.end for each in early)),
         found=np.append(found, [each.found for each in early]),
     )

@@ -52,7 +52,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Holdings(Table):
-    """Which sequence held which block, and when: one entry for each block of each stay.
+    """Which sequence held which block, and when: one entry for each block of each residency.
 
     `row` and `sample` name the sequence, `position` is the block's place in its table. It was held
     in the steps [`begin`, `end`). `found` tells a block that was there
@@ -125,11 +125,11 @@ class PrefixNodes(Table):
         )
 
     def best(self, count: int) -> "PrefixNodes":
-        """Return the `count` nodes that save most; what stood between them joins the lower one."""
+        """Return the `count` nodes that save most; what was between them joins the lower one."""
         kept = np.zeros(len(self) + 1, dtype=bool)
         chosen = np.argsort(-self.saved, kind="stable")[:count]
         kept[chosen[self.saved[chosen] > 0]] = True
-        kept[-1] = True  # the top, which parents of -1 stand for
+        kept[-1] = True  # the top, which parents of -1 mean
         above = np.append(self.parent, -1)
         around = self.parent
         while not kept[around].all():

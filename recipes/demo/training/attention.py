@@ -27,7 +27,7 @@ def block_attention(queries: Tensor, keys: Tensor, values: Tensor, layout: Layou
     group, value_dim = num_heads // num_kv_heads, values.shape[-1]
     num_directory = layout.num_directory_tokens
     num_questions, num_tokens = layout.num_questions, layout.num_question_tokens
-    # G = B · kv heads products; the heads that share a key head stand one after the other.
+    # G = B · kv heads products; the heads that share a key head follow one another.
     queries = queries.reshape(batch * num_kv_heads, group, -1, dim)
     keys, values = keys.flatten(0, 1), values.flatten(0, 1)
     directory_keys, directory_values = keys[:, :num_directory], values[:, :num_directory]

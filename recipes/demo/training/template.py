@@ -1,6 +1,6 @@
 """A sentence with blanks, at token level: filling it in is array indexing, not tokenizing.
 
-This works because every blank takes a fixed number of tokens whatever stands in it (a name or a
+This works because every blank takes a fixed number of tokens whatever fills it (a name or a
 team is one token, a digit is one token), which tokenizer.py makes sure of.
 """
 
@@ -34,7 +34,7 @@ _MARKER_PIECES = (
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Token ids int64 [num_tokens]: a token id, or `~slot` (negative) where a blank stands."""
+    """Token ids int64 [num_tokens]: a token id, or `~slot` (negative) where a blank is."""
 
     codes: IntArray
 
@@ -59,7 +59,7 @@ def fill(codes: IntArray, slot_tokens: IntArray) -> IntArray:
 
 @dataclass(frozen=True, slots=True)
 class SlotVocabulary:
-    """The token ids of everything that may stand in a blank; int64 vectors by index or digit."""
+    """The token ids of everything that may fill a blank; int64 vectors by index or digit."""
 
     first: IntArray
     spaced_first: IntArray

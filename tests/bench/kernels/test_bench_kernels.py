@@ -1,4 +1,4 @@
-"""What `bench kernels` measures with: data, checks, clocks, roofs, and the sweep itself."""
+"""What `bench kernels` measures with: data, checks, clocks, rooflines, and the sweep itself."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -27,7 +27,7 @@ from pagedrun.paged.bench.kernels.kernels import KernelsBench
 from pagedrun.paged.bench.kernels.op_point import OpPoint, op_points
 from pagedrun.paged.bench.kernels.prefill_point import PrefillPoint
 from pagedrun.paged.bench.kernels.prefix_point import PrefixPoint
-from pagedrun.paged.bench.kernels.roof import Roof, Work
+from pagedrun.paged.bench.kernels.roofline import Roofline, Work
 from pagedrun.paged.bench.kernels.stopwatch import HostStopwatch
 from pagedrun.paged.execution.cpu_caches import largest_cpu_cache
 from pagedrun.paged.execution.device import Device
@@ -37,7 +37,7 @@ from pagedrun.paged.values.errors import UsageError
 
 TINY = KernelShape.of("tiny", Shape.named("tiny").config, 16)
 CPU = choose_device("cpu")
-ROOF = Roof(100.0, 1000.0, 80.0, 900.0, launch_s=0.0, dtype="float32")
+ROOFLINE = Roofline(100.0, 1000.0, 80.0, 900.0, launch_s=0.0, dtype="float32")
 SWEEP = KernelSweep((40,), (1, 3), (128,), (4,), (24,), (0, 40))
 
 
@@ -101,7 +101,7 @@ class TestContext:
 def test_all_that_is_timed_computes_the_same(
     contexts: KernelContexts, stopwatch: HostStopwatch, point: Any, kernels: Backend
 ) -> None:
-    result = point.build(contexts, kernels).measure(stopwatch, 2, ROOF)
+    result = point.build(contexts, kernels).measure(stopwatch, 2, ROOFLINE)
     assert {name: result[name] for name in point.place} == dict(point.place)
     assert result["ratios"]
     for each in result["contenders"].values():
@@ -126,7 +126,7 @@ def test_the_kernels_for_gpus_are_measured_as_well(stopwatch: HostStopwatch, poi
     gpu = import_module("pagedrun.kernels.gpu.backend").GpuBackend()
     shape = replace(TINY, head_dim=32)
     contexts = KernelContexts(shape, torch.device("cpu"), torch.float32)
-    result = point.build(contexts, gpu).measure(stopwatch, 1, ROOF)
+    result = point.build(contexts, gpu).measure(stopwatch, 1, ROOFLINE)
     assert all("seconds" in each for each in result["contenders"].values()), result
     if isinstance(point, DecodePoint):
         assert list(result["contenders"]) == ["contiguous", "paged v1", "paged v2"]
@@ -186,7 +186,7 @@ class TestPoint:
             lambda: right[:1],
             ratios={"good": ("1", "0"), "bad": ("2", "0")},
         )
-        result = point.measure(stopwatch, 3, ROOF)
+        result = point.measure(stopwatch, 3, ROOFLINE)
         good, close, *bad = result["contenders"].values()
         assert good["seconds"]["count"] == close["seconds"]["count"] == 3
         assert [each["failed"] for each in bad] == [
@@ -201,7 +201,7 @@ class TestPoint:
             raise ValueError("no such tile\nand much more")
 
         one = torch.ones(1, 1)
-        result = self.point(lambda: one, broken, lambda: one).measure(stopwatch, 1, ROOF)
+        result = self.point(lambda: one, broken, lambda: one).measure(stopwatch, 1, ROOFLINE)
         first, failed, last = result["contenders"].values()
         assert failed == {"failed": "ValueError: no such tile"}
         assert "seconds" in first
@@ -217,7 +217,7 @@ class TestPoint:
             self.point(broken, lambda: torch.ones(1)),
             self.point(lambda: torch.ones(1), truth=broken),
         ):
-            last = list(point.measure(stopwatch, 1, ROOF)["contenders"].values())[-1]
+            last = list(point.measure(stopwatch, 1, ROOFLINE)["contenders"].values())[-1]
             assert last == {"failed": "there is nothing to check it against"}
 
     def test_the_truth_decides_where_there_is_one(self, stopwatch: HostStopwatch) -> None:
@@ -225,7 +225,7 @@ class TestPoint:
         other = KernelCall("other draw", lambda: ids + 1, Work(1, 0), is_comparable=False)
         calls = [other, KernelCall("ours", lambda: ids, Work(1, 0))]
         calls.append(KernelCall("off by one", lambda: ids + torch.tensor([0, 1]), Work(1, 0)))
-        result = KernelPoint({}, calls, lambda: ids).measure(stopwatch, 1, ROOF)["contenders"]
+        result = KernelPoint({}, calls, lambda: ids).measure(stopwatch, 1, ROOFLINE)["contenders"]
         assert result["other draw"]["difference"] is None
         assert result["ours"]["difference"] == 0.0
         assert result["off by one"] == {"failed": "wrong: a row differs by 0.5"}
@@ -242,7 +242,7 @@ class TestPoint:
 
         same = partial(torch.ones, 1)
         calls = [KernelCall("a", same, Work(100, 1)), KernelCall("b", same, Work(1, 3000))]
-        result = KernelPoint({}, calls, ratios={"b/a": ("b", "a")}).measure(Fixed(), 3, ROOF)
+        result = KernelPoint({}, calls, ratios={"b/a": ("b", "a")}).measure(Fixed(), 3, ROOFLINE)
         a, b = result["contenders"].values()
         assert (a["seconds"]["median"], a["gb_per_s"], a["of_roof"]) == (2.0, 50 / 1e9, 0.5)
         assert (b["tflop_per_s"], b["of_roof"]) == (1500 / 1e12, 1.5)
@@ -279,14 +279,14 @@ class TestStopwatch:
         assert HostStopwatch(1 << 20).flushed_bytes == 2 << 20
 
 
-def test_the_roof_is_what_was_measured() -> None:
+def test_the_roofline_is_what_was_measured() -> None:
     class Fixed(HostStopwatch):
         def seconds(self, prepared: Seq[Any], turns: int) -> list[list[float]]:
             super().seconds(prepared, 1)
             return [[4.0, 2.0], [0.5, 1.0], [0.25, 0.125]]
 
-    roof = Roof.measure(torch.device("cpu"), torch.float32, Fixed(64), 400, 10)
-    assert roof == Roof(400.0, 4000.0, 800 / 3, 2000 / 0.75, 0.125, "float32")
+    roofline = Roofline.measure(torch.device("cpu"), torch.float32, Fixed(64), 400, 10)
+    assert roofline == Roofline(400.0, 4000.0, 800 / 3, 2000 / 0.75, 0.125, "float32")
 
 
 class TestDeviceFacts:
@@ -310,8 +310,8 @@ class TestSweep:
 
     @pytest.fixture(autouse=True)
     def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("pagedrun.paged.bench.kernels.roof.COPY_BYTES", {"cpu": 1 << 12})
-        monkeypatch.setattr("pagedrun.paged.bench.kernels.roof.MATRIX_SIZE", {"cpu": 16})
+        monkeypatch.setattr("pagedrun.paged.bench.kernels.roofline.COPY_BYTES", {"cpu": 1 << 12})
+        monkeypatch.setattr("pagedrun.paged.bench.kernels.roofline.MATRIX_SIZE", {"cpu": 16})
 
     def test_every_part_in_order(self) -> None:
         result = self.bench().run(silent)

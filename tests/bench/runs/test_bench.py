@@ -132,9 +132,9 @@ def test_decode_steps_are_those_of_the_full_batch_that_touch_no_prompt() -> None
     assert log.decode_steps == log.steps[2:4]
 
 
-def test_a_step_that_is_looked_at_late_is_told_by_the_ops_it_called() -> None:
+def test_a_step_that_is_looked_at_late_is_known_by_the_ops_it_called() -> None:
     timer = OpTimer(ReferenceBackend())
-    log = StepLog(timer, lag=1)
+    log = StepLog(timer, async_scheduling=True)
     generated = 0
     for called, tokens in [("prefill_attention", 0), ("decode_attention", 1), ("", 1)]:
         if called:

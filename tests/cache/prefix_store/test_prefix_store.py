@@ -169,7 +169,7 @@ class TestWeightDigests:
 
 
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=2, head_dim=8, dtype="int8")
-HOST = Device(torch.device("cpu"), ReferenceBackend(), lag=0)
+HOST = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
 
 
 def test_a_quantized_block_comes_back_with_its_scales() -> None:

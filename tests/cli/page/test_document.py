@@ -29,7 +29,7 @@ SNAPSHOT = with_tables(small_run().snapshot())
 
 
 class Tags(HTMLParser):
-    """The tags of a page with their attributes, and what stands in its scripts."""
+    """The tags of a page with their attributes, and what is in its scripts."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)

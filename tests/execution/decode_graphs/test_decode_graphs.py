@@ -49,11 +49,13 @@ def test_a_run_has_few_shapes() -> None:
 @pytest.fixture
 def graphs() -> DecodeGraphs:
     engine = BenchModel.from_shape("tiny").engine(dtype="float32", device="cpu")
-    device = replace(choose_device("cpu"), lag=1, graphs=True)
+    device = replace(choose_device("cpu"), async_scheduling=True, graphs=True)
     cache = KVCache(engine.kv_cache_spec, 16, 8, 0, device)
     cache.blocks.zero_()  # a prompt that nobody computed: whatever the memory held may be NaN
     sampler = Sampler([1], device)
-    return DecodeGraphs(engine.model, cache, sampler, device, prefix_once=True, capture=False)
+    return DecodeGraphs(
+        engine.model, cache, sampler, device, shared_prefix_attention=True, capture=False
+    )
 
 
 def chunk(start: int, end: int, store_from: int | None = None, **params: Any) -> MadeChunk:

@@ -1,4 +1,4 @@
-"""The logits stage: processors, added from outside, on every path and at every lag."""
+"""The logits stage: processors, added from outside, on every path and with async scheduling."""
 
 import itertools
 from dataclasses import dataclass, field, replace
@@ -83,11 +83,11 @@ class OddOnly:
 
 
 def answers(
-    params: SamplingParams, lag: int, graphs: bool, *processors: LogitsProcessor
+    params: SamplingParams, async_scheduling: bool, graphs: bool, *processors: LogitsProcessor
 ) -> tuple[Answers, int]:
     """Run a few rows; return their answers, and how many shapes of steps were captured."""
     config = EngineConfig(model=MODEL.folder or __file__, device="cpu", dtype="float32")  # type: ignore[arg-type]
-    device = replace(choose_device("cpu"), lag=lag, graphs=graphs)
+    device = replace(choose_device("cpu"), async_scheduling=async_scheduling, graphs=graphs)
     read = MODEL.weights(torch.float32).read
     engine = Engine(
         config, MODEL.config, MODEL.tokenizer(), device, read, (MinTokens(), *processors)
@@ -101,43 +101,45 @@ def answers(
     return [found[name] for name in sorted(found)], len(run.captured_shapes)
 
 
-PATHS = [(0, False), (1, False), (0, True), (1, True)]
+PATHS = [(False, False), (True, False), (False, True), (True, True)]
 
 
-@pytest.mark.parametrize(("lag", "graphs"), PATHS)
-def test_a_processor_that_needs_the_newest_token_has_it(lag: int, graphs: bool) -> None:
+@pytest.mark.parametrize(("async_scheduling", "graphs"), PATHS)
+def test_a_processor_that_needs_the_newest_token_has_it(
+    async_scheduling: bool, graphs: bool
+) -> None:
     params = SamplingParams(max_tokens=12, ignore_eos=True)
-    plain, _ = answers(params, 0, False)
+    plain, _ = answers(params, False, False)
     assert any(a == b for each in plain for a, b in itertools.pairwise(each))
     processor = NoRepeat()
-    found, num_captured = answers(params, lag, graphs, processor)
+    found, num_captured = answers(params, async_scheduling, graphs, processor)
     assert num_captured == 0
     assert sorted(processor.begun) == sorted(processor.ended) == [0, 1, 2]
     assert all(a != b for each in found for a, b in itertools.pairwise(each))
-    assert found == answers(params, 0, False, NoRepeat())[0]
+    assert found == answers(params, False, False, NoRepeat())[0]
 
 
-@pytest.mark.parametrize(("lag", "graphs"), PATHS)
-def test_a_processor_that_can_be_captured_is(lag: int, graphs: bool) -> None:
+@pytest.mark.parametrize(("async_scheduling", "graphs"), PATHS)
+def test_a_processor_that_can_be_captured_is(async_scheduling: bool, graphs: bool) -> None:
     params = SamplingParams(max_tokens=8, ignore_eos=True, temperature=1.0, n=2)
-    found, num_captured = answers(params, lag, graphs, OddOnly())
+    found, num_captured = answers(params, async_scheduling, graphs, OddOnly())
     assert all(token % 2 for each in found for token in each)
     assert (num_captured > 0) == graphs
-    assert found == answers(params, 0, False, OddOnly())[0]
+    assert found == answers(params, False, False, OddOnly())[0]
 
 
-@pytest.mark.parametrize(("lag", "graphs"), PATHS)
-def test_min_tokens_on_every_path(lag: int, graphs: bool) -> None:
+@pytest.mark.parametrize(("async_scheduling", "graphs"), PATHS)
+def test_min_tokens_on_every_path(async_scheduling: bool, graphs: bool) -> None:
     """Half of the vocabulary would stop the answer: only what forbids it keeps it going."""
     stops = tuple(range(0, MODEL.config.vocab_size, 2))
     params = SamplingParams(max_tokens=20, min_tokens=9, temperature=1.0, stop_token_ids=stops)
-    found, num_captured = answers(params, lag, graphs)
+    found, num_captured = answers(params, async_scheduling, graphs)
     assert (num_captured > 0) == graphs
     for tokens in found:
         assert len(tokens) >= 9
         assert not set(tokens[:9]) & set(stops)
     assert any(len(tokens) < 20 for tokens in found)
-    assert found == answers(params, 0, False)[0]
+    assert found == answers(params, False, False)[0]
 
 
 def test_rows_without_stop_tokens_are_left_alone() -> None:

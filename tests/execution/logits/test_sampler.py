@@ -64,7 +64,7 @@ def draw(sampler: Sampler, logits: Tensor, askers: list[Asker]) -> list[list[int
 
 @pytest.fixture
 def sampler() -> Sampler:
-    return Sampler([EOS], Device(torch.device("cpu"), ReferenceBackend(), lag=0))
+    return Sampler([EOS], Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False))
 
 
 def test_greedy_takes_the_most_probable(sampler: Sampler) -> None:
@@ -96,7 +96,9 @@ def test_rows_keep_their_own_parameters(sampler: Sampler) -> None:
 @settings(max_examples=40, deadline=None)
 def test_a_choice_does_not_depend_on_the_batch(order: list[int], kept: int) -> None:
     """Not on the order, nor on who else is there, nor on how many samples they draw."""
-    sampler = Sampler([EOS], Device(torch.device("cpu"), ReferenceBackend(), lag=0))
+    sampler = Sampler(
+        [EOS], Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+    )
     logits = logits_of(6)
     sequences = [
         sequence(

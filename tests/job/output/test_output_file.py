@@ -1,4 +1,4 @@
-"""The output: what is refused before any work, and what stands in it when writing fails."""
+"""The output: what is refused before any work, and what is in it when writing fails."""
 
 import errno
 import json

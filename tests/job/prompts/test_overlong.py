@@ -163,7 +163,7 @@ class TestDiskSpace:
 
 
 def test_rows_that_were_swallowed_are_noticed(place: Path) -> None:
-    """Somebody else cuts the output while it is written: no success is told."""
+    """Somebody else cuts the output while it is written: no success is reported."""
 
     def cut(request: Request) -> Completion:
         if request.index == 0:

@@ -133,7 +133,7 @@ def test_text_parts_are_joined() -> None:
         ("min_tokens", 1000),
     ],
 )
-def test_bad_sampling_values_fail_the_row_wherever_they_stand(name: str, value: object) -> None:
+def test_bad_sampling_values_fail_the_row_wherever_they_are(name: str, value: object) -> None:
     assert failure({"prompt": "a", name: value})[0] == "invalid_param"
     assert failure({"prompt": "a", "sampling_params": {name: value}})[0] == "invalid_param"
 

@@ -1,4 +1,4 @@
-"""What stands too early is found by trying it elsewhere."""
+"""What comes too early is found by trying it elsewhere."""
 
 import json
 import random

@@ -154,7 +154,7 @@ def test_chunks_behind_nested_prefixes_give_the_bytes_of_each_alone(
         own(150),
     ]
     cache = Cache.of(tokens, sequences, block_size)
-    # What stands before a chunk is what its sequence has in common with others, or a part of it.
+    # What comes before a chunk is what its sequence has in common with others, or a part of it.
     firsts = [520, 520, 500, 300, 300, 140, 0]
     chunks = [
         (row, first, len(sequence) - first)

@@ -1,4 +1,4 @@
-"""Shared prefixes on a GPU, or interpreted: each unit is read once, and nobody's bytes change."""
+"""Shared prefixes on a GPU, or interpreted: each unit is read once, and no row's bytes change."""
 
 import sys
 from collections.abc import Callable
@@ -227,7 +227,7 @@ def check_company(present: set[int], seed: int) -> None:
 
 @pytest.mark.parametrize("num_rows", [1, 9, 33, 70])
 def test_a_row_gets_the_same_bytes_in_a_crowd(num_rows: int, gpu_device: torch.device) -> None:
-    """Whatever the height of the matrix, and wherever a row stands in it."""
+    """Whatever the height of the matrix, and whatever a row's place in it."""
     context = build_context(
         [3 * P + 1], num_kv_heads=1, head_dim=64, block_size=64, dtype=torch.bfloat16
     )

@@ -54,7 +54,7 @@ def test_everything_reconciles_at_every_step(seed: int) -> None:
     run = play(seed)
     snapshot = run.snapshot()
     for step in range(run.num_steps):
-        rows = tuple({stay.row for stay in run.stays})
+        rows = tuple({holding.row for holding in run.holdings})
         found = inspect_run(snapshot, None, Question(str(step), rows))
         moment, blocks = found["moment"], found["block_map"]["blocks"]
         assert moment["step"] == step
@@ -168,7 +168,7 @@ def test_where_a_row_can_be_seen_a_sample_was_taken() -> None:
     run = play(5)
     snapshot = run.snapshot(every=4)
     seen = 0
-    for row in range(max(stay.row for stay in run.stays)):
+    for row in range(max(holding.row for holding in run.holdings)):
         (found,) = inspect_run(snapshot, None, Question(rows=(row,)))["rows"]
         at = found["sampled_at"]
         if at is not None:

@@ -12,7 +12,7 @@ from pagedrun.paged.report.inspect.block_states import (
     num_tokens_held,
     state_counts,
 )
-from pagedrun.paged.report.inspect.block_table import block_tables, stays
+from pagedrun.paged.report.inspect.block_table import block_tables, residencies
 from pagedrun.paged.report.inspect.moment import Moment
 from pagedrun.paged.report.inspect.shown_prefixes import top_prefixes
 from pagedrun.paged.report.record.snapshot_tables import Holdings, PrefixNodes
@@ -33,14 +33,14 @@ def lives_of(run: SmallRun) -> list[dict[str, int]]:
     """Play the run again, block by block and step by step."""
     lives = []
     for block in range(run.num_blocks):
-        mine = [stay for stay in run.stays if stay.block == block]
+        mine = [holding for holding in run.holdings if holding.block == block]
         current: list[list[int]] = []  # indices into `mine`, one list for each life
         for step in range(run.num_steps):
-            for number, stay in enumerate(mine):
-                if stay.begin != step:
+            for number, holding in enumerate(mine):
+                if holding.begin != step:
                     continue
                 is_held = any(other.end > step for other in mine[:number])
-                if not current or not (stay.found or is_held):
+                if not current or not (holding.found or is_held):
                     current.append([])
                 current[-1].append(number)
         for numbers in current:
@@ -86,8 +86,8 @@ def test_tables_list_what_a_row_holds(seed: int) -> None:
     snapshot = run.snapshot()
     for step in range(0, run.num_steps, 4):
         moment = Moment.of(snapshot, step)
-        for row in range(max(stay.row for stay in run.stays) + 2):
-            held = [s for s in run.stays if s.row == row and s.begin <= step < s.end]
+        for row in range(max(holding.row for holding in run.holdings) + 2):
+            held = [s for s in run.holdings if s.row == row and s.begin <= step < s.end]
             found = {
                 (table.sample, entry.logical): (
                     entry.physical,
@@ -143,7 +143,7 @@ def test_of_a_part_of_the_rows_the_samples_still_count_all_holders(seed: int) ->
         assert life["peak_refs"] == max(len(run.holders[step][life["block"]]) for step in seen)
 
 
-def test_a_row_that_was_preempted_has_two_stays() -> None:
+def test_a_row_that_was_preempted_has_two_residencies() -> None:
     run = play(0)
     snapshot = run.snapshot()
     of = Holdings.of
@@ -157,9 +157,9 @@ def test_a_row_that_was_preempted_has_two_stays() -> None:
         found=[False] * 5,
     )
     snapshot = replace(snapshot, holdings=holdings)
-    assert stays(snapshot, 7) == [(1, 5), (9, 12)]
-    assert stays(snapshot, 8) == [(9, 30)]
-    assert stays(snapshot, 9) == []
+    assert residencies(snapshot, 7) == [(1, 5), (9, 12)]
+    assert residencies(snapshot, 8) == [(9, 30)]
+    assert residencies(snapshot, 9) == []
 
 
 def test_a_block_that_took_the_place_of_a_shared_one_is_a_copy() -> None:

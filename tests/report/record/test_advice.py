@@ -1,4 +1,4 @@
-"""Advice: each thing that can be off is told, with its flag, and nothing where nothing is."""
+"""Advice: it names each thing that can be off, with its flag, and nothing where nothing is."""
 
 import copy
 from typing import Any

@@ -203,11 +203,11 @@ def test_a_few_rows_are_kept_whole_where_all_are_too_many() -> None:
             log.end(sequence)
     assert whole.row_stride == 1
     assert bounded.row_stride == 4
-    kept = {stay.row: stay for stay in bounded}
+    kept = {residency.row: residency for residency in bounded}
     assert set(kept) == set(range(0, 30, 4))
-    for stay in whole:
-        if stay.row in kept:
-            assert kept[stay.row] == stay
+    for residency in whole:
+        if residency.row in kept:
+            assert kept[residency.row] == residency
 
 
 def test_the_best_of_a_tree_still_are_a_tree() -> None:

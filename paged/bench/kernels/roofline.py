@@ -1,4 +1,4 @@
-"""Roof: what the device itself can do, measured in the same run as what is held against it."""
+"""Roofline: what the device itself can do, measured in the same run as what is held against it."""
 
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -23,7 +23,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
+class Roofline:
     """Bytes per second of a large copy, read and written ones counted, and operations per second
     of a large matrix product in `dtype`: the best of several runs each, and the middle of them.
 
@@ -45,7 +45,7 @@ class Roof:
         stopwatch: Stopwatch,
         copy_bytes: int | None = None,
         matrix_size: int | None = None,
-    ) -> "Roof":
+    ) -> "Roofline":
         """Measure the device; the sizes are those of its kind unless given."""
         num_bytes = copy_bytes or COPY_BYTES[device.type]
         size = matrix_size or MATRIX_SIZE[device.type]
@@ -73,7 +73,7 @@ class Roof:
         )
 
     def share(self, work: Work, seconds: float) -> float:
-        """Return the part of the roof that work done in `seconds` reached, by what bounds it.
+        """Return the part of the roofline that work done in `seconds` reached, by what bounds it.
 
         It may pass 1: data that is read again comes from a cache, and memory is read faster than
         it is copied.
