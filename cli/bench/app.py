@@ -6,7 +6,8 @@ import typer
 
 from pagedrun.cli import exits
 from pagedrun.cli.bench import host, kernels, memory, prefix, throughput
-from pagedrun.cli.bench.bench_options import DEFAULT_SHAPE, ResultOptions
+from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE
+from pagedrun.cli.bench.options.result_options import ResultOptions
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.paged.values.errors import UsageError
 

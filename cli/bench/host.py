@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench.bench_options import HostOptions, ResultOptions
+from pagedrun.cli.bench.options.host_options import HostOptions
+from pagedrun.cli.bench.options.result_options import ResultOptions
 from pagedrun.cli.options.flags import Flags, Given
 
 if TYPE_CHECKING:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench.bench_options import DEFAULT_SHAPE, KernelsOptions, ResultOptions
+from pagedrun.cli.bench.options.kernels_options import KernelsOptions
+from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE
+from pagedrun.cli.bench.options.result_options import ResultOptions
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.paged.values.engine_config import EngineConfig

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench.bench_options import MemoryOptions, PageOptions, ResultOptions
+from pagedrun.cli.bench.options.memory_options import MemoryOptions
+from pagedrun.cli.bench.options.result_options import PageOptions, ResultOptions
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import RunOptions

@@ -5,12 +5,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench.bench_options import (
-    DEFAULT_SHAPE,
-    ModelOptions,
-    PrefixOptions,
-    ResultOptions,
-)
+from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE, ModelOptions
+from pagedrun.cli.bench.options.prefix_options import PrefixOptions
+from pagedrun.cli.bench.options.result_options import ResultOptions
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import RunOptions

@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pagedrun.cli.bench.bench_options import ResultOptions
 from pagedrun.cli.bench.host_sheets import describe_host_rows, host_sheets
 from pagedrun.cli.bench.kernels_sheets import (
     describe_roofline,
@@ -14,6 +13,7 @@ from pagedrun.cli.bench.kernels_sheets import (
     kernels_sheets,
 )
 from pagedrun.cli.bench.memory_sheets import describe_requests, describe_token, memory_sheets
+from pagedrun.cli.bench.options.result_options import ResultOptions
 from pagedrun.cli.bench.prefix_sheets import describe_sweep, prefix_sheets
 from pagedrun.cli.bench.publish import (
     check_save,

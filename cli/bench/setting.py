@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pagedrun.cli.bench.bench_options import DEFAULT_SHAPE, ModelOptions
+from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE, ModelOptions
 from pagedrun.cli.options.flags import plain_type
 from pagedrun.cli.terminal.sizes import parse_size
 from pagedrun.paged.values.engine_config import EngineConfig

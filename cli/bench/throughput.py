@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench.bench_options import ModelOptions, ResultOptions, ThroughputOptions
+from pagedrun.cli.bench.options.model_options import ModelOptions
+from pagedrun.cli.bench.options.result_options import ResultOptions
+from pagedrun.cli.bench.options.throughput_options import ThroughputOptions
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import RunOptions

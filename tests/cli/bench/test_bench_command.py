@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pagedrun.cli.bench import app
-from pagedrun.cli.bench.bench_options import KernelsOptions
 from pagedrun.cli.bench.host_sheets import host_sheets
 from pagedrun.cli.bench.kernels import kernels_bench
 from pagedrun.cli.bench.kernels_sheets import kernels_sheets
+from pagedrun.cli.bench.options.kernels_options import KernelsOptions
 from pagedrun.cli.bench.setting import changed_setting, comparison, lengths, numbers
 from pagedrun.paged.bench.host.host import HostBench
 from pagedrun.paged.bench.memory.memory import MemoryBench
