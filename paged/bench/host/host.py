@@ -75,8 +75,9 @@ class HostBench:
 
         Raises `UsageError` if a row is too long for the model.
         """
-        say("Loading")
         model = BenchModel.from_shape(MODEL, 1)
+        self._check_length(model.config.max_position_embeddings)
+        say("Loading")
         kernels = CostlessBackend(model.config.vocab_size)
         engine = model.engine(
             kernels, device="cpu", dtype="float32", max_num_batched_tokens=MAX_BATCHED_TOKENS
@@ -99,6 +100,15 @@ class HostBench:
             "repeat": self.repeat,
             "points": points,
         }
+
+    def _check_length(self, most: int) -> None:
+        longest = self.shared + self.unique + self.output.high
+        if longest > most:
+            flags = f"{option('shared')}, {option('unique')} or {option('output')}"
+            raise UsageError(
+                f"rows have up to {longest} tokens, and the model of this benchmark takes {most}; "
+                f"lower {flags}"
+            )
 
     def _workload(self, seats: int) -> Workload:
         return Workload(seats * ROWS_PER_SEAT, self.shared, self.unique, self.output)

@@ -66,6 +66,8 @@ class PrefixBench:
         ):
             if not values:
                 raise UsageError(f"{flag} needs at least one value")
+        if min(self.group_sizes) < 1:
+            raise UsageError(f"{option('group')} is {min(self.group_sizes)}; it must be at least 1")
         for length in self.prefix_lengths:
             for group_size in self.group_sizes:
                 self._workload(length, group_size)

@@ -330,11 +330,15 @@ class TestRefusals:
             (["kernels", *TINY, "--heads", "3"], "--heads 3 cannot be shared out"),
             (["kernels", "--shape", "gpt-9"], "--shape gpt-9 is not known"),
             (["prefix", *TINY, "--prefix", "1;2"], "--prefix takes whole numbers"),
-            (["prefix", *TINY, "--group", "0"], "--rows is 0"),
+            (["prefix", *TINY, "--group", "0"], "--group is 0; it must be at least 1"),
             (["host", "--seats", "0"], "--seats is 0; it must be at least 1"),
             (["host", "--seats", "many"], "--seats takes whole numbers"),
             (["host", "--output", "1"], "--output is 1; it must be at least 2"),
-            (["host", "--seats", "1", "--shared", "999999"], "row 0 cannot be run: the prompt has"),
+            (
+                ["host", "--seats", "1", "--shared", "999999"],
+                "rows have up to 1000319 tokens, and the model of this benchmark takes 40960; "
+                "lower --shared, --unique or --output",
+            ),
             (["--json", "throughput", *TINY], "behind the command"),
             (["nonsense"], "nonsense"),
         ],
