@@ -8,6 +8,7 @@ turns, weights streaming from memory. Prints Markdown.
 """
 
 import argparse
+from collections.abc import Callable
 from time import perf_counter
 
 from pagedrun.kernels.environment.threads import configure, prepare_environment
@@ -15,6 +16,7 @@ from pagedrun.kernels.environment.threads import configure, prepare_environment
 prepare_environment()  # before torch is imported
 
 import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
 
 from pagedrun.kernels.cpu.backend import CpuBackend  # noqa: E402
 from pagedrun.kernels.cpu.linears import onednn_linear  # noqa: E402
@@ -86,16 +88,13 @@ def speed(kernel_set: KernelSet, shape: tuple[int, int], num_rows: int) -> tuple
     own = [CpuBackend(kernel_set).pack_linear(weight) for weight in weights]
     free = [onednn_linear.pack(weight) for weight in weights]
     x = torch.randn(num_rows, shape[1]).bfloat16()
-    times: tuple[list[float], list[float]] = ([], [])
+    calls: tuple[Callable[[], list[Tensor]], ...] = (
+        lambda: [layer(x) for layer in own],
+        lambda: [onednn_linear.multiply(x, weight) for weight in free],
+    )
+    times: tuple[list[float], ...] = ([], [])
     for repeat in range(REPEATS + 1):
-        for kept, call in zip(
-            times,
-            (
-                lambda: [layer(x) for layer in own],
-                lambda: [onednn_linear.multiply(x, weight) for weight in free],
-            ),
-            strict=True,
-        ):
+        for kept, call in zip(times, calls, strict=True):
             began = perf_counter()
             call()
             if repeat:  # the first warms up

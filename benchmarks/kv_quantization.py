@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -77,13 +78,10 @@ def demo_samples(num_rows: int) -> list[Sample]:
         return genuine(q, keys, values, tables, *rest, **named)
 
     lines = (DEMO / "prompts.jsonl").read_text().splitlines()[:num_rows]
-    cpu.prefill_attention = record
-    try:
+    with patch.object(cpu, "prefill_attention", record):
         LLM(DEMO, dtype="float32").generate(
             [json.loads(line)["messages"] for line in lines], SamplingParams(max_tokens=1)
         )
-    finally:
-        cpu.prefill_attention = genuine
     return samples
 
 
@@ -100,12 +98,21 @@ def attend(sample: Sample, cache: torch.dtype | None) -> Tensor:
         keys, values = keys.to(cache).double(), values.to(cache).double()
     else:
         keys, values = keys.double(), values.double()
-    ints = [[0, num_queries], [0], [num_tokens - num_queries]]
-    describe = [torch.tensor(each, dtype=torch.int32) for each in ints]
-    table = torch.zeros(1, 1, dtype=torch.int32)
-    scale = sample.q.shape[2] ** -0.5
+
+    def as_int32(*numbers: int) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int32)
+
     return reference.prefill_attention(
-        sample.q.double(), keys, values, table, *describe, scale, None, scales=scales
+        sample.q.double(),
+        keys,
+        values,
+        as_int32(0)[None],
+        as_int32(0, num_queries),
+        as_int32(0),
+        as_int32(num_tokens - num_queries),
+        sample.q.shape[2] ** -0.5,
+        None,
+        scales=scales,
     )
 
 
