@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pagedrun.kernels.attention import Attention, AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
 
 
@@ -53,18 +53,13 @@ class Backend(Protocol):
     def rotary_store(
         self,
         qkv: Tensor,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
         cos_sin: Tensor,
         positions: Tensor,
         slots: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
+        layer: KVLayer,
         q_norm: Tensor | None,
         k_norm: Tensor | None,
         eps: float,
-        scales: KVScales | None = None,
     ) -> Tensor:
         """Normalise and rotate queries and keys, write keys and values; return the queries."""
         ...

@@ -17,3 +17,22 @@ class KVLayer(NamedTuple):
     keys: Tensor
     values: Tensor
     scales: KVScales | None = None
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of keys, and of values."""
+        return self.keys.shape[1]
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block."""
+        return self.keys.shape[2]
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a head."""
+        return self.keys.shape[3]
+
+    def num_query_heads(self, qkv: Tensor) -> int:
+        """Return how many heads are left for queries in rows of all query, key and value heads."""
+        return qkv.shape[1] // self.head_dim - 2 * self.num_kv_heads

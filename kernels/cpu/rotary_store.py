@@ -12,42 +12,38 @@ from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
 from pagedrun.kernels.cpu.rms_norm import inverse_rms
 from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, fused, load, splat
 from pagedrun.kernels.cpu.simd.words import read_lanes, write_lanes
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.kv_layer import KVLayer
 
 
 def rotary_store(
     qkv: Tensor,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
     cos_sin: Tensor,
     positions: Tensor,
     slots: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
     eps: float,
-    scales: KVScales | None = None,
 ) -> Tensor:
     """Normalise and rotate queries and keys, write keys and values; see the reference.
 
     Raises NotImplementedError for quantised caches.
     """
-    if scales is not None:
+    if layer.scales is not None:
         raise NotImplementedError("writing quantised keys and values on a CPU")
-    assert key_cache.is_contiguous(), "written in place"
-    assert value_cache.is_contiguous(), "written in place"
-    query = torch.empty((len(qkv), num_heads, head_dim), dtype=qkv.dtype)
+    assert layer.keys.is_contiguous(), "written in place"
+    assert layer.values.is_contiguous(), "written in place"
+    head_dim = layer.head_dim
+    query = torch.empty((len(qkv), layer.num_query_heads(qkv), head_dim), dtype=qkv.dtype)
     no_norm = qkv.new_empty(0)
     spread(qkv.numel())
     _rotary_store(
-        as_array(qkv.contiguous().view(len(qkv), num_heads + 2 * num_kv_heads, head_dim)),
+        as_array(qkv.contiguous().unflatten(1, (-1, head_dim))),
         as_array(cos_sin),
         as_array(positions),
         as_array(slots),
-        as_array(key_cache),
-        as_array(value_cache),
+        as_array(layer.keys),
+        as_array(layer.values),
         as_array(no_norm if q_norm is None else q_norm),
         as_array(no_norm if k_norm is None else k_norm),
         np.float32(eps),

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pagedrun.kernels.gpu.quantize import code_bits, encode, magnitude, scale_of
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.kv_layer import KVLayer
 
 # A program takes as many heads of one token as make this many elements: four loads of 16 bytes for
 # each thread. Small enough that the tokens of a decode step are programs for every processor.
@@ -18,28 +18,25 @@ NUM_WARPS = 4
 
 def rotary_store(
     qkv: Tensor,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
     cos_sin: Tensor,
     positions: Tensor,
     slots: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
     eps: float,
-    scales: KVScales | None = None,
 ) -> Tensor:
     """Normalise and rotate queries and keys, write keys and values; see the reference.
 
     A program takes some query heads of a token, or some key heads and their value heads, so every
     element of `qkv` is read once.
     """
-    assert key_cache.is_contiguous() and value_cache.is_contiguous(), "written in place"
-    assert (scales is None) == (key_cache.dtype == qkv.dtype)
+    keys, values, scales = layer
+    assert keys.is_contiguous() and values.is_contiguous(), "written in place"
+    assert (scales is None) == (keys.dtype == qkv.dtype)
     assert qkv.stride(1) == 1 and cos_sin.is_contiguous()
-    num_tokens = len(qkv)
+    num_tokens, head_dim = len(qkv), layer.head_dim
+    num_heads, num_kv_heads = layer.num_query_heads(qkv), layer.num_kv_heads
     query = torch.empty((num_tokens, num_heads, head_dim), dtype=qkv.dtype, device=qkv.device)
     if not num_tokens:
         return query
@@ -54,8 +51,8 @@ def rotary_store(
         cos_sin,
         positions,
         slots,
-        code_bits(key_cache),
-        code_bits(value_cache),
+        code_bits(keys),
+        code_bits(values),
         None if scales is None else scales.keys,
         None if scales is None else scales.values,
         q_norm,
@@ -67,7 +64,7 @@ def rotary_store(
         NUM_KV_HEADS=num_kv_heads,
         HEAD_DIM=head_dim,
         HALF=half,
-        BLOCK_SIZE=key_cache.shape[2],
+        BLOCK_SIZE=layer.block_size,
         QUERY_TILE=query_tile,
         KEY_TILE=key_tile,
         NUM_QUERY_TILES=num_query_tiles,

@@ -3,45 +3,41 @@
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.reference.quantize import quantize
 from pagedrun.kernels.reference.rms_norm import rms_norm
 
 
 def rotary_store(
     qkv: Tensor,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
     cos_sin: Tensor,
     positions: Tensor,
     slots: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
     eps: float,
-    scales: KVScales | None = None,
 ) -> Tensor:
     """Normalise and rotate queries and keys, write keys and values to their slots.
 
     qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], model dtype: all query heads,
     then all key heads, then all value heads. cos_sin: [max_positions, 2, rotary_dim / 2] float32,
     cosines then sines. positions: [num_tokens] int64. slots: [num_tokens] int64, where the token's
-    key and value go; -1 writes nothing (they are in the cache already). key_cache, value_cache:
-    [num_blocks, num_kv_heads, block_size, head_dim], model dtype, written in place. q_norm, k_norm:
-    [head_dim] weights of an RMS norm per head before the rotation, or None; eps is theirs.
+    key and value go; -1 writes nothing (they are in the cache already). layer: written in place; it
+    says how many heads of keys there are, and how large heads are. q_norm, k_norm: [head_dim]
+    weights of an RMS norm per head before the rotation, or None; eps is theirs.
 
     The rotation pairs element i with i + rotary_dim / 2 (the "rotate half" convention of Hugging
     Face); elements from rotary_dim on pass through. Everything is rounded once, at the end.
 
-    `scales` goes with caches in int8 or float8_e4m3fn: keys and values are quantised by `quantize`,
-    which says how well, and their scales written to the same slots.
+    A cache in int8 or float8_e4m3fn has scales: keys and values are quantised by `quantize`, which
+    says how well, and their scales written to the same slots.
     Returns the queries, [num_tokens, num_heads, head_dim], model dtype.
     Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
     """
     wide = qkv.to(torch.promote_types(qkv.dtype, torch.float32))
-    heads = wide.view(len(qkv), num_heads + 2 * num_kv_heads, head_dim)
+    heads = wide.unflatten(1, (-1, layer.head_dim))
+    num_heads, num_kv_heads = layer.num_query_heads(qkv), layer.num_kv_heads
     query, key, value = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], 1)
     if q_norm is not None:
         query = rms_norm(query, q_norm.to(wide.dtype), eps)
@@ -51,14 +47,15 @@ def rotary_store(
     query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
 
     written = slots >= 0
-    block_size = key_cache.shape[2]
+    block_size = layer.block_size
     place = (slots[written] // block_size, slice(None), slots[written] % block_size)
+    keys, values, scales = layer
     if scales is None:
-        key_cache[place] = key[written].to(qkv.dtype)
-        value_cache[place] = value[written].to(qkv.dtype)
+        keys[place] = key[written].to(qkv.dtype)
+        values[place] = value[written].to(qkv.dtype)
     else:
-        key_cache[place], scales.keys[place] = quantize(key[written], key_cache.dtype)
-        value_cache[place], scales.values[place] = quantize(value[written], value_cache.dtype)
+        keys[place], scales.keys[place] = quantize(key[written], keys.dtype)
+        values[place], scales.values[place] = quantize(value[written], values.dtype)
     return query.to(qkv.dtype)
 
 

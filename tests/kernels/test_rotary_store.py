@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.kv_layer import KVLayer
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -25,9 +26,6 @@ def make(
     slots[::3] = -1
     return {
         "qkv": torch.randn(num_tokens, (num_heads + 2 * num_kv_heads) * head_dim).to(dtype),
-        "num_heads": num_heads,
-        "num_kv_heads": num_kv_heads,
-        "head_dim": head_dim,
         "cos_sin": torch.stack([angles.cos(), angles.sin()], dim=1),
         "positions": torch.randint(0, 500, (num_tokens,)),
         "slots": slots,
@@ -37,6 +35,15 @@ def make(
         "k_norm": torch.randn(head_dim).to(dtype),
         "eps": 1e-6,
     }
+
+
+def store(backend: Any, arguments: dict[str, Any]) -> Tensor:
+    """Call `rotary_store`; the layer is made of the caches, and scales if there are any."""
+    names = ("key_cache", "value_cache", "scales")
+    layer = KVLayer(*(arguments.get(name) for name in names))  # type: ignore[arg-type]
+    rest = {name: each for name, each in arguments.items() if name not in names}
+    queries: Tensor = backend.rotary_store(**rest, layer=layer)
+    return queries
 
 
 def in_float64(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -70,8 +77,8 @@ def test_matches_reference(
     if not has_norm:
         arguments |= {"q_norm": None, "k_norm": None}
     wide = in_float64(arguments)
-    expected = reference.rotary_store(**wide)
-    assert_close(cpu.rotary_store(**arguments), expected)
+    expected = store(reference, wide)
+    assert_close(store(cpu, arguments), expected)
     for name in ("key_cache", "value_cache"):
         # Slots that nothing went to are untouched in both.
         assert torch.equal(arguments[name].isnan(), wide[name].isnan())
@@ -81,7 +88,7 @@ def test_matches_reference(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_arrive_bit_for_bit(dtype: torch.dtype) -> None:
     arguments = make(20, (2, 1, 32), 32, 4, dtype)
-    cpu.rotary_store(**arguments)
+    store(cpu, arguments)
     values = arguments["qkv"][:, -32:]
     written = arguments["slots"] >= 0
     slots = arguments["slots"][written]
@@ -91,13 +98,13 @@ def test_values_arrive_bit_for_bit(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_token_alone_equals_token_in_batch(dtype: torch.dtype) -> None:
     arguments = make(150, (8, 2, 64), 64, 16, dtype)
-    together = cpu.rotary_store(**arguments)
+    together = store(cpu, arguments)
     keys = arguments["key_cache"].clone()
     arguments["key_cache"].fill_(torch.nan)
     for token in range(150):
         one = slice(token, token + 1)
         part = {name: arguments[name][one] for name in ("qkv", "positions", "slots")}
-        assert torch.equal(cpu.rotary_store(**arguments | part), together[one])
+        assert torch.equal(store(cpu, arguments | part), together[one])
     assert torch.equal(arguments["key_cache"].nan_to_num(7.0), keys.nan_to_num(7.0))
 
 
@@ -105,7 +112,7 @@ def test_writes_into_a_view_of_one_layer() -> None:
     arguments = make(9, (2, 1, 16), 16, 4, torch.float32)
     layers = torch.full((3, 2, *arguments["key_cache"].shape), torch.nan)
     arguments |= {"key_cache": layers[1, 0], "value_cache": layers[1, 1]}
-    cpu.rotary_store(**arguments)
+    store(cpu, arguments)
     assert layers[[0, 2]].isnan().all()
     assert not layers[1].isnan().all()
 
@@ -119,7 +126,6 @@ def test_slots_beyond_32_bits_of_elements() -> None:
     arguments = make(1, (1, 1, 256), 256, 64, torch.bfloat16)
     value_cache = torch.empty(shape, dtype=torch.bfloat16)
     slots = torch.tensor([(num_blocks - 1) * 64 + 3])
-    cpu.rotary_store(
-        **arguments | {"key_cache": key_cache, "value_cache": value_cache, "slots": slots}
-    )
+    caches = {"key_cache": key_cache, "value_cache": value_cache}
+    store(cpu, arguments | caches | {"slots": slots})
     assert torch.equal(value_cache[-1, 0, 3], arguments["qkv"][0, -256:])

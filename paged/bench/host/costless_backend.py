@@ -6,7 +6,6 @@ from torch import Tensor
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
 
 NUM_DRAWN = 1 << 16
@@ -50,21 +49,17 @@ class CostlessBackend:
     def rotary_store(
         self,
         qkv: Tensor,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
         cos_sin: Tensor,
         positions: Tensor,
         slots: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
+        layer: KVLayer,
         q_norm: Tensor | None,
         k_norm: Tensor | None,
         eps: float,
-        scales: KVScales | None = None,
     ) -> Tensor:
         """Return the queries, and store nothing."""
-        return qkv[:, : num_heads * head_dim].reshape(-1, num_heads, head_dim)
+        num_heads = layer.num_query_heads(qkv)
+        return qkv.unflatten(1, (-1, layer.head_dim))[:, :num_heads]
 
     def sample(
         self,

@@ -49,18 +49,13 @@ class SelfAttention:
         layer = cache.layer(self._index)
         q = self._kernels.rotary_store(
             self._qkv(x),
-            spec.num_heads,
-            spec.num_kv_heads,
-            spec.head_dim,
             self._cos_sin,
             batch.positions,
             batch.slots,
-            layer.keys,
-            layer.values,
+            layer,
             None if self._q_norm is None else self._q_norm.weight,
             None if self._k_norm is None else self._k_norm.weight,
             _NO_NORM_EPS if spec.q_norm is None else spec.q_norm.eps,
-            scales=layer.scales,
         )
         attention, scale, window = batch.attention, spec.scale, spec.window
         parts: list[Tensor] = []

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import gpu, reference
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.quantize import LARGEST, quantize
 from tests.every_pair import every_pair
@@ -34,9 +35,6 @@ def make(
     caches = [nothing[..., None].repeat(1, 1, 1, head_dim).to(codes or dtype) for _ in range(2)]
     arguments = {
         "qkv": torch.randn(num_tokens, (num_heads + 2 * num_kv_heads) * head_dim).to(dtype),
-        "num_heads": num_heads,
-        "num_kv_heads": num_kv_heads,
-        "head_dim": head_dim,
         "cos_sin": torch.stack([angles.cos(), angles.sin()], dim=1),
         "positions": torch.randint(0, 500, (num_tokens,)),
         "slots": slots,
@@ -53,6 +51,15 @@ def make(
     if codes is not None:
         arguments["scales"] = KVScales(nothing.to(device), nothing.clone().to(device))
     return arguments
+
+
+def store(backend: Any, arguments: dict[str, Any]) -> Tensor:
+    """Call `rotary_store`; the layer is made of the caches, and scales if there are any."""
+    names = ("key_cache", "value_cache", "scales")
+    layer = KVLayer(*(arguments.get(name) for name in names))  # type: ignore[arg-type]
+    rest = {name: each for name, each in arguments.items() if name not in names}
+    queries: Tensor = backend.rotary_store(**rest, layer=layer)
+    return queries
 
 
 def in_float64(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -96,8 +103,8 @@ def test_matches_reference(
     if not has_norm:
         arguments |= {"q_norm": None, "k_norm": None}
     wide = in_float64(arguments)
-    expected = reference.rotary_store(**wide)
-    actual = gpu.rotary_store(**arguments)
+    expected = store(reference, wide)
+    actual = store(gpu, arguments)
     assert actual.dtype is dtype
     assert_close(actual, expected)
     for name in ("key_cache", "value_cache"):
@@ -109,7 +116,7 @@ def test_matches_reference(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_arrive_bit_for_bit(dtype: torch.dtype, gpu_device: torch.device) -> None:
     arguments = make(gpu_device, 8, (2, 1, 96), 32, 4, dtype)
-    gpu.rotary_store(**arguments)
+    store(gpu, arguments)
     values = arguments["qkv"][arguments["slots"] >= 0, -96:]
     kept = written_vectors(arguments["value_cache"], arguments["slots"])
     assert torch.equal(kept[:, 0], values)
@@ -120,7 +127,7 @@ def test_token_alone_equals_token_in_batch(
     codes: torch.dtype | None, gpu_device: torch.device
 ) -> None:
     arguments = make(gpu_device, 12, (8, 2, 64), 64, 16, torch.bfloat16, codes)
-    together = gpu.rotary_store(**arguments)
+    together = store(gpu, arguments)
     names = ("key_cache", "value_cache")
     before = [written_vectors(arguments[name].float(), arguments["slots"]) for name in names]
     for name in names:
@@ -128,19 +135,19 @@ def test_token_alone_equals_token_in_batch(
     for token in range(12):
         one = slice(token, token + 1)
         part = {name: arguments[name][one] for name in ("qkv", "positions", "slots")}
-        assert torch.equal(gpu.rotary_store(**arguments | part), together[one])
+        assert torch.equal(store(gpu, arguments | part), together[one])
     after = [written_vectors(arguments[name].float(), arguments["slots"]) for name in names]
     assert all(map(torch.equal, before, after))
 
 
 def test_reads_rows_of_a_wider_tensor_and_writes_one_layer(gpu_device: torch.device) -> None:
     arguments = make(gpu_device, 9, (2, 1, 64), 64, 4, torch.float32)
-    expected = gpu.rotary_store(**arguments)
+    expected = store(gpu, arguments)
     layers = torch.full((3, 2, *arguments["key_cache"].shape), torch.nan, device=gpu_device)
     wider = torch.cat([arguments["qkv"], torch.full_like(arguments["qkv"], torch.nan)], dim=1)
     arguments |= {"key_cache": layers[1, 0], "value_cache": layers[1, 1]}
     arguments["qkv"] = wider[:, : arguments["qkv"].shape[1]]
-    assert torch.equal(gpu.rotary_store(**arguments), expected)
+    assert torch.equal(store(gpu, arguments), expected)
     assert layers[[0, 2]].isnan().all()
     assert not layers[1].isnan().all()
 
@@ -148,7 +155,7 @@ def test_reads_rows_of_a_wider_tensor_and_writes_one_layer(gpu_device: torch.dev
 def test_no_tokens(gpu_device: torch.device) -> None:
     arguments = make(gpu_device, 1, (2, 1, 64), 64, 4, torch.bfloat16)
     none = {name: arguments[name][:0] for name in ("qkv", "positions", "slots")}
-    assert gpu.rotary_store(**arguments | none).shape == (0, 2, 64)
+    assert store(gpu, arguments | none).shape == (0, 2, 64)
 
 
 def test_slots_beyond_32_bits_of_elements(gpu_device: torch.device) -> None:
@@ -161,7 +168,7 @@ def test_slots_beyond_32_bits_of_elements(gpu_device: torch.device) -> None:
     scales = KVScales(*(torch.empty(shape, device=gpu_device) for _ in range(2)))
     slots = torch.tensor([(num_blocks - 1) * 64 + 3], device=gpu_device)
     arguments |= {"key_cache": caches[0], "value_cache": caches[1], "scales": scales}
-    gpu.rotary_store(**arguments | {"slots": slots})
+    store(gpu, arguments | {"slots": slots})
     codes, scale = quantize(arguments["qkv"][0, -256:], torch.int8)
     assert torch.equal(caches[1][-1, 0, 3], codes)
     assert torch.equal(scales.values[-1, 0, 3], scale)
@@ -188,7 +195,7 @@ def test_quantised_matches_reference(
     heads, rotary_dim, block_size = shape
     arguments = make(gpu_device, 7, heads, rotary_dim, block_size, dtype, codes)
     wide = in_float64(arguments)
-    assert_close(gpu.rotary_store(**arguments), reference.rotary_store(**wide))
+    assert_close(store(gpu, arguments), store(reference, wide))
     slots, scales = arguments["slots"], arguments["scales"]
     # Values are not computed with, so codes and scales are those of the reference, to the bit.
     values = arguments["qkv"][slots >= 0].unflatten(1, (-1, heads[2]))[:, -heads[1] :]
@@ -220,7 +227,7 @@ def test_what_cannot_be_scaled_stays_visible(codes: torch.dtype, gpu_device: tor
         heads[2, 0, 40] = -torch.inf
         heads[3, 0] = 0.0
         heads[4, 1] = 1e-42  # 1 / 127 of it is not a normal number
-    gpu.rotary_store(**arguments)
+    store(gpu, arguments)
     for cache, scales in (
         (arguments["key_cache"], arguments["scales"].keys),
         (arguments["value_cache"], arguments["scales"].values),

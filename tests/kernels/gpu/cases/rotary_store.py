@@ -5,6 +5,7 @@ import functools
 import torch
 
 from pagedrun.kernels import gpu
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from tests.kernels.gpu.ahead_of_time import Case
 
@@ -18,21 +19,17 @@ def launch(
 ) -> None:
     num_heads, num_kv_heads, head_dim = heads
     cache = torch.zeros(2, num_kv_heads, 64, head_dim).to(codes or dtype)
+    scales = None if codes is None else KVScales(*torch.ones(2, *cache.shape[:3]))
     norm = torch.ones(head_dim, dtype=dtype) if has_norm else None
     gpu.rotary_store(
         torch.zeros(2, (num_heads + 2 * num_kv_heads) * head_dim, dtype=dtype),
-        num_heads,
-        num_kv_heads,
-        head_dim,
         torch.zeros(4, 2, rotary_dim // 2),
         torch.zeros(2, dtype=torch.int64),
         torch.zeros(2, dtype=torch.int64),
-        cache,
-        cache.clone(),
+        KVLayer(cache, cache.clone(), scales),
         norm,
         norm,
         1e-6,
-        None if codes is None else KVScales(*torch.ones(2, *cache.shape[:3])),
     )
 
 
