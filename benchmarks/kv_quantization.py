@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.attention_inputs import PrefillInputs
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.decode_attention import gather_context
 from pagedrun.kernels.reference.quantize import quantize
@@ -67,15 +69,15 @@ def demo_samples(num_rows: int) -> list[Sample]:
     genuine = cpu.prefill_attention
 
     def record(
-        q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, *rest: Any, **named: Any
+        q: Tensor, layer: KVLayer, tables: Tensor, chunks: PrefillInputs, *rest: Any, **named: Any
     ) -> Tensor:
-        starts, rows, firsts = rest[:3]
-        for chunk, (row, first) in enumerate(zip(rows.tolist(), firsts.tolist(), strict=True)):
-            own = slice(int(starts[chunk]), int(starts[chunk + 1]))
+        places = zip(chunks.table_rows.tolist(), chunks.first_positions.tolist(), strict=True)
+        for chunk, (row, first) in enumerate(places):
+            own = slice(int(chunks.chunk_starts[chunk]), int(chunks.chunk_starts[chunk + 1]))
             end = first + own.stop - own.start
-            context = (gather_context(each, tables[row], end).clone() for each in (keys, values))
-            samples.append(Sample(q[own][-64:].clone(), *context))
-        return genuine(q, keys, values, tables, *rest, **named)
+            keys, values = gather_context(layer, tables[row], end)
+            samples.append(Sample(q[own][-64:].clone(), keys.clone(), values.clone()))
+        return genuine(q, layer, tables, chunks, *rest, **named)
 
     lines = (DEMO / "prompts.jsonl").read_text().splitlines()[:num_rows]
     with patch.object(cpu, "prefill_attention", record):
@@ -104,15 +106,11 @@ def attend(sample: Sample, cache: torch.dtype | None) -> Tensor:
 
     return reference.prefill_attention(
         sample.q.double(),
-        keys,
-        values,
+        KVLayer(keys, values, scales),
         as_int32(0)[None],
-        as_int32(0, num_queries),
-        as_int32(0),
-        as_int32(num_tokens - num_queries),
+        PrefillInputs(as_int32(0, num_queries), as_int32(0), as_int32(num_tokens - num_queries)),
         sample.q.shape[2] ** -0.5,
         None,
-        scales=scales,
     )
 
 

@@ -6,9 +6,8 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
 from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult, PrefixState
 
 Work_contra = TypeVar("Work_contra", contravariant=True)  # groups as a backend works on them
@@ -22,16 +21,12 @@ class AttentionOps(Protocol[Work_contra, Result]):
     def prefill_attention(
         self,
         q: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
+        layer: KVLayer,
         block_tables: Tensor,
-        chunk_starts: Tensor,
-        table_rows: Tensor,
-        first_positions: Tensor,
+        chunks: PrefillInputs,
         scale: float,
         window: int | None,
         softcap: float | None = None,
-        scales: KVScales | None = None,
     ) -> Tensor:
         """Attend from chunks of consecutive queries."""
         ...
@@ -39,13 +34,11 @@ class AttentionOps(Protocol[Work_contra, Result]):
     def prefix_attention(
         self,
         q: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
+        layer: KVLayer,
         block_tables: Tensor,
         groups: Work_contra,
         scale: float,
         softcap: float | None = None,
-        scales: KVScales | None = None,
     ) -> Result:
         """Attend over shared partitions."""
         ...
@@ -53,16 +46,13 @@ class AttentionOps(Protocol[Work_contra, Result]):
     def decode_attention(
         self,
         q: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
+        layer: KVLayer,
         block_tables: Tensor,
-        table_rows: Tensor,
-        context_lens: Tensor,
+        rows: DecodeInputs,
         scale: float,
         window: int | None,
         prefix: Result | None = None,
         softcap: float | None = None,
-        scales: KVScales | None = None,
     ) -> Tensor:
         """Attend from single queries, going on from `prefix`."""
         ...
@@ -92,17 +82,7 @@ class PreparedAttention(ABC, Generic[Work, Result]):
         chunks = self.inputs.prefill
         assert chunks is not None, "there are no prompt tokens"
         return self.ops.prefill_attention(
-            q,
-            layer.keys,
-            layer.values,
-            self.inputs.block_tables,
-            chunks.chunk_starts,
-            chunks.table_rows,
-            chunks.first_positions,
-            scale,
-            window,
-            softcap,
-            layer.scales,
+            q, layer, self.inputs.block_tables, chunks, scale, window, softcap
         )
 
     def prefix(
@@ -112,14 +92,7 @@ class PreparedAttention(ABC, Generic[Work, Result]):
         if self.work is None:
             return None
         return self.ops.prefix_attention(
-            q,
-            layer.keys,
-            layer.values,
-            self.inputs.block_tables,
-            self.work,
-            scale,
-            softcap,
-            layer.scales,
+            q, layer, self.inputs.block_tables, self.work, scale, softcap
         )
 
     def decode(
@@ -136,17 +109,7 @@ class PreparedAttention(ABC, Generic[Work, Result]):
         assert rows is not None, "there are no generated tokens"
         assert prefix is None or isinstance(prefix, self.result_type), "of another backend"
         return self.ops.decode_attention(
-            q,
-            layer.keys,
-            layer.values,
-            self.inputs.block_tables,
-            rows.table_rows,
-            rows.context_lens,
-            scale,
-            window,
-            prefix,
-            softcap,
-            layer.scales,
+            q, layer, self.inputs.block_tables, rows, scale, window, prefix, softcap
         )
 
     @abstractmethod

@@ -38,7 +38,7 @@ def rotary_store(
     no_norm = qkv.new_empty(0)
     spread(qkv.numel())
     _rotary_store(
-        as_array(qkv.contiguous().unflatten(1, (-1, head_dim))),
+        as_array(torch.unflatten(qkv.contiguous(), 1, (-1, head_dim))),
         as_array(cos_sin),
         as_array(positions),
         as_array(slots),

@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
+from pagedrun.kernels.attention_inputs import PrefillInputs
 from pagedrun.kernels.cpu.attention.prefill_attention import prefill_attention
 from pagedrun.kernels.cpu.jit import source_digest
 from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
 from pagedrun.kernels.cpu.linears.tile_linear import TileLinear
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.processor import processor_name
 
 # What the results of random data may be off, as a share of the largest.
@@ -63,23 +65,25 @@ def _wrong_attention(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
     """Look at causal attention from the last rows of 200, alone and together."""
     generator = torch.Generator().manual_seed(2)
     keys, values = (torch.randn(13, 1, 16, 64, generator=generator).to(dtype) for _ in range(2))
+    layer = KVLayer(keys, values)
     q = torch.randn(_NUM_ROWS, 2, 64, generator=generator).to(dtype)
     tables = torch.arange(13, dtype=torch.int32)[None]
 
+    def chunk(num_rows: int) -> PrefillInputs:
+        numbers = ([0, num_rows], [0], [150])
+        return PrefillInputs(*(torch.tensor(each, dtype=torch.int32) for each in numbers))
+
     def attend(num_rows: int) -> Tensor:
-        starts = torch.tensor([0, num_rows], dtype=torch.int32)
         return prefill_attention(
-            q[:num_rows], keys, values, tables, starts, *where, 0.125, None, kernel_set=kernel_set
+            q[:num_rows], layer, tables, chunk(num_rows), 0.125, None, kernel_set=kernel_set
         )
 
-    where = torch.zeros(1, dtype=torch.int32), torch.tensor([150], dtype=torch.int32)
     together = attend(_NUM_ROWS)
     for num_rows in _SOME_ROWS:
         if not torch.equal(attend(num_rows), together[:num_rows]):
             return f"attention changes with the number of rows ({num_rows} of {_NUM_ROWS})"
-    starts = torch.tensor([0, _NUM_ROWS], dtype=torch.int32)
-    wide = q.double(), keys.double(), values.double()
-    exact = reference.prefill_attention(*wide, tables, starts, *where, 0.125, None)
+    wide = KVLayer(keys.double(), values.double())
+    exact = reference.prefill_attention(q.double(), wide, tables, chunk(_NUM_ROWS), 0.125, None)
     return _wrong(together, exact, "attention")
 
 

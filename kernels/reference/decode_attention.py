@@ -5,51 +5,46 @@ import math
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.attention_inputs import DecodeInputs
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixState
 
 
 def decode_attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     block_tables: Tensor,
-    table_rows: Tensor,
-    context_lens: Tensor,
+    rows: DecodeInputs,
     scale: float,
     window: int | None,
     prefix: PrefixState | None = None,
     softcap: float | None = None,
-    scales: KVScales | None = None,
 ) -> Tensor:
     """Return `softmax(q · k * scale) @ v` for each query row over its own visible keys.
 
-    q: [num_rows, num_heads, head_dim]. key_cache, value_cache: [num_blocks, num_kv_heads,
-    block_size, head_dim]. block_tables: [num_tables, max_blocks] int32, block ids in order of
-    position. table_rows: [num_rows] int32, which table a row reads; rows may share one.
-    context_lens: [num_rows] int32: row r sees positions 0 .. context_lens[r] - 1, or only the last
-    `window` of them; 0 marks an empty slot, whose result is zero and whose table is not read. Query
-    head h reads kv head `h // (num_heads / num_kv_heads)`. `prefix` holds what `prefix_attention`
-    made of a row's first partitions; only the rest is read then. It goes with no window.
+    q: [num_rows, num_heads, head_dim]. block_tables: [num_tables, max_blocks] int32, block ids in
+    order of position. rows: which table a row reads (rows may share one), and its context: row r
+    sees positions 0 .. context_lens[r] - 1, or only the last `window` of them; 0 marks an empty
+    slot, whose result is zero and whose table is not read. The groups of `rows` are not looked at.
+    Query head h reads kv head `h // (num_heads / num_kv_heads)`. `prefix` holds what
+    `prefix_attention` made of a row's first partitions; only the rest is read then. It goes with no
+    window.
 
     `softcap` bends the scaled scores into -softcap .. softcap, as Gemma 2 does (arXiv:2408.00118,
-    section 2): `softcap * tanh(score / softcap)`. `scales` belong to a cache in int8 or
-    float8_e4m3fn.
+    section 2): `softcap * tanh(score / softcap)`.
     Returns [num_rows, num_heads, head_dim] in the dtype of `q`.
     """
     out = torch.zeros_like(q)
-    key_scales, value_scales = (None, None) if scales is None else (scales.keys, scales.values)
-    for row, (table, length) in enumerate(zip(table_rows, context_lens, strict=True)):
+    for row, (table, length) in enumerate(zip(rows.table_rows, rows.context_lens, strict=True)):
         last = int(length)
         if last == 0:
             continue
         first = 0 if window is None else max(0, last - window)
         if prefix is not None:
             first = int(prefix.num_partitions[row]) * PARTITION_TOKENS
-        key = gather_context(key_cache, block_tables[table], last, key_scales, q.dtype)[:, first:]
-        value = gather_context(value_cache, block_tables[table], last, value_scales, q.dtype)
-        value = value[:, first:]
+        context = gather_context(layer, block_tables[table], last, q.dtype)
+        key, value = (each[:, first:] for each in context)
         query = q[row].to(key.dtype).view(len(key), -1, q.shape[-1])  # [kv_heads, group, head_dim]
         scores = cap(query @ key.transpose(1, 2) * scale, softcap)
         if prefix is None:
@@ -78,18 +73,28 @@ def cap(scores: Tensor, softcap: float | None) -> Tensor:
 
 
 def gather_context(
+    layer: KVLayer, block_table: Tensor, num_tokens: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Return keys and values of a table's first tokens, [num_kv_heads, num_tokens, head_dim] each.
+
+    block_table: [max_blocks] int32. The results are float32, or float64 where the cache or `dtype`,
+    that of the queries, is float64.
+    """
+    keys, values, scales = layer
+    key_scales, value_scales = (None, None) if scales is None else (scales.keys, scales.values)
+    return (
+        _gather(keys, key_scales, block_table, num_tokens, dtype),
+        _gather(values, value_scales, block_table, num_tokens, dtype),
+    )
+
+
+def _gather(
     cache: Tensor,
+    scales: Tensor | None,
     block_table: Tensor,
     num_tokens: int,
-    scales: Tensor | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """Return the first `num_tokens` tokens of a table as [num_kv_heads, num_tokens, head_dim].
-
-    cache: [num_blocks, num_kv_heads, block_size, head_dim]. block_table: [max_blocks] int32.
-    scales: [num_blocks, num_kv_heads, block_size], what a quantised cache is multiplied by.
-    The result is float32, or float64 where the cache or `dtype`, that of the queries, is float64.
-    """
     block_size = cache.shape[2]
     num_blocks = -(-num_tokens // block_size)
     block_ids = block_table[:num_blocks].long()

@@ -3,47 +3,39 @@
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.attention_inputs import PrefillInputs
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.reference.decode_attention import cap, gather_context
 
 
 def prefill_attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     block_tables: Tensor,
-    chunk_starts: Tensor,
-    table_rows: Tensor,
-    first_positions: Tensor,
+    chunks: PrefillInputs,
     scale: float,
     window: int | None,
     softcap: float | None = None,
-    scales: KVScales | None = None,
 ) -> Tensor:
     """Return causal attention for chunks of consecutive queries, each over its own context.
 
-    q: [num_tokens, num_heads, head_dim], the chunks one after another. key_cache, value_cache:
-    [num_blocks, num_kv_heads, block_size, head_dim]; the chunks' own keys and values are in them.
-    block_tables: [num_tables, max_blocks] int32. chunk_starts: [num_chunks + 1] int32, chunk c is
-    rows chunk_starts[c] .. chunk_starts[c + 1] - 1. table_rows: [num_chunks] int32, the table each
-    chunk reads. first_positions: [num_chunks] int32, the position of a chunk's first query.
+    q: [num_tokens, num_heads, head_dim], the chunks one after another: chunk c is rows
+    chunks.chunk_starts[c] .. chunks.chunk_starts[c + 1] - 1. The chunks' own keys and values are in
+    the layer. block_tables: [num_tables, max_blocks] int32.
 
     The query at position p sees positions 0 .. p, or only the last `window` of them. Slots beyond
     a chunk's last position are never read into the result. A NaN or infinity in a key or value
     makes the queries that see it NaN, and no others.
 
-    `softcap` and `scales` are as in `decode_attention`.
+    `softcap` is as in `decode_attention`.
     Returns [num_tokens, num_heads, head_dim] in the dtype of `q`.
     """
     out = torch.empty_like(q)
-    starts = chunk_starts.tolist()
-    key_scales, value_scales = (None, None) if scales is None else (scales.keys, scales.values)
-    for chunk, (table, first) in enumerate(zip(table_rows, first_positions.tolist(), strict=True)):
+    starts, firsts = chunks.chunk_starts.tolist(), chunks.first_positions.tolist()
+    for chunk, (table, first) in enumerate(zip(chunks.table_rows, firsts, strict=True)):
         rows = slice(starts[chunk], starts[chunk + 1])
         num_queries = rows.stop - rows.start
-        own = (block_tables[table], first + num_queries)
-        key = gather_context(key_cache, *own, key_scales, q.dtype)
-        value = gather_context(value_cache, *own, value_scales, q.dtype)
+        key, value = gather_context(layer, block_tables[table], first + num_queries, q.dtype)
         positions = torch.arange(first + num_queries, device=q.device)
         distance = positions[first:, None] - positions[None, :]  # [num_queries, num_keys]
         visible = distance >= 0 if window is None else (distance >= 0) & (distance < window)

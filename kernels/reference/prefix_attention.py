@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixState
 from pagedrun.kernels.reference.decode_attention import cap, gather_context
@@ -13,20 +13,17 @@ from pagedrun.kernels.reference.decode_attention import cap, gather_context
 
 def prefix_attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     block_tables: Tensor,
     groups: PrefixGroups,
     scale: float,
     softcap: float | None = None,
-    scales: KVScales | None = None,
 ) -> PrefixState:
     """Attend from each row over the partitions of its groups; `decode_attention` takes it up.
 
-    q: [num_rows, num_heads, head_dim]. key_cache, value_cache: [num_blocks, num_kv_heads,
-    block_size, head_dim]. block_tables: [num_tables, max_blocks] int32. The partitions of a group
-    are full and visible to all of its rows: there is no mask and no sliding window. `softcap` and
-    `scales`: see `decode_attention`.
+    q: [num_rows, num_heads, head_dim]. block_tables: [num_tables, max_blocks] int32. The partitions
+    of a group are full and visible to all of its rows: there is no mask and no sliding window.
+    `softcap`: see `decode_attention`.
     Returns the state of each row, see `PrefixState`; float64 for float64 inputs.
     """
     num_rows, num_heads, head_dim = q.shape
@@ -34,14 +31,12 @@ def prefix_attention(
     peaks = torch.full((num_rows, num_heads), -torch.inf, dtype=dtype)
     masses = torch.zeros(num_rows, num_heads, dtype=dtype)
     totals = torch.zeros(num_rows, num_heads, head_dim, dtype=dtype)
-    key_scales, value_scales = (None, None) if scales is None else (scales.keys, scales.values)
     starts = groups.row_starts.tolist()
     for group, table in enumerate(groups.table_rows.tolist()):
         first = int(groups.first_partitions[group]) * PARTITION_TOKENS
         last = int(groups.last_partitions[group]) * PARTITION_TOKENS
-        key = gather_context(key_cache, block_tables[table], last, key_scales, q.dtype)[:, first:]
-        value = gather_context(value_cache, block_tables[table], last, value_scales, q.dtype)
-        value = value[:, first:]
+        context = gather_context(layer, block_tables[table], last, q.dtype)
+        key, value = (each[:, first:] for each in context)
         for row in groups.rows[starts[group] : starts[group + 1]].tolist():
             query = q[row].to(key.dtype).view(len(key), -1, head_dim)
             scores = cap(query @ key.transpose(1, 2) * scale, softcap) * math.log2(math.e)

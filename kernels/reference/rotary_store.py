@@ -36,7 +36,7 @@ def rotary_store(
     Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
     """
     wide = qkv.to(torch.promote_types(qkv.dtype, torch.float32))
-    heads = wide.unflatten(1, (-1, layer.head_dim))
+    heads = torch.unflatten(wide, 1, (-1, layer.head_dim))
     num_heads, num_kv_heads = layer.num_query_heads(qkv), layer.num_kv_heads
     query, key, value = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], 1)
     if q_norm is not None:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.attention_inputs import DecodeInputs
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
@@ -18,8 +20,12 @@ def as_int32(values: list[int]) -> Tensor:
 
 
 def expect(q: Tensor, context: Any, *rest: Any) -> Tensor:
-    caches = (context.key_cache.double(), context.value_cache.double())
-    return reference.decode_attention(q.double(), *caches, context.block_tables, *rest)
+    layer = KVLayer(context.key_cache.double(), context.value_cache.double())
+    return reference.decode_attention(q.double(), layer, context.block_tables, *rest)
+
+
+def layer_of(context: Any) -> KVLayer:
+    return KVLayer(context.key_cache, context.value_cache)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -46,10 +52,8 @@ def test_matches_reference(
     table_rows = as_int32([*range(len(lengths)), 6, 6, 6])
     context_lens = as_int32([*lengths, 1, P, 2 * P + 5])
     q = torch.randn(len(table_rows), num_kv_heads * group, head_dim).to(dtype)
-    rest = (table_rows, context_lens, head_dim**-0.5, window)
-    out = cpu.decode_attention(
-        q, context.key_cache, context.value_cache, context.block_tables, *rest
-    )
+    rest = (DecodeInputs(table_rows, context_lens), head_dim**-0.5, window)
+    out = cpu.decode_attention(q, layer_of(context), context.block_tables, *rest)
     assert out.dtype is dtype
     assert_close(out, expect(q, context, *rest))
 
@@ -61,13 +65,15 @@ def test_decode_row_alone_equals_row_in_batch(
     torch.manual_seed(0)
     lengths = [5, 127, 128, 300, 411, 700]
     context = make_context(lengths, num_kv_heads=2, head_dim=80, block_size=16, dtype=dtype)
-    caches = (context.key_cache, context.value_cache)
+    layer = layer_of(context)
     q = torch.randn(6, 6, 80).to(dtype)
     rows, lens = torch.arange(6, dtype=torch.int32), as_int32(lengths)
-    together = cpu.decode_attention(q, *caches, context.block_tables, rows, lens, 0.1, None)
+    everyone = DecodeInputs(rows, lens)
+    together = cpu.decode_attention(q, layer, context.block_tables, everyone, 0.1, None)
     for row in range(6):
         one, table = slice(row, row + 1), context.block_tables[row : row + 1]
-        alone = cpu.decode_attention(q[one], *caches, table, as_int32([0]), lens[one], 0.1, None)
+        only = DecodeInputs(as_int32([0]), lens[one])
+        alone = cpu.decode_attention(q[one], layer, table, only, 0.1, None)
         assert torch.equal(alone, together[one])
 
 
@@ -87,10 +93,9 @@ def test_bytes_depend_neither_on_block_size_nor_on_where_blocks_lie(
         slots = (context.block_tables[0, positions // block_size].long(), slice(None))
         context.key_cache[(*slots, positions % block_size)] = dense[0]
         context.value_cache[(*slots, positions % block_size)] = dense[1]
-        caches = (context.key_cache, context.value_cache)
-        lens = as_int32([299])
+        rows = DecodeInputs(as_int32([0]), as_int32([299]))
         results.append(
-            cpu.decode_attention(q, *caches, context.block_tables, as_int32([0]), lens, 0.1, 200)
+            cpu.decode_attention(q, layer_of(context), context.block_tables, rows, 0.1, 200)
         )
     assert all(torch.equal(each, results[0]) for each in results)
 
@@ -103,15 +108,14 @@ def test_scores_are_capped_and_an_empty_slot_is_zero(
 ) -> None:
     lengths = [300, 1, 7]
     context = make_context(lengths, num_kv_heads=2, head_dim=64, block_size=16, dtype=dtype)
-    caches = (context.key_cache, context.value_cache)
     q = (torch.randn(3, 4, 64) * 4).to(dtype)
-    rows, lens = torch.arange(3, dtype=torch.int32), as_int32([300, 0, 7])
-    rest: tuple[Any, ...] = (context.block_tables, rows, lens, 0.5, 250, None, 3.0)
-    out = cpu.decode_attention(q, *caches, *rest)
-    expected = expect(q, context, *rest[1:])
+    rows = DecodeInputs(torch.arange(3, dtype=torch.int32), as_int32([300, 0, 7]))
+    rest: tuple[Any, ...] = (rows, 0.5, 250, None, 3.0)
+    out = cpu.decode_attention(q, layer_of(context), context.block_tables, *rest)
+    expected = expect(q, context, *rest)
     assert_close(out, expected)
     assert not out[1].any()
-    assert (expected - expect(q, context, *rest[1:5])).abs().max() > 0.1
+    assert (expected - expect(q, context, *rest[:3])).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn])
@@ -130,15 +134,15 @@ def test_quantised_caches(
         codes.append((cache / scale[..., None]).nan_to_num(5.0).to(cache_dtype))
         scales.append(scale)
     q = torch.randn(2, 6, 64).to(dtype)
-    rest: tuple[Any, ...] = (
-        context.block_tables, torch.arange(2, dtype=torch.int32), as_int32(lengths), 0.125, None,
-        None, None, KVScales(*scales),
-    )  # fmt: skip
-    out = cpu.decode_attention(q, *codes, *rest)
-    assert_close(out, reference.decode_attention(q.double(), *codes, *rest))
+    rows = DecodeInputs(torch.arange(2, dtype=torch.int32), as_int32(lengths))
+    rest: tuple[Any, ...] = (context.block_tables, rows, 0.125, None)
+    layer = KVLayer(codes[0], codes[1], KVScales(*scales))
+    out = cpu.decode_attention(q, layer, *rest)
+    assert_close(out, reference.decode_attention(q.double(), layer, *rest))
     # The meaning of codes and scales, without the code under test.
     wide = [code.float() * scale[..., None] for code, scale in zip(codes, scales, strict=True)]
-    plain = reference.decode_attention(q.double(), *(each.double() for each in wide), *rest[:5])
+    exact = KVLayer(*(each.double() for each in wide))
+    plain = reference.decode_attention(q.double(), exact, *rest)
     assert_close(out, plain)
 
 
@@ -146,11 +150,10 @@ def test_every_float8_is_read_as_it_is() -> None:
     """By a cache of one token: the result is its value."""
     codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).view(1, 1, 1, 256)
     key, ones = torch.zeros_like(codes), torch.ones(1, 1, 1)
-    one = as_int32([1])
-    out = cpu.decode_attention(
-        torch.ones(1, 1, 256), key, codes, as_int32([0])[None], as_int32([0]), one, 1.0, None,
-        scales=KVScales(ones, ones),
-    )  # fmt: skip
+    layer = KVLayer(key, codes, KVScales(ones, ones))
+    rows = DecodeInputs(as_int32([0]), as_int32([1]))
+    q, tables = torch.ones(1, 1, 256), as_int32([0])[None]
+    out = cpu.decode_attention(q, layer, tables, rows, 1.0, None)
     assert torch.equal(out.view(-1).nan_to_num(777), codes.view(-1).float().nan_to_num(777))
 
 
@@ -162,27 +165,23 @@ def test_large_scores_neither_overflow_nor_vanish(
 ) -> None:
     context = make_context([400], num_kv_heads=1, head_dim=32, block_size=16, dtype=dtype)
     q = (torch.randn(1, 2, 32) * 300).to(dtype)  # scores of thousands: one key takes all
-    rest: tuple[Any, ...] = (as_int32([0]), as_int32([400]), 1.0, None)
-    caches = (context.key_cache, context.value_cache)
-    out = cpu.decode_attention(q, *caches, context.block_tables, *rest)
+    rest: tuple[Any, ...] = (DecodeInputs(as_int32([0]), as_int32([400])), 1.0, None)
+    out = cpu.decode_attention(q, layer_of(context), context.block_tables, *rest)
     assert_close(out, expect(q, context, *rest))
 
 
 def test_a_nan_in_the_context_is_not_hidden(make_context: Callable[..., Any]) -> None:
     context = make_context([40], num_kv_heads=1, head_dim=16, block_size=8, dtype=torch.float32)
     context.key_cache[context.block_tables[0, 2], 0, 3, 1] = torch.nan
-    caches = (context.key_cache, context.value_cache)
     q = torch.randn(1, 1, 16)
-    out = cpu.decode_attention(
-        q, *caches, context.block_tables, as_int32([0]), as_int32([40]), 1.0, None
-    )
+    rows = DecodeInputs(as_int32([0]), as_int32([40]))
+    out = cpu.decode_attention(q, layer_of(context), context.block_tables, rows, 1.0, None)
     assert out.isnan().all()
 
 
 def test_refuses_a_cache_it_would_have_to_copy() -> None:
     cache = torch.zeros(4, 1, 8, 32)[..., ::2]
+    q, tables = torch.zeros(1, 1, 16), as_int32([0])[None]
+    rows = DecodeInputs(as_int32([0]), as_int32([1]))
     with pytest.raises(AssertionError):
-        cpu.decode_attention(
-            torch.zeros(1, 1, 16), cache, cache, as_int32([0])[None], as_int32([0]), as_int32([1]),
-            1.0, None,
-        )  # fmt: skip
+        cpu.decode_attention(q, KVLayer(cache, cache), tables, rows, 1.0, None)

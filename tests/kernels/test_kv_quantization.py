@@ -3,6 +3,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
+from pagedrun.kernels.attention_inputs import PrefillInputs
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.quantize import quantize
 
@@ -10,11 +12,10 @@ from pagedrun.kernels.reference.quantize import quantize
 def attend(q: Tensor, keys: Tensor, values: Tensor, scales: KVScales | None) -> Tensor:
     num_tokens, num_queries = keys.shape[2], len(q)
     ints = [[0, num_queries], [0], [num_tokens - num_queries]]
-    starts, rows, firsts = (torch.tensor(each, dtype=torch.int32) for each in ints)
+    chunks = PrefillInputs(*(torch.tensor(each, dtype=torch.int32) for each in ints))
     table = torch.zeros(1, 1, dtype=torch.int32)
-    return reference.prefill_attention(
-        q, keys, values, table, starts, rows, firsts, q.shape[2] ** -0.5, None, None, scales
-    )
+    layer = KVLayer(keys, values, scales)
+    return reference.prefill_attention(q, layer, table, chunks, q.shape[2] ** -0.5, None)
 
 
 # Half as much again as what was measured: benchmarks/results/2026-11-21-kv-quantization.md.

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.attention_inputs import PrefillInputs
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -26,14 +28,14 @@ def run(
 ) -> Tensor:
     """Run chunks (table row, first position, number of tokens) whose queries are `q` in order."""
     tables, firsts, sizes = zip(*chunks, strict=True)
-    caches = (context.key_cache, context.value_cache)
+    layer = KVLayer(context.key_cache, context.value_cache)
     if backend is reference:
-        q, caches = q.double(), (caches[0].double(), caches[1].double())
-    starts = as_int32([0, *accumulate(sizes)])
+        q, layer = q.double(), KVLayer(layer.keys.double(), layer.values.double())
+    described = ([0, *accumulate(sizes)], list(tables), list(firsts))
+    inputs = PrefillInputs(*map(as_int32, described))
     out: Tensor = backend.prefill_attention(
-        q, *caches, context.block_tables, starts, as_int32(list(tables)),
-        as_int32(list(firsts)), q.shape[2] ** -0.5, window,
-    )  # fmt: skip
+        q, layer, context.block_tables, inputs, q.shape[2] ** -0.5, window
+    )
     return out
 
 
@@ -177,12 +179,9 @@ def test_a_later_token_that_is_nan_does_not_reach_an_earlier_one(
     one = torch.zeros(1, dtype=torch.int32)
     out = backend.prefill_attention(
         q,
-        context.key_cache,
-        context.value_cache,
+        KVLayer(context.key_cache, context.value_cache),
         context.block_tables,
-        torch.tensor([0, 150], dtype=torch.int32),
-        one,
-        one,
+        PrefillInputs(torch.tensor([0, 150], dtype=torch.int32), one, one),
         0.25,
         None,
     )

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.attention_inputs import DecodeInputs
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
@@ -67,18 +69,14 @@ def test_prefix_then_decode_equals_decode_of_everything(
 ) -> None:
     context, lengths, shared = nested(make_context, num_kv_heads, head_dim, block_size, dtype)
     q = torch.randn(len(lengths), num_kv_heads * group, head_dim).to(dtype)
-    rows = torch.arange(len(lengths), dtype=torch.int32)
+    rows = DecodeInputs(torch.arange(len(lengths), dtype=torch.int32), lengths)
     scale = head_dim**-0.5
-    caches = (context.key_cache, context.value_cache)
+    layer = KVLayer(context.key_cache, context.value_cache)
     groups = groups_of(context, shared, block_size)
-    prefix = backend.prefix_attention(q, *caches, context.block_tables, groups, scale)
-    out = backend.decode_attention(
-        q, *caches, context.block_tables, rows, lengths, scale, None, prefix
-    )
-    wide = (context.key_cache.double(), context.value_cache.double())
-    expected = reference.decode_attention(
-        q.double(), *wide, context.block_tables, rows, lengths, scale, None
-    )
+    prefix = backend.prefix_attention(q, layer, context.block_tables, groups, scale)
+    out = backend.decode_attention(q, layer, context.block_tables, rows, scale, None, prefix)
+    wide = KVLayer(layer.keys.double(), layer.values.double())
+    expected = reference.decode_attention(q.double(), wide, context.block_tables, rows, scale, None)
     assert_close(out, expected)
 
 
@@ -96,17 +94,18 @@ def test_capped_scores_of_quantised_caches(
     q = torch.randn(len(lengths), 6, 64)
     codes = [torch.randint(-99, 99, context.key_cache.shape).to(cache_dtype) for _ in range(2)]
     scales = KVScales(*(torch.rand(2, *codes[0].shape[:3]) / 50))
-    tables, rows = context.block_tables, torch.arange(len(lengths), dtype=torch.int32)
-    groups = groups_of(context, shared, 16)
-    prefix = backend.prefix_attention(q, *codes, tables, groups, 0.2, softcap, scales)
-    rest: Any = (tables, rows, lengths, 0.2, None)
-    out = backend.decode_attention(q, *codes, *rest, prefix, softcap, scales)
+    layer = KVLayer(codes[0], codes[1], scales)
+    rows = DecodeInputs(torch.arange(len(lengths), dtype=torch.int32), lengths)
+    tables, groups = context.block_tables, groups_of(context, shared, 16)
+    prefix = backend.prefix_attention(q, layer, tables, groups, 0.2, softcap)
+    out = backend.decode_attention(q, layer, tables, rows, 0.2, None, prefix, softcap)
     wide: Any = [
         code.double() * scale[..., None]
         for code, scale in zip(codes, (scales.keys, scales.values), strict=True)
     ]
-    whole: Any = (q.double(), *wide, *rest, None, softcap)
-    expected = reference.decode_attention(*whole)
+    expected = reference.decode_attention(
+        q.double(), KVLayer(*wide), tables, rows, 0.2, None, softcap=softcap
+    )
     assert_close(out, expected)
 
 
@@ -118,10 +117,10 @@ def test_a_row_gets_the_same_bytes_in_any_group(
     torch.manual_seed(0)
     context, lengths, shared = nested(make_context, 2, head_dim, 16, dtype)
     q = torch.randn(len(lengths), 2 * group, head_dim).to(dtype)
-    caches = (context.key_cache, context.value_cache)
+    layer = KVLayer(context.key_cache, context.value_cache)
     together, alone = (
         cpu.prefix_attention(
-            q, *caches, context.block_tables, groups_of(context, shared, 16, share), 0.1
+            q, layer, context.block_tables, groups_of(context, shared, 16, share), 0.1
         )
         for share in (True, False)
     )
@@ -133,13 +132,13 @@ def test_a_row_gets_the_same_bytes_in_a_crowd(make_context: Callable[..., Any]) 
     """Group sizes cross every height that the products are padded to, and a tile's limit."""
     torch.manual_seed(0)
     context = make_context([3 * P], num_kv_heads=1, head_dim=64, block_size=16, dtype=torch.float32)
-    caches = (context.key_cache, context.value_cache)
+    layer = KVLayer(context.key_cache, context.value_cache)
     q = torch.randn(700, 2, 64)
 
     def totals(num_rows: int) -> Tensor:
         groups = groups_of_copies(num_rows)
         tables = context.block_tables.expand(num_rows, -1).contiguous()
-        return cpu.prefix_attention(q[:num_rows], *caches, tables, groups, 0.1).totals
+        return cpu.prefix_attention(q[:num_rows], layer, tables, groups, 0.1).totals
 
     def groups_of_copies(num_rows: int) -> PrefixGroups:
         tables = context.block_tables.expand(num_rows, -1).numpy()

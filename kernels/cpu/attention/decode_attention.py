@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.attention_inputs import DecodeInputs
 from pagedrun.kernels.cpu.attention.decode_softmax import bend, weigh
 from pagedrun.kernels.cpu.attention.scale_arrays import scale_arrays
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
@@ -22,38 +23,35 @@ from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
 from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, fused, load, splat, store, sum_of_lanes
 from pagedrun.kernels.cpu.simd.prefetch import prefetch_row
 from pagedrun.kernels.cpu.simd.words import read_lanes
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixState
 
 
 def decode_attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     block_tables: Tensor,
-    table_rows: Tensor,
-    context_lens: Tensor,
+    rows: DecodeInputs,
     scale: float,
     window: int | None,
     prefix: PrefixState | None = None,
     softcap: float | None = None,
-    scales: KVScales | None = None,
 ) -> Tensor:
     """Attend from single query rows over the blocks of their tables; see the reference."""
-    assert key_cache.is_contiguous(), "a copy would cost too much"
-    assert value_cache.is_contiguous(), "a copy would cost too much"
+    assert layer.keys.is_contiguous(), "a copy would cost too much"
+    assert layer.values.is_contiguous(), "a copy would cost too much"
     assert prefix is None or window is None, "a window may end inside a prefix"
     out = torch.empty(q.shape, dtype=q.dtype)
-    spread(q.numel() * block_tables.shape[1] * key_cache.shape[2])
+    spread(q.numel() * block_tables.shape[1] * layer.block_size)
     _decode(
         as_array(q.contiguous()),
-        as_array(key_cache),
-        as_array(value_cache),
+        as_array(layer.keys),
+        as_array(layer.values),
         as_array(block_tables.contiguous()),
-        as_array(table_rows),
-        as_array(context_lens),
-        *scale_arrays(scales),
+        as_array(rows.table_rows),
+        as_array(rows.context_lens),
+        *scale_arrays(layer.scales),
         np.float32(scale) if softcap else np.float32(scale) * LOG2_E,
         np.float32(softcap or 0.0),
         window or 0,

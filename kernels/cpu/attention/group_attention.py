@@ -5,7 +5,6 @@ from typing import Any
 import numba
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.cpu.attention import float_products, pair_products, tile_products
@@ -26,10 +25,8 @@ from pagedrun.kernels.cpu.exp2 import LOG2_E
 from pagedrun.kernels.cpu.jit import kernel, num_threads
 from pagedrun.kernels.cpu.simd.amx import configure, release, tile_shapes
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixState
-
-Int32s = NDArray[np.int32]
 
 MAX_TILE_ROWS = 512  # queries and totals of a tile stay in L2
 TASKS_PER_THREAD = 4
@@ -38,46 +35,38 @@ _TILE_SHAPES = tile_shapes()
 
 def attend_groups(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_tables: Tensor,
-    rows: Int32s,
-    groups: NDArray[np.int64],
-    lows: Int32s,
-    highs: Int32s,
+    layer: KVLayer,
+    work: Work,
     scale: float,
     softcap: float | None,
-    scales: KVScales | None,
     state: PrefixState | None,
     out: Tensor | None,
     kernel_set: KernelSet,
 ) -> None:
     """Attend from the tokens of each group over its partitions.
 
-    q: [num_tokens, num_heads, head_dim]. rows, groups: see `groups`. lows, highs: [num_tokens]
-    int32, the positions that a token sees; empty where every token sees all. Caches, tables,
-    softcap and scales: as for the reference. Tokens whose groups go to the end are written to
-    `out`; what others have read is kept in `state`, which may be None if no token has two groups.
+    q: [num_tokens, num_heads, head_dim]. softcap: as for the reference. Tokens whose groups go to
+    the end are written to `out`; what others have read is kept in `state`, which may be None if no
+    token has two groups.
     """
     num_heads, head_dim = q.shape[1:]
-    num_kv_heads = key_cache.shape[1]
-    group_size = num_heads // num_kv_heads
+    group_size = num_heads // layer.num_kv_heads
     num_workers = num_threads()
-    rows_per_task = len(rows) * num_heads // (TASKS_PER_THREAD * num_workers)
+    rows_per_task = len(work.rows) * num_heads // (TASKS_PER_THREAD * num_workers)
     tile_rows = min(MAX_TILE_ROWS, max(BLOCK_ROWS, rows_per_task // BLOCK_ROWS * BLOCK_ROWS))
     attend = _attend_in_floats
-    if q.dtype is torch.bfloat16 and key_cache.dtype is torch.bfloat16:
+    if q.dtype is torch.bfloat16 and layer.keys.dtype is torch.bfloat16:
         attend = _ATTEND.get(kernel_set, _attend_in_floats)
-    key_scales, value_scales = scale_arrays(scales)
+    key_scales, value_scales = scale_arrays(layer.scales)
     numba.set_num_threads(num_workers)
     attend(
         num_workers,
         max(1, tile_rows // group_size),
         -(-head_dim // DIM_STEP) * DIM_STEP,
         as_array(q.contiguous()),
-        Cache(as_array(key_cache), as_array(key_cache.view(-1)), key_scales),
-        Cache(as_array(value_cache), as_array(value_cache.view(-1)), value_scales),
-        Work(as_array(block_tables.contiguous()), rows, groups, lows, highs),
+        Cache(as_array(layer.keys), as_array(layer.keys.view(-1)), key_scales),
+        Cache(as_array(layer.values), as_array(layer.values.view(-1)), value_scales),
+        work,
         Softmax(
             np.float32(scale) if softcap else np.float32(scale) * LOG2_E,
             np.float32(softcap or 0.0),

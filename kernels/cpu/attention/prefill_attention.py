@@ -4,35 +4,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.attention_inputs import PrefillInputs
 from pagedrun.kernels.cpu.attention.group_attention import attend_groups
 from pagedrun.kernels.cpu.attention.groups import LEVEL, chunk_groups
+from pagedrun.kernels.cpu.attention.operands import Work
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixState
 
 
 def prefill_attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     block_tables: Tensor,
-    chunk_starts: Tensor,
-    table_rows: Tensor,
-    first_positions: Tensor,
+    chunks: PrefillInputs,
     scale: float,
     window: int | None,
     softcap: float | None = None,
-    scales: KVScales | None = None,
     *,
     kernel_set: KernelSet | None = None,
 ) -> Tensor:
     """Attend from chunks of queries over the blocks of their tables; see the reference."""
-    assert key_cache.is_contiguous(), "a copy would cost too much"
-    assert value_cache.is_contiguous(), "a copy would cost too much"
-    starts, firsts = as_array(chunk_starts), as_array(first_positions)
+    assert layer.keys.is_contiguous(), "a copy would cost too much"
+    assert layer.values.is_contiguous(), "a copy would cost too much"
+    starts, firsts = as_array(chunks.chunk_starts), as_array(chunks.first_positions)
     groups = chunk_groups(
-        starts, as_array(table_rows), firsts, as_array(block_tables), key_cache.shape[2]
+        starts, as_array(chunks.table_rows), firsts, as_array(block_tables), layer.block_size
     )
     rows = np.arange(len(q), dtype=np.int32)
     highs = rows + np.repeat(firsts - starts[:-1] + 1, np.diff(starts))
@@ -41,16 +39,10 @@ def prefill_attention(
     out = torch.empty_like(q)
     attend_groups(
         q,
-        key_cache,
-        value_cache,
-        block_tables,
-        rows,
-        groups,
-        lows,
-        highs,
+        layer,
+        Work(as_array(block_tables.contiguous()), rows, groups, lows, highs),
         scale,
         softcap,
-        scales,
         state,
         out,
         KernelSet.usable(kernel_set),

@@ -6,21 +6,20 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.attention.group_attention import attend_groups
 from pagedrun.kernels.cpu.attention.groups import prefix_levels
+from pagedrun.kernels.cpu.attention.operands import Work
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixState
 
 
 def prefix_attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     block_tables: Tensor,
     groups: PrefixGroups,
     scale: float,
     softcap: float | None = None,
-    scales: KVScales | None = None,
     *,
     kernel_set: KernelSet | None = None,
 ) -> PrefixState:
@@ -43,16 +42,10 @@ def prefix_attention(
     )
     attend_groups(
         q,
-        key_cache,
-        value_cache,
-        block_tables,
-        rows,
-        levels,
-        everything,
-        everything,
+        layer,
+        Work(as_array(block_tables.contiguous()), rows, levels, everything, everything),
         scale,
         softcap,
-        scales,
         state,
         None,
         KernelSet.usable(kernel_set),

@@ -13,6 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
+from pagedrun.kernels.attention_inputs import DecodeInputs
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_kernels import partial_states, single_pass
 from pagedrun.kernels.gpu.attention.decode_reduction import reduce_states
@@ -20,7 +21,7 @@ from pagedrun.kernels.gpu.attention.kv_tile import readable
 from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPartials
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E
 from pagedrun.kernels.gpu.chip import Chip
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
 # Keys, counted from token 0, that are attended to on their own before the result merges. Part of
@@ -57,16 +58,13 @@ def decode_tile(
 
 def decode_attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     block_tables: Tensor,
-    table_rows: Tensor,
-    context_lens: Tensor,
+    rows: DecodeInputs,
     scale: float,
     window: int | None,
     prefix: PrefixPartials | None = None,
     softcap: float | None = None,
-    scales: KVScales | None = None,
 ) -> Tensor:
     """Attend from single query rows over the blocks of their tables; see the reference.
 
@@ -74,18 +72,12 @@ def decode_attention(
     is above 0. Rows are split over partitions where rows and kv heads alone would leave processors
     idle; a row's bytes are the same either way.
     """
-    num_programs = q.shape[0] * key_cache.shape[1]
+    num_programs = q.shape[0] * layer.num_kv_heads
     num_processors = chip.chip_of(q.device).num_processors
-    max_partitions = max_row_partitions(block_tables.shape[1] * key_cache.shape[2], window)
-    if num_programs >= 2 * num_processors or max_partitions == 1:
-        return decode_single_pass(
-            q, key_cache, value_cache, block_tables, table_rows, context_lens,
-            scale, window, prefix, softcap, scales,
-        )  # fmt: skip
-    return decode_split(
-        q, key_cache, value_cache, block_tables, table_rows, context_lens,
-        scale, window, prefix, softcap, scales,
-    )  # fmt: skip
+    max_partitions = max_row_partitions(block_tables.shape[1] * layer.block_size, window)
+    is_filled = num_programs >= 2 * num_processors or max_partitions == 1
+    form = decode_single_pass if is_filled else decode_split
+    return form(q, layer, block_tables, rows, scale, window, prefix, softcap)
 
 
 def max_row_partitions(num_tokens: int, window: int | None) -> int:
@@ -98,73 +90,67 @@ def max_row_partitions(num_tokens: int, window: int | None) -> int:
 
 def decode_single_pass(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     block_tables: Tensor,
-    table_rows: Tensor,
-    context_lens: Tensor,
+    rows: DecodeInputs,
     scale: float,
     window: int | None,
     prefix: PrefixPartials | None = None,
     softcap: float | None = None,
-    scales: KVScales | None = None,
 ) -> Tensor:
     """Return `decode_attention` by one program for each row and kv head."""
-    _check(q, key_cache, value_cache, scale, window, prefix, scales)
+    _check(q, layer, scale, window, prefix)
     on = chip.chip_of(q.device)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    num_kv_heads = key_cache.shape[1]
+    num_kv_heads = layer.num_kv_heads
     if not q.numel():
         return out
     single_pass[(num_kv_heads, q.shape[0])](
-        q, *_memory(key_cache, value_cache, scales, on), block_tables, table_rows, context_lens,
+        q, *_memory(layer, on), block_tables, rows.table_rows, rows.context_lens,
         out, *_states(prefix), *_numbers(scale, window, softcap),
-        q.stride(0), block_tables.stride(0), *_strides(key_cache, value_cache, scales),
-        **_constants(q, key_cache, window, prefix, softcap, on), PREFIX_UNIT=UNIT_TOKENS,
+        q.stride(0), block_tables.stride(0), *_strides(layer),
+        **_constants(q, layer.keys, window, prefix, softcap, on), PREFIX_UNIT=UNIT_TOKENS,
     )  # fmt: skip
     return out
 
 
 def decode_split(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     block_tables: Tensor,
-    table_rows: Tensor,
-    context_lens: Tensor,
+    rows: DecodeInputs,
     scale: float,
     window: int | None,
     prefix: PrefixPartials | None = None,
     softcap: float | None = None,
-    scales: KVScales | None = None,
 ) -> Tensor:
     """Return `decode_attention` by programs for partitions of rows, and one merging launch.
 
     How many programs a row has follows from shapes; those behind its end leave at once.
     """
-    _check(q, key_cache, value_cache, scale, window, prefix, scales)
+    _check(q, layer, scale, window, prefix)
     on = chip.chip_of(q.device)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     num_rows, num_heads, head_dim = q.shape
-    num_kv_heads = key_cache.shape[1]
+    num_kv_heads = layer.num_kv_heads
     if not q.numel():
         return out
-    max_partitions = max_row_partitions(block_tables.shape[1] * key_cache.shape[2], window)
+    max_partitions = max_row_partitions(block_tables.shape[1] * layer.block_size, window)
     wanted = -(-PROGRAMS_PER_PROCESSOR * on.num_processors // (num_rows * num_kv_heads))
     states = torch.empty(
         num_rows, max_partitions, num_heads, head_dim + 2, dtype=torch.float32, device=q.device
     )
     peaks, masses, totals = _fields(states)
-    constants = _constants(q, key_cache, window, prefix, softcap, on)
+    constants = _constants(q, layer.keys, window, prefix, softcap, on)
     partial_states[(num_kv_heads, num_rows, min(wanted, max_partitions))](
-        q, *_memory(key_cache, value_cache, scales, on), block_tables, table_rows, context_lens,
+        q, *_memory(layer, on), block_tables, rows.table_rows, rows.context_lens,
         peaks, masses, totals, _states(prefix)[-1], *_numbers(scale, window, softcap),
         max_partitions, q.stride(0), block_tables.stride(0),
-        *_strides(key_cache, value_cache, scales), **constants,
+        *_strides(layer), **constants,
     )  # fmt: skip
     shared = ("HEAD_DIM", "WIDTH", "PARTITION", "PREFIX_PARTITION", "HAS_PREFIX", "HAS_WINDOW")
     reduce_states[(num_heads, num_rows)](
-        peaks, masses, totals, context_lens, out, *_states(prefix), window, max_partitions,
+        peaks, masses, totals, rows.context_lens, out, *_states(prefix), window, max_partitions,
         **{name: constants[name] for name in shared}, PREFIX_UNIT=UNIT_TOKENS,
         STATES_AHEAD=1 if on.backend == "hip" else 4, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
@@ -172,16 +158,11 @@ def decode_split(
 
 
 def _check(
-    q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    scale: float,
-    window: int | None,
-    prefix: PrefixPartials | None,
-    scales: KVScales | None,
+    q: Tensor, layer: KVLayer, scale: float, window: int | None, prefix: PrefixPartials | None
 ) -> None:
+    keys, values, scales = layer
     assert q[:1].is_contiguous(), "heads of a row must lie side by side"
-    for cache in (key_cache, value_cache):
+    for cache in (keys, values):
         assert cache[:1].is_contiguous(), "a block must lie in one piece"
         assert scales is not None or cache.dtype is q.dtype
     if scales is not None:
@@ -199,19 +180,16 @@ def _fields(states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return peaks.view(outer), masses.view(outer), totals.view(*outer, width - 2)
 
 
-def _memory(
-    key_cache: Tensor, value_cache: Tensor, scales: KVScales | None, on: Chip
-) -> tuple[Tensor | None, ...]:
-    caches = (readable(key_cache, on), readable(value_cache, on))
+def _memory(layer: KVLayer, on: Chip) -> tuple[Tensor | None, ...]:
+    keys, values, scales = layer
+    caches = (readable(keys, on), readable(values, on))
     return (*caches, None, None) if scales is None else (*caches, scales.keys, scales.values)
 
 
-def _strides(
-    key_cache: Tensor, value_cache: Tensor, scales: KVScales | None
-) -> tuple[int, int, int | None]:
+def _strides(layer: KVLayer) -> tuple[int, int, int | None]:
     """Return the elements from one block to the next of keys, values and scales."""
-    of_scales = None if scales is None else scales.keys.stride(0)
-    return key_cache.stride(0), value_cache.stride(0), of_scales
+    keys, values, scales = layer
+    return keys.stride(0), values.stride(0), None if scales is None else scales.keys.stride(0)
 
 
 def _states(prefix: PrefixPartials | None) -> tuple[Tensor | None, ...]:

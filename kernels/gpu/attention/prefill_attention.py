@@ -18,13 +18,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pagedrun.kernels.attention_inputs import PrefillInputs
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.kv_tile import readable
 from pagedrun.kernels.gpu.attention.prefill_tile import attend
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.quantize import magnitude
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.kv_layer import KVLayer
 
 MAX_GROUP = 32
 
@@ -41,24 +42,21 @@ class Tile:
 
 def prefill_attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     block_tables: Tensor,
-    chunk_starts: Tensor,
-    table_rows: Tensor,
-    first_positions: Tensor,
+    chunks: PrefillInputs,
     scale: float,
     window: int | None,
     softcap: float | None = None,
-    scales: KVScales | None = None,
 ) -> Tensor:
     """Attend from chunks of queries over the blocks of their tables; see the reference."""
     num_tokens, num_heads, head_dim = q.shape
-    num_kv_heads, block_size = key_cache.shape[1:3]
-    num_chunks, group = len(table_rows), num_heads // num_kv_heads
+    num_kv_heads, scales = layer.num_kv_heads, layer.scales
+    num_chunks, group = len(chunks.table_rows), num_heads // num_kv_heads
     assert group <= MAX_GROUP, "a token's rows must fit in a tile"
     assert q.stride(2) == 1 and block_tables.stride(1) == 1
-    assert key_cache.is_contiguous() and value_cache.is_contiguous(), "a copy would cost too much"
+    for cache in (layer.keys, layer.values):
+        assert cache.is_contiguous(), "a copy would cost too much"
     out = torch.empty((num_tokens, num_heads, head_dim), dtype=q.dtype, device=q.device)
     if not num_tokens:
         return out
@@ -68,14 +66,14 @@ def prefill_attention(
     tile_tokens = tile.num_rows // group
     _prefill_attention[(num_tokens // tile_tokens + num_chunks, num_kv_heads)](
         q,
-        readable(key_cache, on),
-        readable(value_cache, on),
+        readable(layer.keys, on),
+        readable(layer.values, on),
         None if scales is None else scales.keys,
         None if scales is None else scales.values,
         block_tables,
-        chunk_starts,
-        table_rows,
-        first_positions,
+        chunks.chunk_starts,
+        chunks.table_rows,
+        chunks.first_positions,
         out,
         num_chunks,
         block_tables.stride(0),
@@ -88,7 +86,7 @@ def prefill_attention(
         NUM_KV_HEADS=num_kv_heads,
         HEAD_DIM=head_dim,
         WIDTH=max(16, triton.next_power_of_2(head_dim)),
-        BLOCK_SIZE=block_size,
+        BLOCK_SIZE=layer.block_size,
         NUM_ROWS=tile.num_rows,
         TILE_TOKENS=tile_tokens,
         NUM_KEYS=tile.num_keys,

@@ -21,7 +21,7 @@ from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPa
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state
 from pagedrun.kernels.gpu.chip import Chip
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups
 
 # Programs for each processor: those that find no item left end at once.
@@ -103,28 +103,27 @@ def prefix_work(groups: PrefixGroups, shape: AttentionShape, device: torch.devic
 
 def prefix_attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    layer: KVLayer,
     block_tables: Tensor,
     groups: PrefixWork,
     scale: float,
     softcap: float | None = None,
-    scales: KVScales | None = None,
 ) -> PrefixPartials:
     """Attend from each row over the units of its prefix; see the reference.
 
     `groups` are work items on the device, so that the launch can be captured. `scale` is above 0.
     """
     assert q[:1].is_contiguous(), "heads of a row must lie side by side"
-    assert key_cache[:1].is_contiguous() and value_cache[:1].is_contiguous()
+    keys, values, scales = layer
+    assert keys[:1].is_contiguous() and values[:1].is_contiguous()
     assert scale > 0, "the largest score must stay the largest"
     on = chip.chip_of(q.device)
     num_heads, head_dim = q.shape[1:]
-    num_kv_heads, block_size = key_cache.shape[1:3]
+    num_kv_heads, block_size = layer.num_kv_heads, layer.block_size
     group = num_heads // num_kv_heads
-    heights = matrix_heights(head_dim, q.dtype, key_cache.dtype, on)
+    heights = matrix_heights(head_dim, q.dtype, keys.dtype, on)
     height = next(each for each in heights if groups.tile_rows * group <= each)
-    tile = prefix_tile(height, head_dim, block_size, q.dtype, key_cache.dtype, on)
+    tile = prefix_tile(height, head_dim, block_size, q.dtype, keys.dtype, on)
     peaks, masses, totals = (
         torch.empty(groups.max_slots, num_heads, *rest, dtype=torch.float32, device=q.device)
         for rest in ((), (), (head_dim,))
@@ -132,10 +131,10 @@ def prefix_attention(
     quantised = (None, None) if scales is None else (scales.keys, scales.values)
     num_programs = min(len(groups.items) * num_kv_heads, PROGRAMS_PER_PROCESSOR * on.num_processors)
     attend_units[(max(1, num_programs),)](
-        q, readable(key_cache, on), readable(value_cache, on), *quantised, block_tables,
+        q, readable(keys, on), readable(values, on), *quantised, block_tables,
         groups.items, groups.num_items, groups.rows, groups.first_slots, peaks, masses, totals,
         scale * LOG2_E if softcap is None else scale, softcap,
-        q.stride(0), block_tables.stride(0), key_cache.stride(0), value_cache.stride(0),
+        q.stride(0), block_tables.stride(0), keys.stride(0), values.stride(0),
         None if scales is None else scales.keys.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, NUM_ROWS=tile.rows, HEAD_DIM=head_dim,
         WIDTH=triton.next_power_of_2(head_dim), BLOCK_SIZE=block_size, TILE=tile.keys,

@@ -59,7 +59,7 @@ class CostlessBackend:
     ) -> Tensor:
         """Return the queries, and store nothing."""
         num_heads = layer.num_query_heads(qkv)
-        return qkv.unflatten(1, (-1, layer.head_dim))[:, :num_heads]
+        return torch.unflatten(qkv, 1, (-1, layer.head_dim))[:, :num_heads]
 
     def sample(
         self,

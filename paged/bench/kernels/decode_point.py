@@ -78,8 +78,5 @@ def decode_forms(
     from pagedrun.kernels.gpu.attention import decode_attention  # Triton is not everywhere
 
     ops = (decode_attention.decode_single_pass, decode_attention.decode_split)
-    read = (made.q, made.key_cache, made.value_cache, made.block_tables)
-    return {
-        name: partial(op, *read, rows.table_rows, rows.context_lens, scale, None)
-        for name, op in zip(FORMS, ops, strict=True)
-    }
+    read = (made.q, made.layer, made.block_tables, rows)
+    return {name: partial(op, *read, scale, None) for name, op in zip(FORMS, ops, strict=True)}

@@ -378,7 +378,7 @@ class TestSharingSwitch:
 
         class Watched(CpuBackend):
             def decode_attention(self, *args: Any) -> Tensor:
-                seen.append(args[8])
+                seen.append(args[6])
                 return cpu.decode_attention(*args)
 
         switch = SharingSwitch(Watched())

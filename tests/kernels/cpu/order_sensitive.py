@@ -18,6 +18,8 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.kv_layer import KVLayer
+
 
 class Kind(StrEnum):
     SCORES = "scores"
@@ -78,6 +80,11 @@ class Cache:
     key_cache: Tensor
     value_cache: Tensor
     block_tables: Tensor
+
+    @property
+    def layer(self) -> KVLayer:
+        """Keys and values as ops take them."""
+        return KVLayer(self.key_cache, self.value_cache)
 
     @classmethod
     def of(

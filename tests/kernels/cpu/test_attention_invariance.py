@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.attention_inputs import PrefillInputs
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixState
 from pagedrun.paged.execution.prefix_sharing import group_prefixes
@@ -57,12 +59,13 @@ def prefill(
     ]
     return cpu.prefill_attention(
         tokens.q[torch.cat(places)],
-        cache.key_cache,
-        cache.value_cache,
+        cache.layer,
         cache.block_tables,
-        torch.tensor(starts, dtype=torch.int32),
-        torch.tensor(tables, dtype=torch.int32),
-        torch.tensor(firsts, dtype=torch.int32),
+        PrefillInputs(
+            torch.tensor(starts, dtype=torch.int32),
+            torch.tensor(tables, dtype=torch.int32),
+            torch.tensor(firsts, dtype=torch.int32),
+        ),
         tokens.scale,
         *mask,
         kernel_set=way[0],
@@ -187,8 +190,7 @@ def prefix(
     assert groups is not None
     state: PrefixState = cpu.prefix_attention(
         q,
-        cache.key_cache,
-        cache.value_cache,
+        cache.layer,
         cache.block_tables,
         groups,
         tokens.scale,
@@ -288,12 +290,9 @@ def test_prefill_is_near_the_reference(
     starts = torch.tensor([0, last - first], dtype=torch.int32)
     expected = reference.prefill_attention(
         tokens.q[first:].double(),
-        cache.key_cache.double(),
-        cache.value_cache.double(),
+        KVLayer(cache.key_cache.double(), cache.value_cache.double()),
         cache.block_tables,
-        starts,
-        torch.zeros(1, dtype=torch.int32),
-        torch.tensor([first], dtype=torch.int32),
+        PrefillInputs(starts, torch.zeros(1, dtype=torch.int32), torch.tensor([first])),
         tokens.scale,
         *mask,
     )
@@ -327,8 +326,7 @@ def test_prefix_is_near_the_reference(
     assert groups is not None
     expected = reference.prefix_attention(
         tokens.q[:4].double(),
-        cache.key_cache.double(),
-        cache.value_cache.double(),
+        KVLayer(cache.key_cache.double(), cache.value_cache.double()),
         cache.block_tables,
         groups,
         tokens.scale,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pagedrun.kernels import reference
+from pagedrun.kernels.attention_inputs import DecodeInputs
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_attention import (
     DECODE_PARTITION,
@@ -20,6 +21,7 @@ from pagedrun.kernels.gpu.attention.decode_attention import (
     decode_split,
     max_row_partitions,
 )
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from tests.every_pair import every_pair
 from tests.kernels.conftest import Context, build_context
@@ -79,27 +81,25 @@ def run(
     softcap: float | None = None,
     scales: KVScales | None = None,
 ) -> Tensor:
-    rows = torch.arange(len(q), dtype=torch.int32)
+    rows = DecodeInputs(torch.arange(len(q), dtype=torch.int32), lengths)
     if scales is not None:
         scales = KVScales(scales.keys.to(device), scales.values.to(device))
-    tensors = (q, context.key_cache, context.value_cache, context.block_tables, rows, lengths)
-    out = form(
-        *(each.to(device) for each in tensors), scale, window, softcap=softcap, scales=scales
-    )
+    layer = KVLayer(context.key_cache.to(device), context.value_cache.to(device), scales)
+    tables, rows = context.block_tables.to(device), rows.placed(lambda each: each.to(device))
+    out = form(q.to(device), layer, tables, rows, scale, window, softcap=softcap)
     assert out.dtype is q.dtype
     return out.cpu()
 
 
 def expect(q: Tensor, context: Context, lengths: Tensor, scale: float, **options: Any) -> Tensor:
-    key_cache, value_cache = context.key_cache, context.value_cache
-    if options.get("scales") is None:
-        key_cache, value_cache = key_cache.double(), value_cache.double()
-    rows = torch.arange(len(q), dtype=torch.int32)
+    layer = KVLayer(context.key_cache, context.value_cache, options.pop("scales", None))
+    if layer.scales is None:
+        layer = KVLayer(layer.keys.double(), layer.values.double())
+    rows = DecodeInputs(torch.arange(len(q), dtype=torch.int32), lengths)
     window = options.pop("window", None)
     return reference.decode_attention(
-        q.double(), key_cache, value_cache, context.block_tables, rows, lengths, scale, window,
-        **options,
-    )  # fmt: skip
+        q.double(), layer, context.block_tables, rows, scale, window, **options
+    )
 
 
 def assert_near(actual: Tensor, expected: Tensor) -> None:
@@ -287,11 +287,11 @@ def test_one_pass_where_rows_fill_the_chip(
             lambda q, *rest, name=form.__name__: calls.append((len(q), name)),
         )
     num_processors = chip.chip_of(gpu_device).num_processors
-    cache = torch.empty(1, 2, 16, 64)
+    layer = KVLayer(*torch.empty(2, 1, 2, 16, 64))
     for num_rows, width in ((num_processors, 1000), (num_processors - 1, 1000), (1, P // 16)):
         tables = torch.zeros(num_rows, width, dtype=torch.int32)
         q = torch.empty(num_rows, 2, 64, device=gpu_device)
-        decode_attention(q, cache, cache, tables, tables[:, 0], tables[:, 0], 1.0, None)
+        decode_attention(q, layer, tables, DecodeInputs(tables[:, 0], tables[:, 0]), 1.0, None)
     one, two = decode_single_pass.__name__, decode_split.__name__
     assert calls == [(num_processors, one), (num_processors - 1, two), (1, one)]
 

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import gpu, reference
+from pagedrun.kernels.attention_inputs import PrefillInputs
 from pagedrun.kernels.gpu.attention.prefill_attention import MAX_GROUP, tile_for
 from pagedrun.kernels.gpu.chip import Chip
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.quantize import quantize
 from tests.every_pair import every_pair
@@ -19,13 +21,13 @@ CODES = [torch.int8, torch.float8_e4m3fn]
 Chunk = tuple[int, int, int]  # table row, first position, number of tokens
 
 
-def caches_of(context: Any, codes: torch.dtype | None) -> tuple[Tensor, Tensor, KVScales | None]:
+def layer_of(context: Any, codes: torch.dtype | None) -> KVLayer:
     """Return a context's caches, quantised if asked for; what is not written gets scale NaN."""
     if codes is None:
-        return context.key_cache, context.value_cache, None
+        return KVLayer(context.key_cache, context.value_cache)
     keys, key_scales = quantize(context.key_cache, codes)
     values, value_scales = quantize(context.value_cache, codes)
-    return keys, values, KVScales(key_scales, value_scales)
+    return KVLayer(keys, values, KVScales(key_scales, value_scales))
 
 
 def run(
@@ -37,37 +39,45 @@ def run(
     **options: Any,
 ) -> Tensor:
     """Run chunks whose queries are `q` in order; the result is on the CPU."""
-    keys, values, scales = caches_of(context, codes)
+    keys, values, scales = layer_of(context, codes)
     if scales is not None:
         scales = KVScales(scales.keys.to(device), scales.values.to(device))
-    tensors = [q, keys, values, context.block_tables, *describe(chunks)]
-    return call(gpu, [each.to(device) for each in tensors], options | {"scales": scales}).cpu()
+    layer = KVLayer(keys.to(device), values.to(device), scales)
+    inputs = describe(chunks).placed(lambda each: each.to(device))
+    return call(gpu, q.to(device), layer, context.block_tables.to(device), inputs, options).cpu()
 
 
 def expect(
     q: Tensor, context: Any, chunks: list[Chunk], codes: torch.dtype | None = None, **options: Any
 ) -> Tensor:
     """Return what the reference makes of the same in float64."""
-    keys, values, scales = caches_of(context, codes)
+    keys, values, scales = layer_of(context, codes)
     if scales is None:
-        keys, values = keys.double(), values.double()
+        layer = KVLayer(keys.double(), values.double())
     else:
-        scales = KVScales(scales.keys.double(), scales.values.double())
-    tensors = [q.double(), keys, values, context.block_tables, *describe(chunks)]
-    return call(reference, tensors, options | {"scales": scales})
+        layer = KVLayer(keys, values, KVScales(scales.keys.double(), scales.values.double()))
+    return call(reference, q.double(), layer, context.block_tables, describe(chunks), options)
 
 
-def call(backend: Any, tensors: list[Tensor], options: dict[str, Any]) -> Tensor:
-    scale = tensors[0].shape[2] ** -0.5
-    out: Tensor = backend.prefill_attention(*tensors, scale, **{"window": None} | options)
+def call(
+    backend: Any,
+    q: Tensor,
+    layer: KVLayer,
+    tables: Tensor,
+    chunks: PrefillInputs,
+    options: dict[str, Any],
+) -> Tensor:
+    scale = q.shape[2] ** -0.5
+    out: Tensor = backend.prefill_attention(
+        q, layer, tables, chunks, scale, **{"window": None} | options
+    )
     return out
 
 
-def describe(chunks: list[Chunk]) -> list[Tensor]:
+def describe(chunks: list[Chunk]) -> PrefillInputs:
     tables, firsts, sizes = zip(*chunks, strict=True)
-    return [
-        torch.tensor(each, dtype=torch.int32) for each in ((0, *accumulate(sizes)), tables, firsts)
-    ]
+    numbers = ((0, *accumulate(sizes)), tables, firsts)
+    return PrefillInputs(*(torch.tensor(each, dtype=torch.int32) for each in numbers))
 
 
 def queries(chunks: list[Chunk], num_heads: int, head_dim: int, dtype: torch.dtype) -> Tensor:
@@ -297,9 +307,9 @@ def test_blocks_beyond_32_bits_of_elements(gpu_device: torch.device) -> None:
         codes[-1][-1], scales[-1][-1] = tokens.to(gpu_device), scale.to(gpu_device)
     q = queries([(0, 0, 64)], 1, 128, torch.float32).to(gpu_device)
     table = torch.tensor([[num_blocks - 1]], dtype=torch.int32, device=gpu_device)
-    chunk = [each.to(gpu_device) for each in describe([(0, 0, 64)])]
-    far = call(gpu, [q, *codes, table, *chunk], {"scales": KVScales(*scales)})
-    last = [each[-1:].clone() for each in (*codes, *scales)]
-    near = call(gpu, [q, *last[:2], table * 0, *chunk], {"scales": KVScales(*last[2:])})
+    chunk = describe([(0, 0, 64)]).placed(lambda each: each.to(gpu_device))
+    far = call(gpu, q, KVLayer(codes[0], codes[1], KVScales(*scales)), table, chunk, {})
+    keys, values, *of_both = (each[-1:].clone() for each in (*codes, *scales))
+    near = call(gpu, q, KVLayer(keys, values, KVScales(*of_both)), table * 0, chunk, {})
     assert torch.equal(far, near)
     assert far.isfinite().all()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pagedrun.kernels import reference
 from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import DecodeInputs
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_attention import decode_single_pass, decode_split
 from pagedrun.kernels.gpu.attention.prefix_attention import (
@@ -26,6 +27,7 @@ from pagedrun.kernels.gpu.attention.prefix_attention import (
 )
 from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS
 from pagedrun.kernels.gpu.attention.prefix_work import UNIT_PARTITIONS, PrefixWork
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
@@ -102,11 +104,11 @@ def attend(
     tensors = (q, context.key_cache, context.value_cache, context.block_tables)
     q, keys, values, tables = (each.to(device) for each in tensors)
     work = groups if isinstance(groups, PrefixWork) else work_of(groups, q, keys)
-    prefix = prefix_attention(q, keys, values, tables, work, 0.125, softcap, scales)
+    layer = KVLayer(keys, values, scales)
+    prefix = prefix_attention(q, layer, tables, work, 0.125, softcap)
     table_rows = as_int32(np.arange(len(q)) if rows is None else rows).to(device)
-    lengths = lengths.to(device)
-    out = form(q, keys, values, tables, table_rows, lengths, 0.125, None, prefix, softcap, scales)
-    return out.cpu()
+    inputs = DecodeInputs(table_rows, lengths.to(device))
+    return form(q, layer, tables, inputs, 0.125, None, prefix, softcap).cpu()
 
 
 def assert_near(actual: Tensor, expected: Tensor) -> None:
@@ -149,12 +151,12 @@ def test_prefix_then_decode_equals_decode_of_everything(
     q, context, lengths, shared = nested(head_dim, group, block_size, dtype)
     groups = groups_of(context, shared, block_size)
     out = attend(gpu_device, q, context, lengths, groups, form, softcap=softcap)
-    wide = (context.key_cache.double(), context.value_cache.double())
-    rows = as_int32(range(len(q)))
+    wide = KVLayer(context.key_cache.double(), context.value_cache.double())
+    rows = DecodeInputs(as_int32(range(len(q))), lengths)
     assert_near(
         out,
         reference.decode_attention(
-            q.double(), *wide, context.block_tables, rows, lengths, 0.125, None, softcap=softcap
+            q.double(), wide, context.block_tables, rows, 0.125, None, softcap=softcap
         ),
     )
     assert not out[7].any()
@@ -172,10 +174,11 @@ def test_quantised_caches(cache_dtype: torch.dtype, gpu_device: torch.device) ->
     on_device = KVScales(keys.to(gpu_device), values.to(gpu_device))
     q = q.bfloat16()
     out = attend(gpu_device, q, quantised, lengths, groups, scales=on_device)
+    layer = KVLayer(codes[0], codes[1], KVScales(keys, values))
+    rows = DecodeInputs(as_int32(range(len(q))), lengths)
     expected = reference.decode_attention(
-        q.double(), codes[0], codes[1], context.block_tables, as_int32(range(len(q))), lengths,
-        0.125, None, scales=KVScales(keys, values),
-    )  # fmt: skip
+        q.double(), layer, context.block_tables, rows, 0.125, None
+    )
     assert_near(out, expected)
 
 
@@ -269,10 +272,9 @@ def test_a_launch_reads_its_work_from_memory_of_a_fixed_size(gpu_device: torch.d
     work.write(empty_groups(len(q)))
     assert int(work.num_items) == 0
     out = attend(gpu_device, q, context, lengths, work)
-    expected = reference.decode_attention(
-        q.double(), context.key_cache.double(), context.value_cache.double(), context.block_tables,
-        as_int32(range(len(q))), lengths, 0.125, None,
-    )  # fmt: skip
+    wide = KVLayer(context.key_cache.double(), context.value_cache.double())
+    rows = DecodeInputs(as_int32(range(len(q))), lengths)
+    expected = reference.decode_attention(q.double(), wide, context.block_tables, rows, 0.125, None)
     assert_near(out, expected)
 
 
@@ -373,12 +375,12 @@ def test_partials_hold_one_state_for_each_unit(gpu_device: torch.device) -> None
     groups = groups_of(context, shared, 64)
     on_gpu, keys, values, tables = (each.to(gpu_device) for each in (q, *memory))
     work = work_of(groups, on_gpu, keys)
-    prefix = prefix_attention(on_gpu, keys, values, tables, work, 0.125)
+    prefix = prefix_attention(on_gpu, KVLayer(keys, values), tables, work, 0.125)
     units = -(-shared // U)
     assert prefix.first_slots.tolist() == (units.cumsum(0) - units).tolist()
     assert prefix.totals.shape == (int(units.sum()), 4, 64)
-    everything: Any = (q, *memory, groups, 0.125)
-    expected = reference.prefix_attention(*everything)
+    layer = KVLayer(context.key_cache, context.value_cache)
+    expected = reference.prefix_attention(q, layer, context.block_tables, groups, 0.125)
     (only,) = (int(prefix.first_slots[row]) for row in [8])  # one unit: its state is the prefix's
     assert_near(prefix.totals[only].cpu(), expected.totals[8].double())
     assert_near(prefix.peaks[only].cpu(), expected.peaks[8].double())

@@ -4,7 +4,9 @@ import functools
 
 import torch
 
+from pagedrun.kernels.attention_inputs import DecodeInputs
 from pagedrun.kernels.gpu.attention.decode_attention import decode_single_pass, decode_split
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from tests.kernels.gpu.ahead_of_time import Case
 
@@ -33,7 +35,9 @@ def launch(
     totals = torch.ones(4, KV_HEADS * group, head_dim)
     prefix = PrefixPartials(state, state, totals, rows, lengths) if has_prefix else None
     for form in (decode_single_pass, decode_split):
-        form(q, cache, cache, tables, rows, lengths, 0.1, window, prefix, softcap, scales)
+        inputs = DecodeInputs(rows, lengths)
+        layer = KVLayer(cache, cache, scales)
+        form(q, layer, tables, inputs, 0.1, window, prefix, softcap)
 
 
 def case(

@@ -5,6 +5,8 @@ import functools
 import torch
 
 from pagedrun.kernels import gpu
+from pagedrun.kernels.attention_inputs import PrefillInputs
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from tests.kernels.gpu.ahead_of_time import Case
 
@@ -20,19 +22,16 @@ def launch(
 ) -> None:
     num_heads, num_kv_heads, head_dim = heads
     cache = torch.zeros(2, num_kv_heads, block_size, head_dim).to(codes or dtype)
+    scales = None if codes is None else KVScales(*torch.ones(2, *cache.shape[:3]))
     ints = torch.zeros(2, dtype=torch.int32)
     gpu.prefill_attention(
         torch.zeros(num_tokens, num_heads, head_dim, dtype=dtype),
-        cache,
-        cache.clone(),
+        KVLayer(cache, cache.clone(), scales),
         torch.zeros(1, 64, dtype=torch.int32),
-        ints,
-        ints[:1],
-        ints[:1],
+        PrefillInputs(ints, ints[:1], ints[:1]),
         0.1,
         window,
         softcap,
-        None if codes is None else KVScales(*torch.ones(2, *cache.shape[:3])),
     )
 
 

@@ -7,6 +7,7 @@ import torch
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.prefix_attention import matrix_heights, prefix_attention
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from tests.kernels.gpu.ahead_of_time import Case
 
@@ -35,7 +36,7 @@ def launch(
             tile_rows=max(1, height // group),
             device=q.device,
         )
-        prefix_attention(q, cache, cache, tables, work, 0.1, softcap, scales)
+        prefix_attention(q, KVLayer(cache, cache, scales), tables, work, 0.1, softcap)
 
 
 def case(
