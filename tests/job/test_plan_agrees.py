@@ -11,12 +11,14 @@ from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.execution.device_facts import DeviceFacts, DeviceMemory
 from pagedrun.paged.execution.device_probe import probe_device
+from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.job import windows
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.plan_file import plan_file
+from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.values.errors import UsageError
 from tests.conftest import MakeModel
@@ -39,7 +41,8 @@ class ModelOnGpu(LocalModel):
     def load_engine(self) -> Engine:
         config = self._engine_config
         device = replace(choose_device("cpu"), lag=1)
-        model = Engine(config, self.config, self.tokenizer, device).model
+        loaded = LoadedModel.load(config, self.config, self.tokenizer, device=device)
+        model = loaded.model
         budget = MemoryBudget.of_device(
             total=GPU.total,
             free=GPU.free - model.num_bytes,
@@ -49,7 +52,8 @@ class ModelOnGpu(LocalModel):
             ),
             utilization=config.gpu_memory_utilization,
         )
-        return Engine(config, self.config, self.tokenizer, device, budget=budget)
+        memory = PoolMemory(model, loaded.sampler, device, budget)
+        return Engine(config, replace(loaded, memory=memory))
 
 
 def told_and_done(config: JobConfig, device: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
+from pagedrun.paged.job.model import LocalModel
+from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from tests.conftest import MakeModel
 from tests.jsonl import write_jsonl
-from tests.scheduling.admit_all import admit_all
+from tests.scheduling.admit_all import AdmitAll
 from tests.whole.comparable import comparable_rows
 
 PREFIX_TOKENS = 2003  # ends inside a block
@@ -59,7 +62,9 @@ def write_rows(path: Path, prompts: list[list[int]], **params: Any) -> Path:
     return write_jsonl(path, rows)
 
 
-def run(rows: Path, model: Path, store: Path | None, **engine: Any) -> Ran:
+def run(
+    rows: Path, model: Path, store: Path | None, policy: RunPolicy = DEFAULT_POLICY, **engine: Any
+) -> Ran:
     output = rows.with_suffix(".out.jsonl")
     listener = Listener()
     config = JobConfig(
@@ -69,7 +74,8 @@ def run(rows: Path, model: Path, store: Path | None, **engine: Any) -> Ran:
         ordered=True,
         overwrite=True,
     )
-    return Ran(output, run_job(config, listener).report, listener.warnings)
+    result = run_job(config, listener, partial(LocalModel, policy=policy))
+    return Ran(output, result.report, listener.warnings)
 
 
 @pytest.fixture(scope="module")
@@ -295,11 +301,10 @@ def test_whatever_the_pool_the_bytes_are_the_same(
     model: Path,
     copied: Path,
     filled: tuple[Path, Ran],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if "num_blocks" in engine:  # let in whoever fits, so that somebody must give way
-        admit_all(monkeypatch)
-    ran = run(rows, model, copied, **engine)
+    # Where blocks are few whoever fits is let in, so that somebody must give way.
+    policy = RunPolicy(AdmitAll) if "num_blocks" in engine else DEFAULT_POLICY
+    ran = run(rows, model, copied, policy, **engine)
     assert ran.answers == filled[1].answers
     assert ran.store["loaded_tokens"] >= PREFIX_TOKENS
     assert ran.report["prefix"]["hit_rate"] <= ran.report["prefix"]["achievable_hit_rate"]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.engine import Engine
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.prefix_nodes import prefix_nodes
 from pagedrun.paged.report.inspect.block_lives import BlockLives
@@ -15,10 +16,11 @@ from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
 from pagedrun.paged.run import Run
+from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.scheduling.residency_log import ResidencyLog
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
-from tests.scheduling.admit_all import admit_all
+from tests.scheduling.admit_all import AdmitAll
 from tests.scheduling.made_step import made_sequence
 
 SIZE = 16
@@ -51,11 +53,13 @@ def requests() -> list[Request]:
     return made
 
 
-def run(**config: Any) -> tuple[Run, dict[int, tuple[list[int], list[int]]]]:
+def run(
+    policy: RunPolicy = DEFAULT_POLICY, **config: Any
+) -> tuple[Run, dict[int, tuple[list[int], list[int]]]]:
     """Run to the end; return the run and, by step, what the pool's books said after it."""
     engine = BenchModel.from_shape("tiny").engine(dtype="float32", block_size=SIZE, **config)
     books: dict[int, tuple[list[int], list[int]]] = {}
-    made = engine.start(
+    made = Engine(engine.config, engine.loaded, policy).start(
         requests(),
         on_step=lambda record: books.__setitem__(
             record.step, (list(made.pool.ref_counts), list(made.pool.fills))
@@ -77,10 +81,10 @@ def ref_counts_of(snapshot: Snapshot, step: int) -> list[int]:
 
 @pytest.fixture(scope="module", params=SETTINGS)
 def recorded(request: pytest.FixtureRequest) -> tuple[Run, dict[int, tuple[list[int], list[int]]]]:
-    with pytest.MonkeyPatch.context() as patch:
-        if "num_blocks" in SETTINGS[request.param]:  # let in more than there is room for
-            admit_all(patch)
-        return run(**SETTINGS[request.param])
+    # Where blocks are few more are let in than there is room for.
+    is_small = "num_blocks" in SETTINGS[request.param]
+    policy = RunPolicy(AdmitAll) if is_small else DEFAULT_POLICY
+    return run(policy, **SETTINGS[request.param])
 
 
 Recorded = tuple[Run, dict[int, tuple[list[int], list[int]]]]
