@@ -70,13 +70,15 @@ class Simulator:
         windows: Seq[int | None],
         max_rows: int | None = None,
         lag: int = 0,
+        max_records: int = TIMELINE_RECORDS,
     ) -> None:
         """Simulate the first `max_rows` rows of the plans, None for all.
 
         plans: asked for one by one, each when the rows before it have begun. num_blocks: the
         pool's. max_model_len: what a contiguous engine would reserve for a row. windows: of the
         layers whose reads are counted, None for one with full attention. lag: how many steps the
-        host is behind its device: so much later a sequence gives its blocks back.
+        host is behind its device: so much later a sequence gives its blocks back. max_records: of
+        the timeline; the fewer, the more steps are done in one go.
         """
         self._plans = iter(plans)
         self._limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens)
@@ -103,7 +105,7 @@ class Simulator:
             num_blocks=num_blocks,
             bytes_per_token=bytes_per_token,
             max_model_len=max_model_len,
-            timeline=Decimated(TIMELINE_RECORDS),
+            timeline=Decimated(max_records),
         )
         self._reads = PrefixReads(windows, prefix_once=config.prefix_once)
         self._num_steps = 0
