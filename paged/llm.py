@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.engine import Engine
+from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.hub import resolve_model
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -42,9 +43,8 @@ class LLM:
         folder = resolve_model(str(model), revision)
         tokenizer_folder = folder if tokenizer is None else resolve_model(str(tokenizer), None)
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
-        self._engine = Engine(
-            EngineConfig(model=folder, **engine), ModelConfig.from_folder(folder), self.tokenizer
-        )
+        config, shape = EngineConfig(model=folder, **engine), ModelConfig.from_folder(folder)
+        self._engine = Engine(config, LoadedModel.load(config, shape, self.tokenizer))
         self.report: dict[str, Any] = {}
 
     def generate(

@@ -32,6 +32,7 @@ from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.scheduling.engine_state import engine_state
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
@@ -53,6 +54,7 @@ class Run:
         self,
         *,
         engine_config: EngineConfig,
+        policy: RunPolicy,
         model: Model,
         cache: KVCache,
         graphs: DecodeGraphs | None,
@@ -88,6 +90,7 @@ class Run:
             SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens),
             PreemptionMode(config.preemption_mode),
             prefix_caching=config.prefix_caching,
+            predictor=policy.new_predictor(),
             stored=stored,
         )
         self._stored = stored
@@ -116,7 +119,9 @@ class Run:
         self._num_steps = 0
         self._in_flight: deque[InFlight] = deque()
         self._watch = StepWatch(
-            model.network.max_position_embeddings, config.max_num_batched_tokens
+            model.network.max_position_embeddings,
+            config.max_num_batched_tokens,
+            policy.min_stall_steps,
         )
 
     def __iter__(self) -> Iterator[Completion]:

@@ -34,8 +34,14 @@ class Histogram(TypedDict):
     counts: list[int]
 
 
-def run_data(reading: ReportReading, snapshot: Snapshot | None) -> dict[str, Any]:
-    """Return what the scripts draw, as JSON can hold it."""
+def run_data(
+    reading: ReportReading,
+    snapshot: Snapshot | None,
+    *,
+    max_holdings: int = MAX_HOLDINGS,
+    max_prefixes: int = MAX_PREFIXES,
+) -> dict[str, Any]:
+    """Return what the scripts draw, as JSON can hold it; holdings and prefixes up to so many."""
     timeline = reading.timeline()
     if not timeline["t"] and snapshot is not None:
         timeline = sampled_timeline(snapshot)
@@ -44,8 +50,8 @@ def run_data(reading: ReportReading, snapshot: Snapshot | None) -> dict[str, Any
         "rows": reading.number("rows", "total"),
         "timeline": timeline,
         "memory": reading.ledger(),
-        "map": None if snapshot is None else _map(snapshot),
-        "prefixes": [] if snapshot is None else _prefixes(snapshot.prefixes),
+        "map": None if snapshot is None else _map(snapshot, max_holdings),
+        "prefixes": [] if snapshot is None else _prefixes(snapshot.prefixes, max_prefixes),
         "lengths": None if snapshot is None else _lengths(snapshot),
     }
 
@@ -72,13 +78,13 @@ def sampled_timeline(snapshot: Snapshot) -> dict[str, list[float]]:
     }
 
 
-def _map(snapshot: Snapshot) -> dict[str, Any] | None:
+def _map(snapshot: Snapshot, max_holdings: int) -> dict[str, Any] | None:
     """Return the pool at its sampled moments, and who held what; None without a moment."""
     samples = snapshot.samples
     if not len(samples) or not snapshot.num_blocks:
         return None
     chosen = kept_moments(len(samples), snapshot.num_blocks)
-    holdings, stride = _kept_holdings(snapshot)
+    holdings, stride = _kept_holdings(snapshot, max_holdings)
     return {
         "blockSize": snapshot.block_size,
         "numBlocks": snapshot.num_blocks,
@@ -97,22 +103,22 @@ def kept_moments(num_samples: int, num_blocks: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, num_samples - 1, num_kept).round().astype(np.int64))
 
 
-def _kept_holdings(snapshot: Snapshot) -> tuple[Holdings, int]:
+def _kept_holdings(snapshot: Snapshot, max_holdings: int) -> tuple[Holdings, int]:
     """Return the holdings of as many rows as fit, and by what the rows' indices divide."""
     holdings, stride = snapshot.holdings, max(snapshot.row_stride, 1)
-    while len(holdings) > MAX_HOLDINGS:
+    while len(holdings) > max_holdings:
         stride *= 2
         holdings = holdings.where(holdings.row % stride == 0)
     return holdings, stride
 
 
-def _prefixes(prefixes: PrefixNodes) -> list[list[int]]:
+def _prefixes(prefixes: PrefixNodes, max_prefixes: int) -> list[list[int]]:
     """Return the tree's nodes as [parent, start, end, rows, row, saved], parents first.
 
     Of a large tree those that most rows share: no node has more rows than its parent, so that the
     parents of those that are kept are kept as well.
     """
-    order = np.argsort(-prefixes.rows, kind="stable")[:MAX_PREFIXES]
+    order = np.argsort(-prefixes.rows, kind="stable")[:max_prefixes]
     place = {int(node): index for index, node in enumerate(order)}
     return [
         [

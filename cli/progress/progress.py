@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
@@ -15,13 +15,24 @@ from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import note
 from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
 
-FIRST_LINE_SECONDS = 5.0
-LINE_SECONDS = 30.0
-JSON_SECONDS = 5.0
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds to the first line of text, from one to the next, and from one JSON object to the
+    next."""
+
+    first_line_s: float = 5.0
+    line_s: float = 30.0
+    json_s: float = 5.0
+
+
+USUAL_PACE = Pace()
 
 
 @contextmanager
-def show_progress(mode: str, console: Console, *, quiet: bool = False) -> Iterator[JobListener]:
+def show_progress(
+    mode: str, console: Console, *, quiet: bool = False, pace: Pace = USUAL_PACE
+) -> Iterator[JobListener]:
     """Give a listener for a job whose progress is shown on `console` until the block ends."""
     if quiet:
         yield SilentListener()
@@ -33,11 +44,15 @@ def show_progress(mode: str, console: Console, *, quiet: bool = False) -> Iterat
         with show_live(console) as listener:
             yield listener
     elif chosen is ProgressMode.JSON:
-        with _json_lines(console) as listener:
+        with _json_lines(console, pace.json_s) as listener:
             yield listener
     elif chosen is ProgressMode.PLAIN:
         watch = RunWatch(lambda message: note(console, f"Warning: {message}"))
-        with every(FIRST_LINE_SECONDS, LINE_SECONDS, lambda: note(console, line(watch.figures()))):
+
+        def show() -> None:
+            note(console, line(watch.figures()))
+
+        with every(pace.first_line_s, pace.line_s, show):
             yield watch
     else:
         yield RunWatch(lambda message: note(console, f"Warning: {message}"))
@@ -83,7 +98,7 @@ def every(first: float, then: float, show: Callable[[], None]) -> Iterator[None]
 
 
 @contextmanager
-def _json_lines(console: Console) -> Iterator[JobListener]:
+def _json_lines(console: Console, seconds: float) -> Iterator[JobListener]:
     def emit(event: str, **values: Any) -> None:
         # ASCII only, so that no control character of a message reaches a terminal.
         text = json.dumps({"event": event, **values}, ensure_ascii=True)
@@ -98,7 +113,7 @@ def _json_lines(console: Console) -> Iterator[JobListener]:
         emit("progress", **{**values, "phase": watch.figures().phase.name.lower()})
 
     watch = RunWatch(lambda message: emit("warning", message=message), enter)
-    with every(JSON_SECONDS, JSON_SECONDS, show):
+    with every(seconds, seconds, show):
         yield watch
     show()
 

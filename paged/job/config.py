@@ -11,6 +11,7 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.flag import Flag, Form, Panel, check_fields
 from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.window_size import WindowSize
 
 STDOUT = "-"
 DEFAULT_STALL_TIMEOUT = 3600.0  # seconds; one step of a large model on a slow machine takes long
@@ -26,9 +27,10 @@ class JobConfig:
 
     `tokenizer` is a folder, None for the model's own. `chat_template` is Jinja text. `limit` is
     the number of rows to read. `report` is where the report goes instead of beside the output.
-    `resume` goes on with the rows that the output lacks, `retry_errors` also with those that
-    failed. `on_overlong` says what becomes of prompts that leave no room for an answer; `strict`
-    refuses the whole job for one bad row. `stall_timeout` is the most seconds that a step of the
+    `window` is how much of the input is planned at once. `resume` goes on with the rows that the
+    output lacks, `retry_errors` also with those that failed. `on_overlong` says what becomes of
+    prompts that leave no room for an answer; `strict` refuses the whole job for one bad row.
+    `stall_timeout` is the most seconds that a step of the
     engine may take before the job is ended, 0 for any. `origins` names where a setting came from
     ("flag", "recipe", "model"); one that is not in it is the default. `recipe` has path and SHA-256
     of the recipe, for the manifest.
@@ -78,6 +80,7 @@ class JobConfig:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     prompts: PromptConfig = field(default_factory=PromptConfig)
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+    window: WindowSize = field(default_factory=WindowSize)
     overwrite: Annotated[bool, Flag("Replace the output if it exists.", Panel.FILES)] = False
     resume: Annotated[
         bool,

@@ -5,7 +5,9 @@ from typing import Any
 
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 
@@ -17,11 +19,16 @@ class LocalModel:
     """
 
     def __init__(
-        self, engine_config: EngineConfig, tokenizer_folder: Path, chat_template: str | None
+        self,
+        engine_config: EngineConfig,
+        tokenizer_folder: Path,
+        chat_template: str | None,
+        policy: RunPolicy = DEFAULT_POLICY,
     ) -> None:
         self.config = ModelConfig.from_folder(engine_config.model)
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
         self._engine_config = engine_config
+        self._policy = policy
         self._device = choose_device(engine_config.device, engine_config.kernel_set)
 
     def arithmetic(self) -> dict[str, Any]:
@@ -31,4 +38,6 @@ class LocalModel:
 
     def load_engine(self) -> Engine:
         """Read the weights."""
-        return Engine(self._engine_config, self.config, self.tokenizer, self._device)
+        config = self._engine_config
+        loaded = LoadedModel.load(config, self.config, self.tokenizer, device=self._device)
+        return Engine(config, loaded, self._policy)

@@ -44,8 +44,7 @@ class PlanModel:
         self.config = ModelConfig.from_folder(config.model)
         self.tokenizer = Tokenizer.from_folder(folder, chat_template)
         self.config.check_tokenizer(self.tokenizer.vocab_size, config.model)
-        most = self.config.max_position_embeddings
-        num_rotary_positions(self.config, min(config.max_model_len or most, most), config.model)
+        num_rotary_positions(self.config, config.max_model_len, config.model)
 
     def arithmetic(self) -> dict[str, Any]:
         """Return nothing: a plan computes nothing."""

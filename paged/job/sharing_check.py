@@ -20,9 +20,15 @@ MAX_CHARS = 500_000  # of all of them
 
 
 def check_sharing(
-    config: JobConfig, engine_report: Mapping[str, Any], tokenizer: TokenizerLike
+    config: JobConfig,
+    engine_report: Mapping[str, Any],
+    tokenizer: TokenizerLike,
+    max_chars: int = MAX_CHARS,
 ) -> dict[str, Any] | None:
-    """Return what `TemplateAdvisor` finds on the first rows; None where it is not worth a try."""
+    """Return what `TemplateAdvisor` finds on the first rows; None where it is not worth a try.
+
+    max_chars: of all rows that are tried.
+    """
     if engine_report["prefix"]["possible_hit_rate"] >= ENOUGH_SHARED:
         return None
     if engine_report["time"]["run_s"] < MIN_RUN_SECONDS or not is_repeatable(config.input):
@@ -33,5 +39,5 @@ def check_sharing(
     except (PagedrunError, OSError):  # the input has changed since; every row is answered
         return None
     num_chars = accumulate(len(str(row)) for row in rows)
-    rows = [row for row, total in zip(rows, num_chars, strict=True) if total <= MAX_CHARS]
+    rows = [row for row, total in zip(rows, num_chars, strict=True) if total <= max_chars]
     return TemplateAdvisor(config.prompts, config.sampling, tokenizer).advise(rows)

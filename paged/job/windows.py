@@ -11,11 +11,6 @@ from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.option_names import option
 
-# What is planned at once. Fixed, since what rows share decides how they are computed: the same
-# file must be cut at the same places everywhere.
-WINDOW_ROWS = 2**20
-WINDOW_BYTES = 2**28
-
 
 class RowWindows:
     """Reads one window after the other; `is_last` says whether there is another one.
@@ -59,7 +54,7 @@ class RowWindows:
         return self._digest or self._source.digest(whole=False)
 
     def _read(self) -> Iterator[Row]:
-        begin = self._source.num_bytes_read
+        begin, size = self._source.num_bytes_read, self._config.window
         if self._ahead is not None:
             yield self._ahead
         num_rows = int(self._ahead is not None)
@@ -68,7 +63,7 @@ class RowWindows:
             self._num_read += 1
             # One row is read ahead, which tells whether there is another window.
             if num_rows and (
-                num_rows >= WINDOW_ROWS or self._source.num_bytes_read - begin > WINDOW_BYTES
+                num_rows >= size.rows or self._source.num_bytes_read - begin > size.num_bytes
             ):
                 self._ahead = row
                 return

@@ -9,13 +9,14 @@ from pagedrun.paged.values.option_names import option
 MAX_ROTARY_BYTES = 2**30  # two million positions at 128 dimensions a head
 
 
-def num_rotary_positions(config: ModelConfig, max_model_len: int, folder: Path) -> int:
+def num_rotary_positions(config: ModelConfig, asked: int | None, folder: Path) -> int:
     """Return how many positions get their rotations: the model's, if they are not absurd.
 
-    max_model_len: the most that a row may have. Raises `ModelError`, which names the `folder`,
-    where that is more than can be kept.
+    asked: the most that a row may have; None, or more than the model's: what the model was made
+    for. Raises `ModelError`, which names the `folder`, where that is more than can be kept.
     """
     most = config.max_position_embeddings
+    max_model_len = min(asked or most, most)
     num_fit = MAX_ROTARY_BYTES // (4 * config.head_dim)
     if most > num_fit and max_model_len > num_fit:
         raise ModelError(

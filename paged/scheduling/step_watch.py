@@ -12,8 +12,10 @@ class StepWatch:
     steps; many times as many mean that sequences only take each other's memory away.
     """
 
-    def __init__(self, max_model_len: int, max_num_batched_tokens: int) -> None:
-        self.max_steps = MIN_STEPS + 4 * -(-max_model_len // max_num_batched_tokens)
+    def __init__(
+        self, max_model_len: int, max_num_batched_tokens: int, min_steps: int = MIN_STEPS
+    ) -> None:
+        self.max_steps = min_steps + 4 * -(-max_model_len // max_num_batched_tokens)
         self.num_steps = 0  # since the last token
 
     def is_stalled(self, num_grown: int) -> bool:

@@ -40,18 +40,22 @@ REMOVED_FILTERS = ("random", "urlize", "xmlattr")
 class Sandbox(ImmutableSandboxedEnvironment):
     """A Jinja environment for one template, whose every rendering ends.
 
-    Over the limits above it raises `OverflowError`, for what is not allowed `SecurityError`, and
-    whatever the template's own expressions raise. `options` are Jinja's. For one thread.
+    Over the limits above, or `max_steps`, it raises `OverflowError`, for what is not allowed
+    `SecurityError`, and whatever the template's own expressions raise. `options` are Jinja's. For
+    one thread.
     """
 
     # `~` is no operator that Jinja lets be intercepted; `_Meter` sees to it.
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    def __init__(self, undefined: type[Undefined] = Undefined, **options: Any) -> None:
+    def __init__(
+        self, undefined: type[Undefined] = Undefined, max_steps: int = MAX_STEPS, **options: Any
+    ) -> None:
         # Nothing is computed while compiling but what the budget below counts too.
         super().__init__(
             undefined=undefined, finalize=self._shown, optimized=False, cache_size=0, **options
         )
+        self._max_steps = max_steps
         self._begin()
         del self.globals["lipsum"]
         self.globals["range"] = self._range
@@ -81,8 +85,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def step(self, num_chars: int = 0) -> None:
         """Count a turn of a loop or a call, and text that it puts out unchanged."""
         self._num_steps += 1
-        if self._num_steps > MAX_STEPS:
-            raise OverflowError(f"the template takes more than {MAX_STEPS:,} steps")
+        if self._num_steps > self._max_steps:
+            raise OverflowError(f"the template takes more than {self._max_steps:,} steps")
         if time.monotonic() > self._deadline:
             raise OverflowError(f"the template takes more than {MAX_RENDER_SECONDS:g} seconds")
         self._make(num_chars)
@@ -152,9 +156,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return between.join(parts)
 
     def _range(self, *args: int) -> range:
-        items = range(*args)
-        if items[MAX_STEPS : MAX_STEPS + 1]:  # len() itself overflows beyond the machine's word
-            raise OverflowError(f"range() makes more than {MAX_STEPS:,} items")
+        items, most = range(*args), self._max_steps
+        if items[most : most + 1]:  # len() itself overflows beyond the machine's word
+            raise OverflowError(f"range() makes more than {most:,} items")
         return items
 
     def _counted(

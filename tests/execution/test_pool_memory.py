@@ -29,7 +29,7 @@ class OwnMemory(Device):
 def test_a_pool_is_kept_where_there_cannot_be_two(kind: type[Device]) -> None:
     engine = BenchModel.from_shape("tiny").engine(ReferenceBackend(), dtype="float32", device="cpu")
     device = kind(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
-    memory = PoolMemory(engine.model, Sampler((), device), device)
+    memory = PoolMemory(engine.loaded.model, Sampler((), device), device)
     config = EngineConfig(model=engine.config.model)
     first, _ = memory.take(config, SPEC, 5)
     again, _ = memory.take(config, SPEC, 5)

@@ -140,8 +140,7 @@ def test_s03_it_is_the_immutable_sandbox_with_what_chats_need() -> None:
     assert text == '1-1;1+0+2{"a": [1, "<é>"]}211True'
 
 
-def test_s03_each_rendering_has_the_whole_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pagedrun.paged.text.sandbox.MAX_STEPS", 1000)
-    sandbox = Sandbox()
+def test_s03_each_rendering_has_the_whole_budget() -> None:
+    sandbox = Sandbox(max_steps=1000)
     template = sandbox.from_string("{% for i in range(900) %}{% endfor %}ok")
     assert [sandbox.render(template, {}) for _ in range(4)] == ["ok"] * 4

@@ -11,14 +11,16 @@ from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.execution.device_facts import DeviceFacts, DeviceMemory
 from pagedrun.paged.execution.device_probe import probe_device
-from pagedrun.paged.job import windows
+from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.plan_file import plan_file
+from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.window_size import WindowSize
 from tests.conftest import MakeModel
 from tests.every_pair import every_pair
 from tests.job.test_plan_file import generated_rows, job
@@ -39,7 +41,8 @@ class ModelOnGpu(LocalModel):
     def load_engine(self) -> Engine:
         config = self._engine_config
         device = replace(choose_device("cpu"), async_scheduling=True)
-        model = Engine(config, self.config, self.tokenizer, device).model
+        loaded = LoadedModel.load(config, self.config, self.tokenizer, device=device)
+        model = loaded.model
         budget = MemoryBudget.of_device(
             total=GPU.total,
             free=GPU.free - model.num_bytes,
@@ -49,7 +52,8 @@ class ModelOnGpu(LocalModel):
             ),
             utilization=config.gpu_memory_utilization,
         )
-        return Engine(config, self.config, self.tokenizer, device, budget=budget)
+        memory = PoolMemory(model, loaded.sampler, device, budget)
+        return Engine(config, replace(loaded, memory=memory))
 
 
 def told_and_done(config: JobConfig, device: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -77,17 +81,16 @@ def told_and_done(config: JobConfig, device: str) -> tuple[dict[str, Any], dict[
 def test_a_plan_says_what_a_run_reports(
     make_model: MakeModel,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     device: str,
     dtype: str,
     pool: dict[str, Any],
     window_rows: int,
 ) -> None:
-    monkeypatch.setattr(windows, "WINDOW_ROWS", window_rows)
     path = write_jsonl(tmp_path / "rows.jsonl", generated_rows(NUM_ROWS, seed=window_rows))
     model = make_model("qwen3", "agrees", tie_word_embeddings=False)
     asked = "cpu" if device == "gpu" else device  # what torch finds here
-    config = job(path, model, device=asked, **{"dtype": dtype, **pool})
+    size = WindowSize(rows=window_rows)
+    config = job(path, model, device=asked, window=size, **{"dtype": dtype, **pool})
     forecast, report = told_and_done(config, device)
     assert forecast["rows"]["is_simulated_whole"]
     for name in ("prompt", "cached", "computed", "generated", "preempted_recomputed"):

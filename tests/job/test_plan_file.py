@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job import windows
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
@@ -17,6 +16,7 @@ from pagedrun.paged.job.plan_file import plan_file
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, UsageError
 from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.window_size import WindowSize
 from tests.conftest import MakeModel
 from tests.every_pair import every_pair
 from tests.jsonl import write_jsonl
@@ -182,14 +182,10 @@ def test_what_is_computed_again_is_read_again(make_model: MakeModel, tmp_path: P
     assert_told(forecast, run_job(config).report)
 
 
-def test_a_file_of_several_windows(
-    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(windows, "WINDOW_ROWS", 90)
-    rows = generated_rows(320, seed=1)
-    config = job(
-        write_jsonl(tmp_path / "rows.jsonl", rows), make_model("qwen3", "plan"), num_blocks=90
-    )
+def test_a_file_of_several_windows(make_model: MakeModel, tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", generated_rows(320, seed=1))
+    model = make_model("qwen3", "plan")
+    config = job(rows, model, num_blocks=90, window=WindowSize(rows=90))
     forecast = plan_file(config, SilentListener())
     assert forecast["rows"]["is_simulated_whole"]
     assert_told(forecast, run_job(config).report)

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job import sharing_check
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.template import PromptTemplate
-from pagedrun.paged.job.sharing_check import check_sharing
+from pagedrun.paged.job.sharing_check import NUM_ROWS, check_sharing
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.job.scripted_model import ScriptedModel
 
@@ -33,16 +32,16 @@ def config(tmp_path: Path) -> JobConfig:
     )
 
 
-def check(config: JobConfig, engine_report: dict[str, Any]) -> dict[str, Any] | None:
+def check(config: JobConfig, engine_report: dict[str, Any], **limits: int) -> dict[str, Any] | None:
     tokenizer = ScriptedModel().open()(config.engine, Path(), None).tokenizer
-    return check_sharing(config, engine_report, tokenizer)
+    return check_sharing(config, engine_report, tokenizer, **limits)
 
 
 def test_a_column_that_breaks_sharing_is_found(config: JobConfig) -> None:
     advice = check(config, report())
     assert advice is not None
     assert advice["found"][0]["columns"] == ["date"]
-    assert advice["sample_rows"] == sharing_check.NUM_ROWS
+    assert advice["sample_rows"] == NUM_ROWS
 
 
 def test_short_runs_and_runs_that_share_are_not_held_up(config: JobConfig) -> None:
@@ -50,11 +49,8 @@ def test_short_runs_and_runs_that_share_are_not_held_up(config: JobConfig) -> No
     assert check(config, report(hit_rate=0.8)) is None
 
 
-def test_huge_rows_are_not_tried_for_minutes(
-    config: JobConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sharing_check, "MAX_CHARS", 500)
-    advice = check(config, report())
+def test_huge_rows_are_not_tried_for_minutes(config: JobConfig) -> None:
+    advice = check(config, report(), max_chars=500)
     assert advice is not None
     assert 0 < advice["sample_rows"] < 20
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job import windows
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.line_source import LineSource
 from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.windows import RowWindows
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.window_size import WindowSize
 from tests.conftest import MakeModel
 from tests.jsonl import jsonl, read_jsonl, write_jsonl
 
@@ -28,15 +28,13 @@ def config_of(path: Path, **changes: Any) -> JobConfig:
 
 @pytest.mark.parametrize("limit", [None, 1, 5, 9, 10, 11, 100])
 @pytest.mark.parametrize("window_rows", [1, 3, 5, 10, 100])
-def test_every_row_is_in_one_window(
-    limit: int | None, window_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(windows, "WINDOW_ROWS", window_rows)
+def test_every_row_is_in_one_window(limit: int | None, window_rows: int, tmp_path: Path) -> None:
     data = jsonl([{"prompt": str(i)} for i in range(10)])
     path = tmp_path / "in.jsonl"
     path.write_bytes(data)
     with open_rows(str(path)) as source:
-        reader = RowWindows(source, config_of(path, limit=limit))
+        config = config_of(path, limit=limit, window=WindowSize(rows=window_rows))
+        reader = RowWindows(source, config)
         sizes, indices = [], []
         while not reader.is_last:
             rows = reader.read()
@@ -53,11 +51,11 @@ def test_every_row_is_in_one_window(
     assert (digest.num_bytes, digest.sha256) == (len(data), hashlib.sha256(data).hexdigest())
 
 
-def test_a_window_ends_by_its_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "WINDOW_BYTES", 50)
+def test_a_window_ends_by_its_bytes_too(tmp_path: Path) -> None:
     data = jsonl([{"prompt": "x" * 20} for _ in range(7)])
     source = LineSource(io.BytesIO(data), "in", 1000)
-    reader = RowWindows(source, config_of(tmp_path / "in.jsonl"))
+    config = config_of(tmp_path / "in.jsonl", window=WindowSize(num_bytes=50))
+    reader = RowWindows(source, config)
     sizes = []
     while not reader.is_last:
         sizes.append(len(reader.read()))
@@ -69,19 +67,17 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture
-def answer(
-    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[JobResult, Rows]]:
+def answer(make_model: MakeModel, tmp_path: Path) -> Callable[..., tuple[JobResult, Rows]]:
     folder = make_model("qwen3", "windows")
 
     def run(rows: list[Any], window_rows: int, **engine: Any) -> tuple[JobResult, Rows]:
-        monkeypatch.setattr(windows, "WINDOW_ROWS", window_rows)
         source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
         write_jsonl(source, rows)
         config = JobConfig(
             input=str(source),
             output=str(output),
             engine=EngineConfig(model=folder, **engine),
+            window=WindowSize(rows=window_rows),
             ordered=True,
             overwrite=True,
         )

@@ -4,10 +4,14 @@ import json
 
 import pytest
 
-from pagedrun import LLM, SamplingParams
+from pagedrun import SamplingParams
+from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.scheduling.step_watch import MIN_STEPS, StepWatch
+from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineStalled
+from pagedrun.paged.values.request import Request
 from tests.conftest import MakeModel
+from tests.engines import load_engine
 
 
 def test_steps_without_a_token_are_counted() -> None:
@@ -19,26 +23,24 @@ def test_steps_without_a_token_are_counted() -> None:
     assert not watch.is_stalled(0)
 
 
-def test_the_longest_prompt_in_the_smallest_steps_is_no_stall(
-    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pagedrun.paged.scheduling.step_watch.MIN_STEPS", 0)
+def test_the_longest_prompt_in_the_smallest_steps_is_no_stall(make_model: MakeModel) -> None:
     model = make_model("qwen3", "stall", max_position_embeddings=128)
-    llm = LLM(model, dtype="float32", max_num_batched_tokens=1)
-    (completion,) = llm.generate([[5] * 120], SamplingParams(max_tokens=2, ignore_eos=True))
+    config = EngineConfig(model=model, dtype="float32", max_num_batched_tokens=1)
+    request = Request(0, (5,) * 120, SamplingParams(max_tokens=2, ignore_eos=True))
+    (completion,) = load_engine(config, RunPolicy(min_stall_steps=0)).start([request])
     assert len(completion.outputs[0].token_ids) == 2
 
 
-def test_the_state_is_told_without_the_prompts(
-    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pagedrun.paged.scheduling.step_watch.MIN_STEPS", -10)
-    llm = LLM(make_model("qwen3", "stall"), dtype="float32", max_num_batched_tokens=256)
-    prompts = [[index, *range(200)] for index in range(3)]
+def test_the_state_is_told_without_the_prompts(make_model: MakeModel) -> None:
+    model = make_model("qwen3", "stall")
+    config = EngineConfig(model=model, dtype="float32", max_num_batched_tokens=256)
+    prompts = [[7] * 400, *([index, *range(200)] for index in range(3))]
+    params = SamplingParams(max_tokens=4)
+    requests = [Request(index, tuple(prompt), params) for index, prompt in enumerate(prompts)]
     with pytest.raises(
         EngineStalled, match=r"no row got a token in \d+ steps: \d running"
     ) as caught:
-        llm.generate([[7] * 400, *prompts], SamplingParams(max_tokens=4))
+        list(load_engine(config, RunPolicy(min_stall_steps=-10)).start(requests))
     state = json.loads(json.dumps(caught.value.state))
     running = state["sequences"]["running"]
     assert state["running"] == len(running) > 0

@@ -7,11 +7,9 @@ from hypothesis import strategies as st
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.cache.swap_space import SwapSpace
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
 from pagedrun.paged.scheduling.step_builder import StepBuilder
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.block_key import BlockKey
@@ -19,6 +17,7 @@ from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
+from tests.scheduling.admit_all import AdmitAll
 
 SIZE = 4
 
@@ -44,13 +43,6 @@ def test_host_blocks_are_taken_once_and_given_back(counts: list[int]) -> None:
         assert set(everything) <= set(range(10))
 
 
-class Reckless(OutputLengthPredictor):
-    """Lets in whom it can, so that somebody has to give way."""
-
-    def allows(self, pool: BlockPool, table: SequenceTable, places: Int64s, num_taken: int) -> bool:
-        return True
-
-
 def planned(index: int, prompt: list[int], max_tokens: int = 8, n: int = 1) -> PlannedRequest:
     params = SamplingParams(max_tokens=max_tokens, n=n)
     keys = BlockKey.chain(prompt, SIZE)
@@ -70,7 +62,7 @@ def start(
         SwapSpace(swap_blocks),
         limits,
         mode,
-        predictor=Reckless(),
+        predictor=AdmitAll(),
     )
     scheduler.add(requests, len(requests))
     return scheduler

@@ -10,17 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pagedrun.kernels.read_once import ReadOnce
-from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device_choice import choose_device
-from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.run import Run
-from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling import SamplingParams
 from tests.conftest import MakeModel
-from tests.scheduling.admit_all import admit_all
+from tests.engines import ANY_PREFIX, load_engine
+from tests.scheduling.admit_all import AdmitAll
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +47,15 @@ def requests() -> list[Request]:
     return made
 
 
+POLICY = RunPolicy(AdmitAll, ANY_PREFIX)
+
+
 def answers(
     folder: Path, async_scheduling: bool, *, graphs: bool = False, **engine: Any
 ) -> tuple[dict[int, Completion], Run]:
     config = EngineConfig(model=folder, dtype="float32", **engine)
     device = replace(choose_device("cpu"), async_scheduling=async_scheduling, graphs=graphs)
-    loaded = Engine(config, ModelConfig.from_folder(folder), Tokenizer.from_folder(folder), device)
-    loaded.read_once = ReadOnce(16, 1)
+    loaded = load_engine(config, POLICY, device)
     run = loaded.start(requests(), on_step=lambda _: run.scheduler.check())
     got = {completion.request.index: completion for completion in run}
     assert not run.scheduler.ending
@@ -75,8 +75,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_same_answers(setting: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    admit_all(monkeypatch)
+def test_same_answers(setting: str, folder: Path) -> None:
     expected, at_once = answers(folder, False, **SETTINGS[setting])
     got, behind = answers(folder, True, **SETTINGS[setting])
     assert len(got) == 40
@@ -98,9 +97,8 @@ def test_same_answers(setting: str, folder: Path, monkeypatch: pytest.MonkeyPatc
     [("roomy", True), ("tiny-chunks", False), ("swapped", False), ("recomputed", False)],
 )
 def test_what_an_earlier_run_left_changes_nothing(
-    setting: str, graphs: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setting: str, graphs: bool, folder: Path, tmp_path: Path
 ) -> None:
-    admit_all(monkeypatch)
     expected, _ = answers(folder, False)
     for _ in range(2):
         got, run = answers(
@@ -137,10 +135,7 @@ def test_no_choice_is_seen_late(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_decode_steps_that_go_on_by_themselves(
-    setting: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    admit_all(monkeypatch)
+def test_decode_steps_that_go_on_by_themselves(setting: str, folder: Path) -> None:
     expected, at_once = answers(folder, True, **SETTINGS[setting])
     got, run = answers(folder, True, graphs=True, **SETTINGS[setting])
     assert {i: c.outputs for i, c in got.items()} == {i: c.outputs for i, c in expected.items()}

@@ -8,11 +8,14 @@ import pytest
 import torch
 import transformers
 
-from pagedrun.paged.llm import LLM
+from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
 from tests.conftest import MakeModel
+from tests.engines import load_engine
 from tests.every_pair import every_pair
-from tests.scheduling.admit_all import admit_all
+from tests.scheduling.admit_all import AdmitAll
 
 NUM_GENERATED = 40
 VOCAB = 256  # ids of plain bytes; the models' special ids stay out of the prompts
@@ -98,16 +101,18 @@ def _generate(model: Any, prompt: list[int]) -> list[int]:
     return list(out[0, len(prompt) :].tolist())
 
 
-def _check(oracle: Oracle, **engine: Any) -> dict[str, Any]:
-    llm = LLM(oracle.folder, dtype="float32", **engine)
+def _check(oracle: Oracle, policy: RunPolicy = DEFAULT_POLICY, **engine: Any) -> dict[str, Any]:
+    config = EngineConfig(model=oracle.folder, dtype="float32", **engine)
     params = SamplingParams(max_tokens=NUM_GENERATED, ignore_eos=True)
-    completions = llm.generate(oracle.prompts, params)
-    for prompt, expected, completion in zip(
-        oracle.prompts, oracle.tokens, completions, strict=True
-    ):
+    requests = [Request(i, tuple(prompt), params) for i, prompt in enumerate(oracle.prompts)]
+    run = load_engine(config, policy).start(requests)
+    completions = {completion.request.index: completion for completion in run}
+    assert len(completions) == len(requests)
+    for index, (prompt, expected) in enumerate(zip(oracle.prompts, oracle.tokens, strict=True)):
+        completion = completions[index]
         assert completion.error is None
         assert list(completion.outputs[0].token_ids) == expected, f"prompt of {len(prompt)} tokens"
-    return llm.report
+    return run.report()
 
 
 @every_pair(
@@ -132,13 +137,12 @@ def test_tokens_equal_transformers(
 
 @every_pair("oracle", oracle=[*MODELS], block_size=[16, 64, 256], mode=["swap", "recompute"])
 def test_tokens_equal_transformers_when_preempted(
-    oracle: Oracle, block_size: int, mode: str, monkeypatch: pytest.MonkeyPatch
+    oracle: Oracle, block_size: int, mode: str
 ) -> None:
-    # Let in whoever fits, so that somebody must give way.
-    admit_all(monkeypatch)
     needed = -(-(max(LENGTHS) + NUM_GENERATED) // block_size)
     report = _check(
         oracle,
+        RunPolicy(AdmitAll),  # so that somebody must give way
         block_size=block_size,
         num_blocks=needed + 2,
         preemption_mode=mode,

@@ -19,19 +19,18 @@ if not torch.cuda.is_available():
 
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
-from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.execution.device_dtypes import CpuDtypes
-from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.precision import KV_DTYPES
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling import SamplingParams
 from tests.conftest import MakeModel
+from tests.engines import ANY_PREFIX, load_engine
 
 ON_GPU = torch.cuda.is_available()
 pytestmark = [pytest.mark.gpu] if ON_GPU else [pytest.mark.timeout(600)]
@@ -64,8 +63,7 @@ def answers(
     folder: Path, device: Device, params: SamplingParams, **engine: Any
 ) -> list[Completion]:
     config = EngineConfig(model=folder, **{"dtype": "float32", "max_model_len": 256, **engine})
-    loaded = Engine(config, ModelConfig.from_folder(folder), Tokenizer.from_folder(folder), device)
-    loaded.read_once = ReadOnce(16, 1)
+    loaded = load_engine(config, RunPolicy(read_once=ANY_PREFIX), device)
     requests = [Request(i, tuple(prompt), params) for i, prompt in enumerate(prompts())]
     run = loaded.start(requests, on_step=lambda _: run.scheduler.check())
     got = {completion.request.index: completion for completion in run}
@@ -160,12 +158,7 @@ def test_the_same_bytes_whatever_runs_beside_a_row(
 def test_logits_in_bfloat16_stay_close_to_those_in_float32(folder: Path, device: Device) -> None:
     """Rounding to 8 bits of mantissa, a layer deep: what is between them is noise, not an error."""
     narrow, wide = (
-        Engine(
-            EngineConfig(model=folder, dtype=dtype),
-            ModelConfig.from_folder(folder),
-            Tokenizer.from_folder(folder),
-            device,
-        )
+        load_engine(EngineConfig(model=folder, dtype=dtype), device=device)
         for dtype in ("bfloat16", "float32")
     )
     for prompt in prompts():
@@ -177,7 +170,7 @@ def test_logits_in_bfloat16_stay_close_to_those_in_float32(folder: Path, device:
 def first_logits(engine: Engine, prompt: list[int]) -> torch.Tensor:
     """Return the logits behind a prompt, [vocab_size]."""
     kept: list[torch.Tensor] = []
-    model, compute = engine.model, engine.model.logits
+    model, compute = engine.loaded.model, engine.loaded.model.logits
 
     def logits(*given: Any) -> torch.Tensor:
         kept.append(compute(*given))

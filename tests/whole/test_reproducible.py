@@ -2,6 +2,8 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,20 +11,25 @@ import pytest
 import torch
 
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.paged.cache.kv_cache import allocate_blocks
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.interfaces import ModelOpener
 from pagedrun.paged.job.job import run_job
+from pagedrun.paged.job.model import LocalModel
+from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
+from tests.engines import ANY_PREFIX
 from tests.jsonl import write_jsonl
 from tests.kernels.cpu.products import threads
-from tests.scheduling.admit_all import admit_all
+from tests.scheduling.admit_all import AdmitAll
 from tests.whole.comparable import comparable_rows
 
 MAX_LEN = 640
-
-
-pytestmark = pytest.mark.usefixtures("short_prefixes_are_read_once")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +74,15 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_jsonl(path, made)
 
 
-def answers(rows: Path, folder: Path, tmp_path: Path, **engine: Any) -> tuple[str, dict[str, Any]]:
+# The same rows are read together in all of them; whoever fits may be let in, so that somebody must
+# give way.
+CAREFUL = partial(LocalModel, policy=RunPolicy(read_once=ANY_PREFIX))
+CROWDED = partial(LocalModel, policy=RunPolicy(AdmitAll, ANY_PREFIX))
+
+
+def answers(
+    rows: Path, folder: Path, tmp_path: Path, opener: ModelOpener = CAREFUL, **engine: Any
+) -> tuple[str, dict[str, Any]]:
     """Run the job and return its rows, `cached_tokens` struck out, with the report."""
     output = tmp_path / "out.jsonl"
     config = JobConfig(
@@ -77,7 +92,7 @@ def answers(rows: Path, folder: Path, tmp_path: Path, **engine: Any) -> tuple[st
         ordered=True,
         overwrite=True,
     )
-    report = run_job(config).report
+    report = run_job(config, open_model=opener).report
     assert report["rows"]["ok"] == report["rows"]["total"] > 30
     return "\n".join(comparable_rows(output)), report
 
@@ -165,13 +180,13 @@ def test_same_bytes(
     rows: Path,
     folder: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if variation.startswith("preempted"):  # let in whoever fits, so that somebody must give way
-        admit_all(monkeypatch)
-    text, report = answers(rows, folder, tmp_path, **undisturbed.engine, **VARIATIONS[variation])
+    is_preempted = variation.startswith("preempted")
+    opener = CROWDED if is_preempted else CAREFUL
+    engine = undisturbed.engine | VARIATIONS[variation]
+    text, report = answers(rows, folder, tmp_path, opener, **engine)
     assert text == undisturbed.text
-    if variation.startswith("preempted"):
+    if is_preempted:
         assert sum(report["preemptions"].values()) > 0
     read, alone = (
         report["prefix"][f"attention_bytes_{each}"] for each in ("read", "without_sharing")
@@ -179,20 +194,38 @@ def test_same_bytes(
     assert (read < alone) == (variation not in ("no-prefix-once", "neither", "one-at-a-time"))
 
 
+class PoisonedMemory(PoolMemory):
+    """Pools that hold NaN wherever nothing is written yet."""
+
+    def take(
+        self, config: EngineConfig, spec: KVCacheSpec, num_blocks: int
+    ) -> tuple[KVCache, DecodeGraphs | None]:
+        cache, graphs = super().take(config, spec, num_blocks)
+        for blocks in (cache.blocks, cache.host_blocks):
+            blocks.fill_(torch.nan)
+        return cache, graphs
+
+
+class PoisonedModel(LocalModel):
+    """Runs in such pools."""
+
+    def load_engine(self) -> Engine:
+        engine = super().load_engine()
+        loaded = engine.loaded
+        memory = PoisonedMemory(loaded.model, loaded.sampler, loaded.device)
+        policy = RunPolicy(read_once=ANY_PREFIX)
+        return Engine(engine.config, replace(loaded, memory=memory), policy)
+
+
 def test_a_pool_poisoned_with_nan_changes_nothing(
     undisturbed: Undisturbed,
     rows: Path,
     folder: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a slot held before it was written must never reach a result: 0 · NaN is NaN."""
-
-    def poisoned(*given: Any, **more: Any) -> torch.Tensor:
-        return allocate_blocks(*given, **more).fill_(torch.nan)
-
-    monkeypatch.setattr("pagedrun.paged.cache.kv_cache.allocate_blocks", poisoned)
-    text, _ = answers(rows, folder, tmp_path, **undisturbed.engine, num_blocks=200)
+    engine = undisturbed.engine | {"num_blocks": 200}
+    text, _ = answers(rows, folder, tmp_path, PoisonedModel, **engine)
     assert text == undisturbed.text
 
 
@@ -253,7 +286,6 @@ def test_same_bytes_at_the_widths_of_real_models(
     make_model: MakeModel,
     eighty_rows: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where rows are long, libraries choose the order of a sum by the number of rows."""
     intermediate_size, num_heads, num_kv_heads, head_dim = WIDTHS[hidden_size]
@@ -270,14 +302,12 @@ def test_same_bytes_at_the_widths_of_real_models(
         max_position_embeddings=MAX_LEN,
         initializer_range=0.02,
     )
-    engine = {"dtype": dtype, "kernel_set": kernel_set.value}
+    engine: dict[str, Any] = {"dtype": dtype, "kernel_set": kernel_set.value}
     expected, _ = answers(eighty_rows, folder, tmp_path, **engine)
-    # Let in whoever fits, so that somebody must give way where the pool is small.
-    admit_all(monkeypatch)
     for seats, num_tokens, num_threads, more in SCHEDULES:
         limits = {"max_num_seqs": seats, "max_num_batched_tokens": num_tokens, **more}
         with threads(num_threads):
-            text, report = answers(eighty_rows, folder, tmp_path, **engine, **limits)
+            text, report = answers(eighty_rows, folder, tmp_path, CROWDED, **engine, **limits)
         assert text == expected, limits
         if "num_blocks" in more:
             assert sum(report["preemptions"].values()) > 0

@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,22 @@ import pytest
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
+from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
+from pagedrun.paged.job.model import LocalModel
+from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling import SamplingParams
 from tests.conftest import MakeModel
+from tests.engines import ANY_PREFIX
 from tests.jsonl import read_jsonl
 from tests.whole.comparable import comparable_rows
 
-pytestmark = pytest.mark.usefixtures("short_prefixes_are_read_once")
+
+def run(job: JobConfig, listener: JobListener | None = None) -> JobResult:
+    """Run the job, with shared-prefix attention for short prefixes too."""
+    policy = RunPolicy(read_once=ANY_PREFIX)
+    return run_job(job, listener, partial(LocalModel, policy=policy))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +59,7 @@ def config(make_model: MakeModel, tmp_path_factory: pytest.TempPathFactory) -> J
 
 @pytest.fixture(scope="module")
 def whole(config: JobConfig) -> JobConfig:
-    run_job(config)
+    run(config)
     return config
 
 
@@ -65,7 +74,7 @@ def died_at(whole: JobConfig, num_bytes: int, folder: Path) -> JobConfig:
 def assert_same_in_the_end(whole: JobConfig, job: JobConfig) -> JobResult:
     before = Path(job.output).read_bytes()
     num_whole = before.count(b"\n")
-    result = run_job(job)
+    result = run(job)
     assert comparable_rows(job.output) == comparable_rows(whole.output)
     if not job.ordered:
         assert Path(job.output).read_bytes().startswith(before[: before.rfind(b"\n") + 1])
@@ -103,7 +112,7 @@ def test_it_goes_on_wherever_it_died_with_other_settings(
 
 def test_the_order_of_the_input_if_that_is_asked(whole: JobConfig, tmp_path: Path) -> None:
     job = replace(died_at(whole, 4000, tmp_path), ordered=True)
-    run_job(job)
+    run(job)
     indices = [row["index"] for row in read_jsonl(job.output)]
     assert indices == list(range(36))
     assert comparable_rows(job.output) == comparable_rows(whole.output)
@@ -120,36 +129,37 @@ def test_what_the_finished_run_has_told_stays(whole: JobConfig, tmp_path: Path) 
     beside = [Path(f"{job.output}{suffix}") for suffix in (".report.json", ".snapshot.npz")]
     for path in beside:
         path.write_bytes(b"of the run that answered the rows")
-    run_job(job)
+    run(job)
     assert {path.read_bytes() for path in beside} == {b"of the run that answered the rows"}
 
 
 def test_a_run_that_is_cut_off_leaves_no_report_of_another(
-    whole: JobConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: JobConfig, tmp_path: Path
 ) -> None:
     job = died_at(whole, 4000, tmp_path)
     beside = [Path(f"{job.output}{suffix}") for suffix in (".report.json", ".snapshot.npz")]
     for path in beside:
         path.write_bytes(b"of an earlier run")
 
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
+    class CutOff(SilentListener):
+        def on_phase(self, phase: Phase) -> None:
+            if phase is Phase.RUN:
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr("pagedrun.paged.job.output.writer.RowWriter.write", die)
     with pytest.raises(KeyboardInterrupt):
-        run_job(job)
+        run(job, CutOff())
     assert not any(path.exists() for path in beside)
 
 
 def test_an_output_that_is_not_there_yet_is_begun(whole: JobConfig, tmp_path: Path) -> None:
     job = replace(whole, output=str(tmp_path / "new.jsonl"), resume=True)
-    assert run_job(job).report["rows"]["skipped"] == 0
+    assert run(job).report["rows"]["skipped"] == 0
     assert comparable_rows(job.output) == comparable_rows(whole.output)
 
 
 def test_failed_rows_are_tried_again_if_that_is_asked(whole: JobConfig, tmp_path: Path) -> None:
     job = replace(died_at(whole, 10**9, tmp_path), retry_errors=True)
-    result = run_job(job)
+    result = run(job)
     assert comparable_rows(job.output) == comparable_rows(whole.output)
     assert result.report["rows"] == {"total": 36, "ok": 0, "failed": 3, "skipped": 33}
     assert result.num_failed == 3
@@ -168,7 +178,7 @@ def test_another_job_is_refused_and_nothing_is_lost(
     job = died_at(whole, 4000, tmp_path)
     before = Path(job.output).read_bytes()
     with pytest.raises(UsageError, match=f"^resume: the output was begun with another .*{named}"):
-        run_job(replace(job, **changes))
+        run(replace(job, **changes))
     assert Path(job.output).read_bytes() == before
 
 
@@ -179,10 +189,10 @@ def test_another_input_and_another_model_are_told_apart(
     other = tmp_path / "other.jsonl"
     other.write_text(Path(whole.input).read_text() + '{"prompt_token_ids": [1]}\n')
     with pytest.raises(UsageError, match="begun with another input; run it with the same"):
-        run_job(replace(job, input=str(other)))
+        run(replace(job, input=str(other)))
     model = make_model("qwen3", "resume2", max_position_embeddings=200, num_hidden_layers=1)
     with pytest.raises(UsageError, match="another model, another set of weights or tokenizer;"):
-        run_job(replace(job, engine=replace(job.engine, model=model)))
+        run(replace(job, engine=replace(job.engine, model=model)))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +209,7 @@ def test_a_file_of_another_kind_is_refused(
     job = died_at(whole, 0, tmp_path)
     Path(job.output).write_text(content)
     with pytest.raises(UsageError, match=sentence):
-        run_job(job)
+        run(job)
     assert Path(job.output).read_text() == content
 
 
@@ -211,7 +221,7 @@ def test_what_has_no_whole_line_is_not_thrown_away_unless_it_is_ours(
     Path(job.output).write_text(content)
     Path(f"{job.output}.run.json").unlink()
     with pytest.raises(UsageError, match="it is unknown whether the output is of the same job"):
-        run_job(job)
+        run(job)
     assert Path(job.output).read_text() == content
 
 
@@ -220,11 +230,11 @@ def test_a_row_that_stands_twice_is_refused(whole: JobConfig, tmp_path: Path) ->
     first = Path(job.output).read_text().splitlines(keepends=True)[0]
     Path(job.output).write_text(first * 2)
     with pytest.raises(UsageError, match=r"line 2 answers row \d+ a second time"):
-        run_job(job)
+        run(job)
 
 
 def test_without_a_manifest_nobody_can_tell(whole: JobConfig, tmp_path: Path) -> None:
     job = died_at(whole, 4000, tmp_path)
     Path(f"{job.output}.run.json").unlink()
     with pytest.raises(UsageError, match="it is unknown whether the output is of the same job"):
-        run_job(job)
+        run(job)

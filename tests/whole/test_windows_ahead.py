@@ -13,7 +13,6 @@ import pytest
 
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.job import windows
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
@@ -22,6 +21,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.window_size import WindowSize
 from tests.conftest import MakeModel
 
 SECONDS = 240.0  # for a thread to do what it can do at once
@@ -126,11 +126,18 @@ def test_nothing_depends_on_when_a_window_is_ready(engine: Engine) -> None:
     assert {index: each.outputs for index, each in early[0].items()} == alone
 
 
-def job(source: Path, model: Path, **changes: Any) -> JobConfig:
+def job(source: Path, model: Path) -> JobConfig:
+    """Four rows make a window."""
     engine = EngineConfig(model=model, dtype="float32", max_num_seqs=2)
     sampling = SamplingParams(max_tokens=3, ignore_eos=True)
     output = str(source.with_name("out.jsonl"))
-    return JobConfig(input=str(source), output=output, engine=engine, sampling=sampling, **changes)
+    return JobConfig(
+        input=str(source),
+        output=output,
+        engine=engine,
+        sampling=sampling,
+        window=WindowSize(rows=4),
+    )
 
 
 def lines(count: int) -> bytes:
@@ -138,9 +145,8 @@ def lines(count: int) -> bytes:
 
 
 def test_an_error_in_a_later_window_ends_the_job_with_its_rows_written(
-    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_model: MakeModel, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(windows, "WINDOW_ROWS", 4)
     noise = np.random.default_rng(0).integers(97, 122, 400_000, dtype=np.uint8).tobytes()
     packed = gzip.compress(lines(6) + json.dumps({"prompt": noise.decode()}).encode() + lines(6))
     source = tmp_path / "rows.jsonl.gz"
@@ -153,11 +159,8 @@ def test_an_error_in_a_later_window_ends_the_job_with_its_rows_written(
     assert planners() == []
 
 
-def test_a_job_that_is_stopped_waits_for_no_pipe(
-    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_is_stopped_waits_for_no_pipe(make_model: MakeModel, tmp_path: Path) -> None:
     """The planner waits for rows that never come; the job ends all the same."""
-    monkeypatch.setattr(windows, "WINDOW_ROWS", 4)
     source = tmp_path / "rows"
     os.mkfifo(source)
     held: list[int] = []

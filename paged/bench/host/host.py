@@ -116,7 +116,7 @@ class HostBench:
     def _measure(self, engine: Engine, seats: int) -> HostRun:
         log: list[tuple[float, StepRecord]] = []
         run = engine.reconfigured(max_num_seqs=seats).start(
-            self._workload(seats).requests(engine.model_config.vocab_size),
+            self._workload(seats).requests(engine.loaded.config.vocab_size),
             on_step=lambda record: log.append((time.perf_counter(), record)),
         )
         began = time.perf_counter()

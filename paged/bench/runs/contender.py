@@ -96,7 +96,7 @@ class EngineContender:
     def warm_up(self, workload: Workload) -> None:
         """Compile the kernels, and touch each of them."""
         self.engine.warm_up()
-        self.run(workload.warm_up().requests(self.engine.model_config.vocab_size))
+        self.run(workload.warm_up().requests(self.engine.loaded.config.vocab_size))
 
     def run(self, requests: Seq[Request]) -> tuple[RunFigures, Tokens]:
         """Run the requests; raises `UsageError` if one of them cannot be run."""

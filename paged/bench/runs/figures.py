@@ -71,7 +71,7 @@ def measure(
     before = timer.snapshot()
     neighbours = Neighbours()
     began = perf_counter()
-    log = StepLog(timer, async_scheduling=engine.device.async_scheduling)
+    log = StepLog(timer, async_scheduling=engine.loaded.device.async_scheduling)
     run = engine.start(requests, log)
     answers = sorted(run, key=lambda each: each.request.index)
     total_s = perf_counter() - began
@@ -82,7 +82,7 @@ def measure(
     report = run.report()
     tokens, kv = report["tokens"], report["kv"]
     decode_steps = log.decode_steps
-    is_timed = not engine.device.is_asynchronous
+    is_timed = not engine.loaded.device.is_asynchronous
     decode_s = sum(step.seconds for step in log.steps if step.only_decodes)
     figures = RunFigures(
         total_s=total_s,

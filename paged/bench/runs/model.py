@@ -10,6 +10,7 @@ import torch
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.random_weights import RandomWeights
 from pagedrun.paged.models.shapes import Shape
@@ -52,7 +53,8 @@ class BenchModel:
         if self.folder is None:
             dtype = device.dtype(config.dtype, self.config.dtype)
             read = self.weights(dtype, device.torch_device).read
-        return Engine(config, self.config, self.tokenizer(), device, read)
+        loaded = LoadedModel.load(config, self.config, self.tokenizer(), device=device, read=read)
+        return Engine(config, loaded)
 
     def weights(self, dtype: torch.dtype, device: torch.device | None = None) -> RandomWeights:
         """Return weights in the place of a folder's, made on `device`, None: the CPU."""

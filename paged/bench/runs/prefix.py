@@ -107,7 +107,7 @@ class PrefixBench:
             say(f"prefix {workload.shared} x {workload.rows} rows: {ran or 'skipped'}")
         points.sort(key=lambda point: (point["prefix"], point["group"]))
         return {
-            "model": self.model.describe(engine.dtype),
+            "model": self.model.describe(engine.loaded.dtype),
             "device": DeviceFacts(device).to_dict(),
             "workload": {"unique": self.unique, "output": self.output},
             "config": plain_config(asdict(engine.config)),

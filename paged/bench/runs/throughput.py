@@ -86,7 +86,8 @@ class ThroughputBench:
             contenders.append(EngineContender(name, other, timer, switch if alone else None))
         if self.peer is not None:
             say(f"Building the same model in {self.peer.name}")
-            contenders.append(self.peer.contender(self.model, engine.dtype, device.torch_device))
+            dtype = engine.loaded.dtype
+            contenders.append(self.peer.contender(self.model, dtype, device.torch_device))
         requests = self.workload.requests(self.model.config.vocab_size)
         for contender in contenders:
             say(f"Warming up {contender.name}")
@@ -99,7 +100,7 @@ class ThroughputBench:
                 runs[contender.name].append(figures)
                 say(f"{contender.name}, {turn + 1} of {self.repeat}: {figures.total_s:.2f} s")
         return {
-            "model": self.model.describe(engine.dtype),
+            "model": self.model.describe(engine.loaded.dtype),
             "device": DeviceFacts(device).to_dict(),
             "workload": self.workload.to_dict(),
             "config": plain_config(asdict(engine.config)),

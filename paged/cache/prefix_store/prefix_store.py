@@ -10,7 +10,7 @@ import torch
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.run_identity import run_identity
-from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
+from pagedrun.paged.cache.prefix_store.stored_prefixes import MAX_ENTRY_BYTES, StoredPrefixes
 from pagedrun.paged.cache.prefix_store.weight_digests import stamps, weights_digest
 from pagedrun.paged.values.option_names import option
 
@@ -18,12 +18,20 @@ from pagedrun.paged.values.option_names import option
 class PrefixStore:
     """A folder and the weight files that it is used with. Build it before they are read.
 
-    `max_bytes` is what the folder may come to hold. Raises `UsageError` if it cannot be used.
+    `max_bytes` is what the folder may come to hold, `max_entry_bytes` what one file in it may.
+    Raises `UsageError` if the folder cannot be used.
     """
 
-    def __init__(self, path: Path, max_bytes: int, weight_files: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        max_bytes: int,
+        weight_files: Sequence[Path],
+        max_entry_bytes: int = MAX_ENTRY_BYTES,
+    ) -> None:
         self._folder = StoreFolder.open(path)
         self._max_bytes = max_bytes
+        self._max_entry_bytes = max_entry_bytes
         self._files = tuple(weight_files)
         self._stamps = stamps(self._files)
         self._weights_sha256: str | None = None
@@ -66,6 +74,8 @@ class PrefixStore:
             reproducible=reproducible,
             machine=machine,
         )
-        stored = StoredPrefixes(self._folder, identity, cache, self._max_bytes, warn)
+        stored = StoredPrefixes(
+            self._folder, identity, cache, self._max_bytes, warn, self._max_entry_bytes
+        )
         stored.counts.seconds = time.perf_counter() - began
         return stored

@@ -50,8 +50,9 @@ class StoreCounts:
 class StoredPrefixes:
     """Looks prompts up in the store, and keeps there what the plan says rows share.
 
-    Nothing that goes wrong with the store stops a run: `warn` says so once, and the prefixes
-    are computed. Implements `prefix_source.PrefixSource`.
+    `max_bytes` is what the store may come to hold, `max_entry_bytes` what a piece of a prefix has,
+    a file each. Nothing that goes wrong with the store stops a run: `warn` says so once,
+    and the prefixes are computed. Implements `prefix_source.PrefixSource`.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class StoredPrefixes:
         cache: KVCache,
         max_bytes: int,
         warn: Callable[[str], None],
+        max_entry_bytes: int = MAX_ENTRY_BYTES,
     ) -> None:
         self.counts = StoreCounts()
         self._folder = folder
         self._identity = identity
         self._cache = cache
         self._max_bytes = max_bytes
+        self._max_entry_bytes = max_entry_bytes
         self._warn = warn
         self._has_warned = False
         self._can_store = True
@@ -223,7 +226,7 @@ class StoredPrefixes:
         if num_tokens - num_known < MIN_STORED_TOKENS:
             return
         names = list(dict.fromkeys(match.block.file_name for match in known))
-        per_entry = max(MAX_ENTRY_BYTES // self._cache.bytes_per_block, 1) * size
+        per_entry = max(self._max_entry_bytes // self._cache.bytes_per_block, 1) * size
         for start in range(num_known // size * size, num_tokens, per_entry):
             keys = row.block_keys
             parent = keys[start // size - 1].digest if start else ROOT_DIGEST

@@ -23,13 +23,17 @@ MAX_UNPACKED_BYTES = 2**40
 class UnpackedStream(io.RawIOBase):
     """What `packed` holds, read front to back; several members in a row are one text.
 
-    Raises `UsageError` if it is damaged, cut off, or unpacks beyond the limits above.
+    Raises `UsageError` if it is damaged, cut off, or unpacks to more than `max_bytes` or beyond
+    the limits above.
     """
 
-    def __init__(self, packed: CountedStream, name: str, suffix: str) -> None:
+    def __init__(
+        self, packed: CountedStream, name: str, suffix: str, max_bytes: int = MAX_UNPACKED_BYTES
+    ) -> None:
         self._packed = packed
         self._name = name
         self._packing = PACKINGS[suffix]
+        self._max_bytes = max_bytes
         self._new_decoder, self._damage = _decoder(name, suffix)
         self._decoder: Any = None
         self._pieces = b""  # packed bytes that wait
@@ -86,7 +90,7 @@ class UnpackedStream(io.RawIOBase):
             )
 
     def _refuse_bomb(self) -> None:
-        most = min(max(FREE_BYTES, self._num_packed * MAX_RATIO), MAX_UNPACKED_BYTES)
+        most = min(max(FREE_BYTES, self._num_packed * MAX_RATIO), self._max_bytes)
         if self._num_unpacked > most:
             raise UsageError(
                 f"{self._name} unpacks to more than {most:,} bytes from its first "

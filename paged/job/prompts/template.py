@@ -14,10 +14,16 @@ class PromptTemplate:
     """A compiled template; `flag` names it in messages.
 
     A column is a variable of its name; `row["any name"]` reaches the others. A name that is not
-    there is an error, not an empty string. Raises `UsageError` if the template does not compile.
+    there is an error, not an empty string. A prompt has at most `max_chars` characters. Raises
+    `UsageError` if the template does not compile.
     """
 
-    def __init__(self, source: str, flag: str = option("prompt_template")) -> None:
+    def __init__(
+        self,
+        source: str,
+        flag: str = option("prompt_template"),
+        max_chars: int = MAX_OUTPUT_CHARS,
+    ) -> None:
         # Here, because a command's `--help` reads the type of a flag and must not wait for Jinja.
         from jinja2 import TemplateError, TemplateSyntaxError
 
@@ -25,6 +31,7 @@ class PromptTemplate:
         from pagedrun.paged.text.sandbox import Sandbox
 
         self.source = source
+        self._max_chars = max_chars
         self._sandbox = Sandbox(undefined=NamedUndefined)
         try:
             self._template = self._sandbox.from_string(source)
@@ -39,8 +46,8 @@ class PromptTemplate:
 
         try:
             text = self._sandbox.render(self._template, {"row": columns, **columns})
-            if len(text) > MAX_OUTPUT_CHARS:
-                raise OverflowError(f"the output exceeds {MAX_OUTPUT_CHARS} characters")
+            if len(text) > self._max_chars:
+                raise OverflowError(f"the output exceeds {self._max_chars} characters")
             text.encode("utf-8")
         except MissingColumn as error:
             name = shown_key(error.name)

@@ -70,6 +70,7 @@ class Simulator:
         windows: Seq[int | None],
         max_rows: int | None = None,
         async_scheduling: bool = False,
+        max_records: int = TIMELINE_RECORDS,
     ) -> None:
         """Simulate the first `max_rows` rows of the plans, None for all.
 
@@ -77,7 +78,8 @@ class Simulator:
         pool's. max_model_len: what a contiguous engine would reserve for a row. windows: of the
         layers whose reads are counted, None for one with full attention. async_scheduling: whether
         the tokens of a step are seen after the next one has begun, so that a sequence gives its
-        blocks back a step later.
+        blocks back a step later. max_records: of the timeline; the fewer, the more steps are
+        done in one go.
         """
         self._plans = iter(plans)
         self._limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens)
@@ -104,7 +106,7 @@ class Simulator:
             num_blocks=num_blocks,
             bytes_per_token=bytes_per_token,
             max_model_len=max_model_len,
-            timeline=Decimated(TIMELINE_RECORDS),
+            timeline=Decimated(max_records),
         )
         self._reads = PrefixReads(windows, shared_prefix_attention=config.prefix_once)
         self._num_steps = 0

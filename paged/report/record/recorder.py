@@ -40,15 +40,15 @@ class _Sample(NamedTuple):
 class Recorder:
     """Watches one run; `snapshot` tells what it saw.
 
-    A sample copies two numbers for each block. There are at most MAX_SAMPLES, and a week-long run
+    A sample copies two numbers for each block. There are at most `max_samples`, and a week-long run
     takes a few thousand on its way to them, so they cost far less than a hundredth of its time.
     """
 
-    def __init__(self, pool: BlockPool, log: Residencies) -> None:
+    def __init__(self, pool: BlockPool, log: Residencies, max_samples: int = MAX_SAMPLES) -> None:
         self._pool = pool
         self._log = log
-        capacity = min(MAX_SAMPLED_BLOCKS // pool.num_blocks, MAX_SAMPLES)
-        self._samples: Decimated[_Sample] = Decimated(max(capacity, MIN_SAMPLES))
+        capacity = max(MAX_SAMPLED_BLOCKS // pool.num_blocks, MIN_SAMPLES)
+        self._samples: Decimated[_Sample] = Decimated(min(capacity, max_samples))
         self._peak: _Sample | None = None  # kept in any case: the moment that one looks at first
         self._peak_blocks = 0
         self._prefixes = PrefixNodes.of()

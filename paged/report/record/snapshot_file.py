@@ -20,17 +20,17 @@ MAX_BYTES = 2**29  # of all columns, unpacked: far above what a run keeps
 MAX_REASON_CHARS = 300
 
 
-def read_snapshot(path: Path) -> Snapshot:
-    """Read a snapshot; all that it holds is in range afterwards.
+def read_snapshot(path: Path, max_bytes: int = MAX_BYTES) -> Snapshot:
+    """Read a snapshot of at most `max_bytes` bytes, unpacked; all that it holds is in range.
 
     Raises `UsageError`, which names the file, for one that is not whole or makes no sense.
     """
     try:
-        packed = _read_regular(path)
+        packed = _read_regular(path, max_bytes)
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror})") from error
     try:
-        snapshot = _unpack(packed)
+        snapshot = _unpack(packed, max_bytes)
         check_snapshot(snapshot)
     except Exception as error:  # a hostile archive makes zipfile and NumPy raise all sorts
         reason = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}"
@@ -40,10 +40,10 @@ def read_snapshot(path: Path) -> Snapshot:
     return snapshot
 
 
-def _unpack(packed: bytes) -> Snapshot:
+def _unpack(packed: bytes, max_bytes: int) -> Snapshot:
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        if sum(member.file_size for member in archive.infolist()) > MAX_BYTES:
-            raise ValueError(f"it unpacks to more than {MAX_BYTES:,} bytes")
+        if sum(member.file_size for member in archive.infolist()) > max_bytes:
+            raise ValueError(f"it unpacks to more than {max_bytes:,} bytes")
     with np.load(io.BytesIO(packed), allow_pickle=False) as columns:
         facts = json.loads(columns["facts"].tobytes())
         if facts.get("format") != FORMAT:
@@ -58,13 +58,13 @@ def _unpack(packed: bytes) -> Snapshot:
     return Snapshot(**{name: facts[name] for name in FACTS}, samples=samples, **tables)
 
 
-def _read_regular(path: Path) -> bytes:
+def _read_regular(path: Path, max_bytes: int) -> bytes:
     """Return the bytes of a file; `OSError` for what may have no end, and for far too many."""
     status = path.stat()  # before it is opened: opening a pipe waits for whoever writes to it
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    if status.st_size > MAX_BYTES:
-        raise OSError(errno.EFBIG, f"larger than {MAX_BYTES:,} bytes")
+    if status.st_size > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes")
     return path.read_bytes()
 
 

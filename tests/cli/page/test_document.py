@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.cli.page import run_data as run_data_module
 from pagedrun.cli.page.document import embed
 from pagedrun.cli.page.packed import pack
 from pagedrun.cli.page.report_reading import ReportReading
@@ -152,19 +151,18 @@ def test_a_large_pool_is_shown_at_fewer_moments() -> None:
     assert kept_moments(1, 10**9).tolist() == [0]
 
 
-def test_many_holdings_are_those_of_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_holdings_are_those_of_fewer_rows() -> None:
     holdings = SNAPSHOT.holdings
-    monkeypatch.setattr(run_data_module, "MAX_HOLDINGS", len(holdings) // 3)
-    data = run_data(ReportReading(small_report(SNAPSHOT)), SNAPSHOT)["map"]
+    reading, most = ReportReading(small_report(SNAPSHOT)), len(holdings) // 3
+    data = run_data(reading, SNAPSHOT, max_holdings=most)["map"]
     stride = data["rowStride"]
     assert stride in (4, 8)
     kept = zlib.decompress(base64.b64decode(data["holdings"]["row"]["bytes"]))
     assert len(kept) // 4 == int((holdings.row % stride == 0).sum()) <= len(holdings) // 3
 
 
-def test_a_large_tree_keeps_parents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_data_module, "MAX_PREFIXES", 3)
-    nodes = run_data(ReportReading({}), SNAPSHOT)["prefixes"]
+def test_a_large_tree_keeps_parents() -> None:
+    nodes = run_data(ReportReading({}), SNAPSHOT, max_prefixes=3)["prefixes"]
     assert nodes == [[-1, 0, 21, 40, 0, 640], [0, 21, 727, 26, 1, 17_000], [-1, 0, 20, 20, 3, 300]]
     empty = replace(SNAPSHOT, prefixes=PrefixNodes.of())
     assert run_data(ReportReading({}), empty)["prefixes"] == []

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pagedrun.cli.progress import progress
 from pagedrun.cli.progress.durations import show_seconds
 from pagedrun.cli.progress.live import draw_figures
-from pagedrun.cli.progress.progress import every, line, show_progress
+from pagedrun.cli.progress.progress import Pace, every, line, show_progress
 from pagedrun.cli.progress.run_figures import RunWatch
 from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.tally import Tally
@@ -93,12 +92,9 @@ class TestFigures:
 
 
 class TestOffATerminal:
-    def shown(self, mode: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        monkeypatch.setattr(progress, "FIRST_LINE_SECONDS", 0.02)
-        monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
-        monkeypatch.setattr(progress, "JSON_SECONDS", 0.02)
-        stream = _Lines()
-        with show_progress(mode, Console(file=stream, markup=False)) as listener:
+    def shown(self, mode: str) -> list[str]:
+        stream, often = _Lines(), Pace(0.02, 0.02, 0.02)
+        with show_progress(mode, Console(file=stream, markup=False), pace=often) as listener:
             play(listener)
             assert stream.wait_for(3), "no lines while the job stood still"
         assert "\x1b" not in stream.getvalue()
@@ -106,10 +102,8 @@ class TestOffATerminal:
         return stream.getvalue().splitlines()
 
     @pytest.mark.parametrize("mode", ["auto", "plain"])
-    def test_a_line_now_and_then_even_if_nothing_finishes(
-        self, mode: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        shown = self.shown(mode, monkeypatch)
+    def test_a_line_now_and_then_even_if_nothing_finishes(self, mode: str) -> None:
+        shown = self.shown(mode)
         # On a busy machine a line may come before the job has said anything.
         lines = shown[shown.index("Warning: id \\x1b[2J [/red] \\u202e :smile:") + 1 :]
         assert len(lines) >= 3
@@ -119,8 +113,8 @@ class TestOffATerminal:
             assert "Running: 3 reqs, Waiting: 4 reqs" in each
             assert "ETA" in each
 
-    def test_json_lines(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        events = [json.loads(each) for each in self.shown("json", monkeypatch)]
+    def test_json_lines(self) -> None:
+        events = [json.loads(each) for each in self.shown("json")]
         # A line of progress may come before the job has said anything.
         phase, warning = (each for each in events if each["event"] != "progress")
         assert (phase["event"], warning["event"]) == ("phase", "warning")

@@ -53,9 +53,8 @@ def graphs() -> DecodeGraphs:
     cache = KVCache(engine.kv_cache_spec, 16, 8, 0, device)
     cache.blocks.zero_()  # a prompt that nobody computed: whatever the memory held may be NaN
     sampler = Sampler([1], device)
-    return DecodeGraphs(
-        engine.model, cache, sampler, device, shared_prefix_attention=True, capture=False
-    )
+    model = engine.loaded.model
+    return DecodeGraphs(model, cache, sampler, device, shared_prefix_attention=True, capture=False)
 
 
 def chunk(start: int, end: int, store_from: int | None = None, **params: Any) -> MadeChunk:

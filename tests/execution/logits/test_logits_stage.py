@@ -15,6 +15,7 @@ from pagedrun.paged.execution.logits.early_stops import EarlyStops
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
 from pagedrun.paged.execution.logits.min_tokens import MinTokens
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
+from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -89,10 +90,15 @@ def answers(
     config = EngineConfig(model=MODEL.folder or __file__, device="cpu", dtype="float32")  # type: ignore[arg-type]
     device = replace(choose_device("cpu"), async_scheduling=async_scheduling, graphs=graphs)
     read = MODEL.weights(torch.float32).read
-    engine = Engine(
-        config, MODEL.config, MODEL.tokenizer(), device, read, (MinTokens(), *processors)
+    loaded = LoadedModel.load(
+        config,
+        MODEL.config,
+        MODEL.tokenizer(),
+        device=device,
+        read=read,
+        processors=(MinTokens(), *processors),
     )
-    run = engine.start([Request(i, (5, 6, 7 + i), params) for i in range(3)])
+    run = Engine(config, loaded).start([Request(i, (5, 6, 7 + i), params) for i in range(3)])
     found = {
         (completion.request.index, output.index): output.token_ids
         for completion in run

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.job.inputs import unpacked_stream
+from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.reader import input_stem, open_rows
 from pagedrun.paged.job.inputs.row import Row
+from pagedrun.paged.job.inputs.unpacked_stream import UnpackedStream
 from pagedrun.paged.values.errors import UsageError
 
 ROWS = b"".join(b'{"id": %d, "prompt": "row %d"}\n' % (i, i) for i in range(5000))
@@ -146,14 +147,10 @@ def test_a_zstandard_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> No
     assert peak < 100 * 2**20
 
 
-def test_the_size_that_may_be_unpacked_has_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unpacked_stream, "MAX_UNPACKED_BYTES", 100_000)
-    path = tmp_path / "in.jsonl.gz"
-    path.write_bytes(gzip.compress(ROWS))
+def test_the_size_that_may_be_unpacked_has_an_end() -> None:
+    packed = CountedStream(io.BytesIO(gzip.compress(ROWS)))
     with pytest.raises(UsageError, match="more than 100,000 bytes"):
-        read(path)
+        UnpackedStream(packed, "in.jsonl.gz", ".gz", max_bytes=100_000).readall()
 
 
 def test_a_long_line_inside_fails_alone(tmp_path: Path, packing: str) -> None:

@@ -14,14 +14,10 @@ from pagedrun.paged.job.prompts.overlong import Overlong
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.window_size import WindowSize
 from tests.job.scripted_model import ScriptedModel, config_for, echo
 
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    return tmp_path
+TWO = WindowSize(rows=2)
 
 
 class Warned(SilentListener):
@@ -102,19 +98,15 @@ class TestStrict:
         assert not (place / "out.jsonl").exists()
 
     @pytest.mark.parametrize("bad", ["torn {", {"prompt": 5}])
-    def test_also_beyond_the_first_window(
-        self, place: Path, bad: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("pagedrun.paged.job.windows.WINDOW_ROWS", 2)
+    def test_also_beyond_the_first_window(self, place: Path, bad: Any) -> None:
         model = ScriptedModel()
         rows = [{"prompt": letter} for letter in "abcde"]
         with pytest.raises(UsageError, match=r"line 6: .*strict refuses the whole input"):
-            run_job(config_for(place, [*rows, bad], strict=True), None, model.open())
+            run_job(config_for(place, [*rows, bad], strict=True, window=TWO), None, model.open())
         assert model.num_loads == 0
 
-    def test_good_rows_are_answered(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("pagedrun.paged.job.windows.WINDOW_ROWS", 2)
-        rows, _ = run(place, [{"prompt": letter} for letter in "abcde"], strict=True)
+    def test_good_rows_are_answered(self, place: Path) -> None:
+        rows, _ = run(place, [{"prompt": letter} for letter in "abcde"], strict=True, window=TWO)
         assert [row["text"] for row in rows] == ["a!", "b!", "c!", "d!", "e!"]
 
     def test_rows_that_are_not_read_are_not_judged(self, place: Path) -> None:

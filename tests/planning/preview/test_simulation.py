@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -20,7 +20,6 @@ from pagedrun.paged.planning.preview.prefix_reads import (
     read_by_tokens,
 )
 from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
-from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
@@ -41,20 +40,29 @@ def make_plan(seed: int, *, prefix_caching: bool = True, most_samples: int = 3) 
     return Plan(requests, 16, prefix_caching=prefix_caching)
 
 
-def simulate(plan: Plan, num_blocks: int, max_rows: int | None = None, **flags: Any) -> Simulation:
+S = TypeVar("S", bound=Simulator)
+
+
+def make_simulator(kind: type[S], plan: Plan, num_blocks: int, **settings: Any) -> S:
+    """Return a simulator; `settings` are its own, and fields of `EngineConfig`."""
+    names = EngineConfig.__dataclass_fields__.keys() & settings.keys()
+    flags = {name: settings.pop(name) for name in names}
     config = EngineConfig(
         model=Path("."), **{"max_num_seqs": 12, "max_num_batched_tokens": 100, **flags}
     )
-    simulator = Simulator(
+    return kind(
         [plan],
         config,
         num_blocks=num_blocks,
         bytes_per_token=64,
         max_model_len=250,
         windows=[None, None, 40],
-        max_rows=max_rows,
+        **settings,
     )
-    return simulator.run()
+
+
+def simulate(plan: Plan, num_blocks: int, **settings: Any) -> Simulation:
+    return make_simulator(Simulator, plan, num_blocks, **settings).run()
 
 
 def without_timeline(simulation: Simulation) -> dict[str, Any]:
@@ -66,51 +74,45 @@ def without_timeline(simulation: Simulation) -> dict[str, Any]:
     }
 
 
-def count_calls(patch: pytest.MonkeyPatch, kind: type, name: str) -> list[None]:
-    """Return a list that grows by one with each call of a method."""
-    calls: list[None] = []
-    method = getattr(kind, name)
+class CountedSimulator(Simulator):
+    """Counts the steps that it does one by one, and proves that the books balance."""
 
-    def counted(self: object, *args: object) -> object:
-        calls.append(None)
-        return method(self, *args)
+    num_single_steps = 0
 
-    patch.setattr(kind, name, counted)
-    return calls
+    def _step(self) -> None:
+        self.num_single_steps += 1
+        super()._step()
+
+    def _record_step(self) -> None:
+        self._scheduler.check()
+        super()._record_step()
+
+
+class OneByOne(CountedSimulator):
+    """Does every step by itself."""
+
+    def _num_uneventful_steps(self) -> int:
+        return 0
 
 
 @pytest.mark.parametrize("num_blocks", [40, 60, 300])
 @pytest.mark.parametrize("flags", [{}, {"prefix_caching": False}, {"swap_space_bytes": 0}], ids=str)
 def test_many_steps_at_once_are_the_same_as_one_by_one(
-    monkeypatch: pytest.MonkeyPatch, num_blocks: int, flags: dict[str, Any]
+    num_blocks: int, flags: dict[str, Any]
 ) -> None:
+    """A small timeline is what lets steps be skipped at all."""
     for seed in range(4):
         plan = make_plan(seed, prefix_caching=flags.get("prefix_caching", True))
-        # A small timeline is what lets steps be skipped at all.
-        monkeypatch.setattr("pagedrun.paged.planning.preview.simulation.TIMELINE_RECORDS", 20)
-        with monkeypatch.context() as patch:
-            quickly_scheduled = count_calls(patch, Scheduler, "schedule")
-            quick = simulate(plan, num_blocks, **flags)
-        with monkeypatch.context() as patch:
-            patch.setattr(Simulator, "_num_uneventful_steps", lambda self: 0)
-            scheduled = count_calls(patch, Scheduler, "schedule")
-            slow = simulate(plan, num_blocks, **flags)
+        simulators = [
+            make_simulator(kind, plan, num_blocks, max_records=20, **flags)
+            for kind in (CountedSimulator, OneByOne)
+        ]
+        quick, slow = (each.run() for each in simulators)
         assert without_timeline(quick) == without_timeline(slow)
         assert quick.timeline == slow.timeline
-        assert len(scheduled) == slow.num_steps
-        assert num_blocks < 300 or len(quickly_scheduled) < 0.9 * quick.num_steps
-
-
-def test_books_balance_while_steps_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pagedrun.paged.planning.preview.simulation.TIMELINE_RECORDS", 20)
-    original = Simulator._record_step
-
-    def checked(simulator: Simulator) -> None:
-        simulator._scheduler.check()
-        original(simulator)
-
-    monkeypatch.setattr(Simulator, "_record_step", checked)
-    assert simulate(make_plan(7), 300).num_rows == 150
+        num_quick, num_slow = (each.num_single_steps for each in simulators)
+        assert num_slow == slow.num_steps
+        assert num_blocks < 300 or num_quick < 0.9 * quick.num_steps
 
 
 def test_every_answer_is_as_long_as_it_may_be() -> None:

@@ -7,18 +7,21 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.engine import Engine
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.prefix_nodes import prefix_nodes
 from pagedrun.paged.report.inspect.block_lives import BlockLives
-from pagedrun.paged.report.record import recorder as recorder_module
+from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
 from pagedrun.paged.run import Run
+from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.scheduling.residency_log import ResidencyLog
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
-from tests.scheduling.admit_all import admit_all
+from tests.scheduling.admit_all import AdmitAll
 from tests.scheduling.made_step import made_sequence
 
 SIZE = 16
@@ -51,11 +54,13 @@ def requests() -> list[Request]:
     return made
 
 
-def run(**config: Any) -> tuple[Run, dict[int, tuple[list[int], list[int]]]]:
+def run(
+    policy: RunPolicy = DEFAULT_POLICY, **config: Any
+) -> tuple[Run, dict[int, tuple[list[int], list[int]]]]:
     """Run to the end; return the run and, by step, what the pool's books said after it."""
     engine = BenchModel.from_shape("tiny").engine(dtype="float32", block_size=SIZE, **config)
     books: dict[int, tuple[list[int], list[int]]] = {}
-    made = engine.start(
+    made = Engine(engine.config, engine.loaded, policy).start(
         requests(),
         on_step=lambda record: books.__setitem__(
             record.step, (list(made.pool.ref_counts), list(made.pool.fills))
@@ -77,10 +82,10 @@ def ref_counts_of(snapshot: Snapshot, step: int) -> list[int]:
 
 @pytest.fixture(scope="module", params=SETTINGS)
 def recorded(request: pytest.FixtureRequest) -> tuple[Run, dict[int, tuple[list[int], list[int]]]]:
-    with pytest.MonkeyPatch.context() as patch:
-        if "num_blocks" in SETTINGS[request.param]:  # let in more than there is room for
-            admit_all(patch)
-        return run(**SETTINGS[request.param])
+    # Where blocks are few more are let in than there is room for.
+    is_small = "num_blocks" in SETTINGS[request.param]
+    policy = RunPolicy(AdmitAll) if is_small else DEFAULT_POLICY
+    return run(policy, **SETTINGS[request.param])
 
 
 Recorded = tuple[Run, dict[int, tuple[list[int], list[int]]]]
@@ -173,17 +178,28 @@ def test_a_snapshot_is_read_as_it_was_written(recorded: Recorded, tmp_path: Any)
     assert (again.num_steps, again.row_stride) == (snapshot.num_steps, 1)
 
 
-def test_the_peak_is_kept_whatever_else_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder_module, "MAX_SAMPLES", 4)
-    monkeypatch.setattr(recorder_module, "MIN_SAMPLES", 4)
-    made, books = run()
-    samples = made.snapshot().samples
+@pytest.mark.parametrize("seed", range(5))
+def test_the_peak_is_kept_whatever_else_is_not(seed: int) -> None:
+    rng, pool = random.Random(seed), BlockPool(40, SIZE)
+    recorder = Recorder(pool, ResidencyLog(), max_samples=4)
+    held: list[int] = []
+    books: dict[int, list[int]] = {}
+    for step in range(1, 100):
+        if rng.random() < 0.5:
+            held += pool.allocate(min(rng.randrange(6), pool.num_free)) or []
+        else:
+            rng.shuffle(held)
+            gone, held = held[:4], held[4:]
+            pool.release(gone)
+        recorder.note_step(step, 0.1 * step)
+        books[step] = list(pool.ref_counts)
+    samples = recorder.snapshot(bytes_per_token=8).samples
     assert len(samples) <= 5
     assert samples.steps.tolist() == sorted(set(samples.steps.tolist()))
-    held = (samples.ref_counts > 0).sum(axis=1)
-    assert held.max() == max(sum(count > 0 for count in counts) for counts, _ in books.values())
+    most = max(sum(count > 0 for count in counts) for counts in books.values())
+    assert (samples.ref_counts > 0).sum(axis=1).max() == most
     for place, step in enumerate(samples.steps.tolist()):
-        assert samples.ref_counts[place].tolist() == books[step][0]
+        assert samples.ref_counts[place].tolist() == books[step]
 
 
 def test_a_few_rows_are_kept_whole_where_all_are_too_many() -> None:
@@ -237,7 +253,7 @@ def test_the_tree_of_a_plan() -> None:
     plan = Plan(asked, SIZE, prefix_caching=True)
     log = ResidencyLog()
     engine_pool = BenchModel.from_shape("tiny").engine(dtype="float32").start([asked[0]]).pool
-    recorder = recorder_module.Recorder(engine_pool, log)
+    recorder = Recorder(engine_pool, log)
     recorder.note_prefixes(prefix_nodes(plan))
     recorder.note_prefixes(prefix_nodes(plan))
     prefixes = recorder.snapshot(8).prefixes

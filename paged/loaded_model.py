@@ -1,0 +1,100 @@
+"""LoadedModel: weights on a device and what belongs to them, which engines may share."""
+
+import time
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pagedrun.kernels.environment import threads
+from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
+from pagedrun.paged.execution.logits.min_tokens import MinTokens
+from pagedrun.paged.execution.logits.sampler import Sampler
+from pagedrun.paged.execution.pool_memory import PoolMemory
+from pagedrun.paged.models.model import Model
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.rotary_positions import num_rotary_positions
+from pagedrun.paged.models.weight_source import ReadTensor, WeightSource
+from pagedrun.paged.models.weights import Checkpoint
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that can compute, with its tokenizer and its sampler.
+
+    `memory` is where its runs get their pools from, one after the other. `prefix_store` is the one
+    that was opened before the weights were read, None without one. `load_s` is how long the
+    loading took, in seconds.
+    """
+
+    config: ModelConfig
+    tokenizer: Tokenizer
+    device: Device
+    dtype: torch.dtype
+    model: Model
+    sampler: Sampler
+    memory: PoolMemory
+    prefix_store: PrefixStore | None
+    load_s: float
+
+    @classmethod
+    def load(
+        cls,
+        config: EngineConfig,
+        model_config: ModelConfig,
+        tokenizer: Tokenizer,
+        *,
+        device: Device | None = None,
+        read: ReadTensor | None = None,
+        processors: Seq[LogitsProcessor] = (MinTokens(),),
+    ) -> "LoadedModel":
+        """Read the weights and put them where they are computed with.
+
+        `device` overrides what `config.device` chooses, for instance with other kernels to check
+        it. `read` gives the weights by name; None reads them from the folder `config.model`.
+        `processors` change logits before tokens are chosen, in this order.
+        Raises `ModelError` when the model folder cannot be used, `UsageError` when the device or
+        the prefix store cannot.
+        """
+        model_config.check_tokenizer(tokenizer.vocab_size, config.model)
+        threads.configure()
+        began = time.perf_counter()
+        device = device or choose_device(config.device, config.kernel_set)
+        dtype = device.dtype(config.dtype, model_config.dtype)
+        store = None
+        if read is not None:
+            model = _model(config, model_config, device, dtype, read)
+        else:
+            with Checkpoint.open(config.model) as checkpoint:
+                if config.prefix_store is not None:
+                    store = PrefixStore(
+                        Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
+                    )
+                network = model_config.network
+                expected = {each.name: each.shape for each in network.parameters()}
+                checkpoint.check(expected, network.ignored)
+                model = _model(config, model_config, device, dtype, checkpoint.tensor)
+        sampler = Sampler(model_config.eos_token_ids, device, processors)
+        memory = PoolMemory(model, sampler, device)
+        load_s = time.perf_counter() - began
+        return cls(model_config, tokenizer, device, dtype, model, sampler, memory, store, load_s)
+
+
+def _model(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    device: Device,
+    dtype: torch.dtype,
+    read: ReadTensor,
+) -> Model:
+    source = WeightSource(
+        read, dtype, device.torch_device, device.kernels, row_invariant=config.reproducible
+    )
+    num_positions = num_rotary_positions(model_config, config.max_model_len, config.model)
+    return model_config.family.load(model_config.network, source, num_positions)

@@ -1,0 +1,104 @@
+"""`bench prefix`, and the switch that makes each row read alone."""
+
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from pagedrun.kernels import cpu
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.prefix_groups import PrefixState
+from pagedrun.paged.bench.budget import Budget
+from pagedrun.paged.bench.runs.alone import SharingSwitch
+from pagedrun.paged.bench.runs.contender import EngineContender
+from pagedrun.paged.bench.runs.op_timer import OpTimer
+from pagedrun.paged.bench.runs.prefix import Mode, PrefixBench
+from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.values.errors import UsageError
+from tests.bench.runs.tiny import FLOAT32, TINY, silent
+
+
+class TestSharingSwitch:
+    def test_alone_every_token_is_read_by_the_decode_kernel(self) -> None:
+        switch = SharingSwitch(CpuBackend())
+        timer = OpTimer(switch.kernels)
+        engine = TINY.engine(timer.kernels, **FLOAT32)
+        workload = Workload(rows=4, shared=512, unique=8, output=4)
+        ratio = {}
+        for name, alone in (("once", None), ("alone", switch), ("once again", None)):
+            contender = EngineContender(name, engine, timer, alone)
+            figures, ratio[name] = contender.run(workload.requests(512))
+            assert figures.hit_rate > 0.7
+        assert ratio["once"] == ratio["once again"]
+        assert ratio["once"] == ratio["alone"]  # float32: rounding changes no token
+
+    def test_what_the_decode_kernel_is_given(self) -> None:
+        seen: list[PrefixState | None] = []
+
+        class Watched(CpuBackend):
+            def decode_attention(self, *args: Any) -> Tensor:
+                seen.append(args[6])
+                return cpu.decode_attention(*args)
+
+        switch = SharingSwitch(Watched())
+        timer = OpTimer(switch.kernels)
+        engine = TINY.engine(timer.kernels, **FLOAT32)
+        requests = Workload(rows=32, shared=512, unique=8, output=3).requests(512)
+        EngineContender("alone", engine, timer, switch).run(requests)
+        assert seen
+        assert all(prefix is None for prefix in seen)
+        assert "prefix_attention" not in timer.calls
+        seen.clear()
+        EngineContender("once", engine, timer).run(requests)
+        assert any(prefix is not None for prefix in seen)
+        assert timer.calls["prefix_attention"] > 0
+
+
+class TestPrefix:
+    def test_every_point_in_every_mode(self) -> None:
+        bench = PrefixBench(TINY, (64, 0), (3, 1), unique=4, output=3, repeat=1, flags=FLOAT32)
+        result = bench.run(silent)
+        points = result["points"]
+        places = [(point["prefix"], point["group"]) for point in points]
+        assert places == [(0, 1), (0, 3), (64, 1), (64, 3)]
+        for point in points:
+            assert list(point["modes"]) == [mode.value for mode in Mode]
+            assert set(point["ratios"]) == {"once_over_reread", "caching_over_none"}
+            assert point["skipped"] == []
+            for mode in point["modes"].values():
+                assert 0 < mode["decode_attention_s"]["median"] < mode["decode_step_s"]["median"]
+        hit_rates = {mode: each["hit_rate"] for mode, each in points[-1]["modes"].items()}
+        assert hit_rates[Mode.ONCE] == hit_rates[Mode.REREAD] == pytest.approx(128 / 204)
+        assert hit_rates[Mode.UNCACHED] == 0.0
+
+    def test_what_does_not_fit_the_budget_is_named(self) -> None:
+        bench = PrefixBench(TINY, (0, 64), (2,), budget_s=1e-9, flags=FLOAT32)
+        for point in bench.run(silent)["points"]:
+            assert point["modes"] == {}
+            assert [each["mode"] for each in point["skipped"]] == [mode.value for mode in Mode]
+
+    def test_the_budget_goes_by_the_largest_piece_of_work(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [7.0]
+        monkeypatch.setattr("pagedrun.paged.bench.budget.perf_counter", lambda: now[0])
+        budget = Budget(100.0)
+        assert budget.seconds_for(5.0) == 0.0
+        budget.note(1.0, 50.0)
+        budget.note(10.0, 20.0)
+        budget.note(2.0, 90.0)
+        assert budget.too_much({Mode.ONCE: 5.0, Mode.REREAD: 6.0, Mode.UNCACHED: 4.0}) == {
+            Mode.REREAD: pytest.approx(12.0)  # more than a tenth
+        }
+        assert budget.seconds_for(30.0) == pytest.approx(60.0)
+        now[0] += 30.0
+        assert budget.left == 70.0
+
+    @pytest.mark.parametrize(
+        ("lengths", "groups", "flag"), [((), (1,), "prefix"), ((1,), (), "group")]
+    )
+    def test_refuses_no_points(
+        self, lengths: tuple[int, ...], groups: tuple[int, ...], flag: str
+    ) -> None:
+        with pytest.raises(UsageError, match=flag):
+            PrefixBench(TINY, lengths, groups)

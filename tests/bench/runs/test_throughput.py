@@ -1,0 +1,45 @@
+"""`bench throughput`: settings in turns."""
+
+import pytest
+
+from pagedrun.paged.bench.runs.lengths import Lengths
+from pagedrun.paged.bench.runs.throughput import Comparison, ThroughputBench
+from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.values.errors import UsageError
+from tests.bench.runs.tiny import FLOAT32, TINY, silent
+
+
+class TestThroughput:
+    workload = Workload(6, 48, 8, 5)
+
+    def test_settings_take_turns_and_agree(self) -> None:
+        said: list[str] = []
+        other = Comparison("no-cache", {"prefix_caching": False, "max_num_seqs": 2})
+        bench = ThroughputBench(TINY, self.workload, FLOAT32, other, repeat=2)
+        result = bench.run(said.append)
+        turns = [line.split(",")[0] for line in said if " of 2" in line]
+        assert turns == ["pagedrun", "no-cache", "no-cache", "pagedrun"]
+        ours, other = result["contenders"]
+        assert (ours["runs"][0]["decode_rows"], other["runs"][0]["decode_rows"]) == (6, 2)
+        assert (ours["runs"][0]["hit_rate"] > 0, other["runs"][0]["hit_rate"]) == (True, 0.0)
+        (ratio,) = result["ratios"]
+        assert (ratio["name"], ratio["rows_alike"], ratio["rows"]) == ("no-cache", 6, 6)
+        times = [[run["total_s"] for run in each["runs"]] for each in (ours, other)]
+        expected = Spread.of_ratios(times[1], times[0])
+        assert expected is not None
+        assert ratio["end_to_end"] == expected.to_dict()
+
+    def test_rows_of_several_lengths(self) -> None:
+        workload = Workload(6, 16, Lengths(2, 30), Lengths(2, 9))
+        requests = workload.requests(512)
+        (ours,) = ThroughputBench(TINY, workload, FLOAT32).run(silent)["contenders"]
+        (run,) = ours["runs"]
+        assert run["prompt_tokens"] == sum(len(each.prompt_token_ids) for each in requests)
+        assert run["generated_tokens"] == sum(each.params.max_tokens for each in requests)
+
+    def test_a_setting_is_not_compared_with_itself(self) -> None:
+        other = Comparison("--prefix-caching", {"prefix_caching": True})
+        bench = ThroughputBench(TINY, self.workload, FLOAT32, other)
+        with pytest.raises(UsageError, match="compare: --prefix-caching is what the other flags"):
+            bench.run(silent)

@@ -1,0 +1,12 @@
+"""The benches' command."""
+
+from functools import partial
+
+import pytest
+
+from tests.command import Command
+
+
+@pytest.fixture
+def bench(pagedrun: Command) -> Command:
+    return partial(pagedrun, "bench")

@@ -1,0 +1,21 @@
+"""Engines with what no flag sets: a device or a policy of a test's own."""
+
+from pagedrun.kernels.read_once import ReadOnce
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.loaded_model import LoadedModel
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+
+# Sixteen rows take shared-prefix attention however short the prefix is that they share.
+ANY_PREFIX = ReadOnce(16, 1)
+
+
+def load_engine(
+    config: EngineConfig, policy: RunPolicy = DEFAULT_POLICY, device: Device | None = None
+) -> Engine:
+    """Load the model folder that `config` names."""
+    shape, tokenizer = ModelConfig.from_folder(config.model), Tokenizer.from_folder(config.model)
+    return Engine(config, LoadedModel.load(config, shape, tokenizer, device=device), policy)
