@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 
@@ -28,7 +29,7 @@ class TokenizerLike(Protocol):
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         """Return the ids of each text; `RowError` if one of them cannot be encoded."""
 
-    def render_chat(self, messages: list[dict[str, Any]]) -> str:
+    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
         """Return the chat as text; `RowError` (`template_error`) if the template refuses it."""
 
 

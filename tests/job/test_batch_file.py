@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.output.batch_row import BROKEN
 from pagedrun.paged.job.output.output_row import answered_row
@@ -27,7 +28,7 @@ def line(custom_id: Any, url: Any, body: Any, method: Any = "POST") -> dict[str,
     return {"custom_id": custom_id, "method": method, "url": url, "body": body}
 
 
-def asked(url: Any, body: Any, method: Any = "POST") -> dict[str, Any]:
+def asked(url: Any, body: Any, method: Any = "POST") -> Columns:
     call = BatchCall.of(line("a", url, body, method))
     assert call is not None
     return call.columns()
