@@ -18,11 +18,11 @@ from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
 from pagedrun.paged.job.output.finished_rows import FinishedRows
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
-from pagedrun.paged.job.output.output_row import answered_row, failed_row
 from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
 from pagedrun.paged.job.output.side_files import SideFiles
 from pagedrun.paged.job.output.writer import RowWriter
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare, warn_of_rows
+from pagedrun.paged.job.output.written_row import answered_row, failed_row
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.sharing_check import check_sharing
 from pagedrun.paged.job.tally import Tally

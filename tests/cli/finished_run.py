@@ -51,13 +51,11 @@ def leave_run(folder: Path) -> Path:
     lines = zip(ids, prompts, strict=True)
     rows.write_text("".join(json.dumps({"id": i, "prompt": p}) + "\n" for i, p in lines))
     output = folder / "rows.out.jsonl"
-    output.write_text(
-        "".join(
-            json.dumps({"index": index, "id": ids[index], "text": "id-9"}, ensure_ascii=False)
-            + "\n"
-            for index in reversed(range(9))
-        )
-    )
+    answers = [
+        {"index": index, "id": ids[index], "text": "id-9", "error": None}
+        for index in reversed(range(9))
+    ]
+    output.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in answers))
     config = JobConfig(
         input=str(rows),
         output=str(output),
