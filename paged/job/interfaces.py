@@ -1,6 +1,6 @@
 """What the job asks of tokenizer and engine, so that its tests need neither weights nor torch."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,7 +45,7 @@ class RunLike(Protocol):
     def report(self) -> dict[str, Any]:
         """Return what happened, in the shape of the report file, without the rows."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Mapping[str, object]:
         """Return what runs and waits now and what it holds; any thread may ask."""
 
     def snapshot(self) -> Snapshot:
@@ -90,7 +90,7 @@ class OpenModel(Protocol):
     def tokenizer(self) -> TokenizerLike:
         """Return the tokenizer, with the chat template in force."""
 
-    def arithmetic(self) -> dict[str, Any]:
+    def arithmetic(self) -> Mapping[str, object]:
         """Return what the last bits of every answer depend on, as plain JSON values."""
 
     def load_engine(self) -> EngineLike:

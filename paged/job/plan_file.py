@@ -6,7 +6,7 @@ a GPU that may be there.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class PlanModel:
         most = self.config.max_position_embeddings
         num_rotary_positions(self.config, min(config.max_model_len or most, most), config.model)
 
-    def arithmetic(self) -> dict[str, Any]:
+    def arithmetic(self) -> Mapping[str, object]:
         """Return nothing: a plan computes nothing."""
         return {}
 

@@ -68,7 +68,7 @@ class ScriptedRun:
         report = empty_engine_report()
         return {**report, "tokens": {**report["tokens"], "prompt": 7}}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         return {"running": len(self._requests)}
 
     def snapshot(self) -> Snapshot:
@@ -93,7 +93,7 @@ class ScriptedModel:
     def render_chat(self, messages: Sequence[ChatMessage]) -> str:
         return "".join(message["content"] for message in messages)
 
-    def arithmetic(self) -> dict[str, Any]:
+    def arithmetic(self) -> dict[str, object]:
         return {"device": "script"}
 
     def load_engine(self) -> "ScriptedModel":
