@@ -1,6 +1,7 @@
 """LLM: the engine from Python, in the manner of vLLM."""
 
 import warnings
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from pagedrun.paged.values.option_names import as_argument, spelled
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling import SamplingParams
 
-Prompt = str | Seq[int] | Seq[dict[str, Any]]  # text, token ids, or chat messages
+Prompt = str | Seq[int] | Seq[Mapping[str, object]]  # text, token ids, or chat messages
 
 
 class LLM:

@@ -311,7 +311,7 @@ class Run:
             self.state(),
         )
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Return what runs and waits now and which blocks it holds; any thread may ask."""
         return engine_state(self.scheduler, self._num_steps, self._num_finished)
 

@@ -6,7 +6,8 @@ from typing import Any
 from pagedrun.cli.options.flags import Given
 from pagedrun.cli.options.reading import text_or_file
 from pagedrun.cli.options.settings import recipe_settings
-from pagedrun.paged.job.output.run_files import RunFiles, read_manifest
+from pagedrun.paged.job.output.run_files import RunFiles
+from pagedrun.paged.job.output.saved_manifest import read_manifest
 from pagedrun.paged.job.prompt_texts import GivenTexts, PromptTexts, TextsUnavailable
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import as_flag
@@ -48,10 +49,12 @@ def _recipe_texts(manifest: Path) -> dict[str, Any]:
     """Return what the run took from its recipe, if that is still what it was."""
     try:
         saved = read_manifest(manifest)
-        recipe = Recipe.read(Path(saved["recipe"]["path"]), recipe_settings())
-        if recipe.sha256 != saved["recipe"]["sha256"]:
+        if saved.recipe is None:
             return {}
-        origins = {name: saved["parameters"][name]["origin"] for name in NAMES}
+        recipe = Recipe.read(Path(saved.recipe.path), recipe_settings())
+        if recipe.sha256 != saved.recipe.sha256:
+            return {}
+        origins = {name: saved.parameters[name].origin for name in NAMES}
         return {name: recipe.values[name] for name in NAMES if origins[name] == "recipe"}
-    except (UsageError, KeyError, TypeError, ValueError):
+    except (UsageError, KeyError, ValueError):
         return {}

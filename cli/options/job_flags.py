@@ -7,7 +7,7 @@ from pagedrun.cli.options.choices import GenerationDefaults
 from pagedrun.cli.options.reading import values_of
 from pagedrun.cli.options.run_options import Display, RunOptions
 from pagedrun.cli.options.settings import Settings
-from pagedrun.paged.job.config import STDOUT, JobConfig
+from pagedrun.paged.job.config import STDOUT, JobConfig, RecipeFile
 from pagedrun.paged.job.inputs.reader import input_stem
 from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
@@ -83,9 +83,9 @@ def _limit(settings: Settings) -> int | None:
     return min(asked, sys.maxsize) if isinstance(asked, int) else None  # more than any file has
 
 
-def _recipe_file(settings: Settings) -> dict[str, str] | None:
+def _recipe_file(settings: Settings) -> RecipeFile | None:
     recipe = settings.recipe
-    return None if recipe is None else {"path": str(recipe.path), "sha256": recipe.sha256}
+    return None if recipe is None else RecipeFile(str(recipe.path), recipe.sha256)
 
 
 def _model_folder(settings: Settings) -> Path:

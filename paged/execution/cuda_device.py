@@ -80,10 +80,10 @@ class CudaDevice(Device):
         """The vendor's products choose their order by the number of rows."""
         return False
 
-    def arithmetic(self, dtype: str) -> dict[str, Any]:
+    def arithmetic(self, dtype: str) -> dict[str, object]:
         """Return what decides the last bits of a model in `dtype`, as plain JSON values."""
         capability = torch.cuda.get_device_capability(self.torch_device)
-        described: dict[str, Any] = {
+        described: dict[str, object] = {
             "device": self.torch_device.type,
             "torch": torch.__version__,
             "gpu": [torch.cuda.get_device_name(self.torch_device), *capability],
@@ -144,7 +144,7 @@ class CudaDevice(Device):
         """Return the bytes of the L2 cache, None where that is not known."""
         return int(getattr(self._properties, "L2_cache_size", 0)) or None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return the name, the memory and the runtime of the GPU, as plain JSON values."""
         properties = self._properties
         return {

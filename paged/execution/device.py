@@ -86,13 +86,13 @@ class Device:
         chosen: torch.dtype = model if name is None else getattr(torch, name)
         return chosen
 
-    def arithmetic(self, dtype: str) -> dict[str, Any]:
+    def arithmetic(self, dtype: str) -> dict[str, object]:
         """Return what decides the last bits of a model in `dtype`, as plain JSON values."""
         if self.kernel_set is not None:
             return {"device": "cpu", **self.kernel_set.describe(dtype), "numba": version("numba")}
         return {"device": self.torch_device.type, "torch": torch.__version__}
 
-    def machine(self, dtype: str) -> dict[str, Any]:
+    def machine(self, dtype: str) -> dict[str, object]:
         """Return `arithmetic` and the kernels that it is of: what stored prefixes belong to."""
         return {"kernels": self.kernels.name, **self.arithmetic(dtype)}
 

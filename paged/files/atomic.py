@@ -5,10 +5,11 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+from pagedrun.paged.files.json_fields import json_fields
 
 PRIVATE_MODE = 0o600  # prompts and answers are the owner's
 _BESIDE = r"\.(run|report|state)\.json|\.snapshot\.npz"  # an output's name goes on like this
@@ -46,9 +47,9 @@ def remove_leftovers(path: Path) -> None:
                 os.unlink(entry.path)
 
 
-def replace_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write one JSON object to `path`, whole or not at all."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+def replace_json(path: Path, value: object) -> None:
+    """Write one JSON object to `path`, whole or not at all; of a dataclass, its fields."""
+    text = json.dumps(value, default=json_fields, indent=2, ensure_ascii=False, allow_nan=False)
     replace_file(path, [text.encode("utf-8", "replace"), b"\n"])
 
 

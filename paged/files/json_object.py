@@ -7,9 +7,10 @@ type and a range, and nothing in it is ever imported or run.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.json_value import JSONValue
 
 MAX_BYTES = 64 * 2**20  # the index of a checkpoint with 10^5 tensors is about 10 MB
 LFS_MAGIC = b"version https://git-lfs"
@@ -52,12 +53,13 @@ class JsonObject:
 
     The getters return a field's value if it has the wanted type and lies in range, the default if
     it is absent, and raise `ModelError` naming file, field, value and what was wanted otherwise.
-    `null` counts as absent. `origin` is the file and the path of fields to this object.
+    `null` counts as absent. `origin` is the file and the path of fields to this object, `fields`
+    what is in it, unchecked.
     """
 
-    def __init__(self, origin: str, values: Mapping[str, Any]) -> None:
+    def __init__(self, origin: str, fields: Mapping[str, JSONValue]) -> None:
         self.origin = origin
-        self._values = values
+        self.fields = fields
 
     @classmethod
     def read(cls, path: Path) -> "JsonObject":
@@ -73,7 +75,7 @@ class JsonObject:
                 raise ModelError(
                     f"{path} is larger than {MAX_BYTES >> 20} MiB, so it is not what its name says"
                 )
-            values = json.loads(path.read_bytes().decode("utf-8-sig"))
+            values: JSONValue = json.loads(path.read_bytes().decode("utf-8-sig"))
         except RecursionError as error:
             raise ModelError(f"{path}: too deeply nested; download the model again") from error
         except (ValueError, OSError) as error:  # ValueError: bad UTF-8, bad JSON, endless digits
@@ -85,28 +87,28 @@ class JsonObject:
         return cls(str(path), values)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._values
+        return name in self.fields
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not `null`."""
-        return self._values.get(name) is not None
+        return self.fields.get(name) is not None
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> JSONValue:
         """Return the unchecked value, `None` if absent."""
-        return self._values.get(name)
+        return self.fields.get(name)
 
     def error(self, name: str, wanted: str) -> ModelError:
         """Return the error for a field; `wanted` completes the words "it must be"."""
         if not self.has(name):
             return ModelError(f"{self.origin}: {name} is missing; it must be {wanted}")
-        value = _shown(repr(self._values[name]))
+        value = _shown(repr(self.fields[name]))
         return ModelError(f"{self.origin}: {name} is {value}; it must be {wanted}")
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
         """Return an integer from `low` to `high`; without a default the field is required."""
         if not self.has(name) and default is not None:
             return default
-        value = self._values.get(name)
+        value = self.fields.get(name)
         if not is_integer(value) or not low <= value <= high:
             raise self.error(name, f"an integer from {low} to {high}")
         return value
@@ -115,32 +117,48 @@ class JsonObject:
         """Return a finite number from `low` to `high`; without a default the field is required."""
         if not self.has(name) and default is not None:
             return default
-        value = self._values.get(name)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if value is None or not is_number or not low <= value <= high:  # nor does NaN compare
-            raise self.error(name, f"a number from {low:g} to {high:g}")
+        value = self.fields.get(name)
+        wanted = f"a number from {low:g} to {high:g}"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(name, wanted)
+        if not low <= value <= high:  # nor does NaN compare
+            raise self.error(name, wanted)
         return float(value)
 
     def boolean(self, name: str, default: bool) -> bool:
         """Return true or false."""
-        value = self._values.get(name) if self.has(name) else default
+        value = self.fields.get(name) if self.has(name) else default
         if not isinstance(value, bool):
             raise self.error(name, "true or false")
         return value
 
     def string(self, name: str) -> str | None:
         """Return a string, `None` if absent."""
-        value = self._values.get(name)
+        value = self.fields.get(name)
         if value is not None and not isinstance(value, str):
+            raise self.error(name, "a string")
+        return value
+
+    def text(self, name: str) -> str:
+        """Return a string; the field is required."""
+        value = self.string(name)
+        if value is None:
             raise self.error(name, "a string")
         return value
 
     def nested(self, name: str) -> "JsonObject | None":
         """Return the object under `name`, `None` if absent or empty."""
-        value = self._values.get(name)
+        value = self.fields.get(name)
         if value is not None and not isinstance(value, dict):
             raise self.error(name, "an object")
         return JsonObject(f"{self.origin}: {name}", value) if value else None
+
+    def section(self, name: str) -> "JsonObject":
+        """Return the object under `name`, which is required and may be empty."""
+        value = self.fields.get(name)
+        if not isinstance(value, dict):
+            raise self.error(name, "an object")
+        return JsonObject(f"{self.origin}: {name}", value)
 
 
 def is_integer(value: object) -> TypeGuard[int]:

@@ -21,6 +21,14 @@ STATE_SUFFIX = ".state.json"
 SNAPSHOT_SUFFIX = ".snapshot.npz"
 
 
+@dataclass(frozen=True, slots=True)
+class RecipeFile:
+    """The file of a recipe, and the SHA-256 of its bytes."""
+
+    path: str
+    sha256: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
     """One job. `input` and `output` are paths, or `-` for the standard streams.
@@ -32,8 +40,8 @@ class JobConfig:
     prompts that leave no room for an answer; `strict` refuses the whole job for one bad row.
     `stall_timeout` is the most seconds that a step of the
     engine may take before the job is ended, 0 for any. `origins` names where a setting came from
-    ("flag", "recipe", "model"); one that is not in it is the default. `recipe` has path and SHA-256
-    of the recipe, for the manifest.
+    ("flag", "recipe", "model"); one that is not in it is the default. `recipe` is for the
+    manifest.
     """
 
     input: Annotated[
@@ -122,7 +130,7 @@ class JobConfig:
         Flag("Where the memory report goes.", Panel.FILES, "PATH", default="OUT.report.json"),
     ] = None
     origins: Mapping[str, str] = field(default_factory=dict)
-    recipe: Mapping[str, str] | None = None
+    recipe: RecipeFile | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -1,11 +1,12 @@
 """What the job asks of tokenizer and engine, so that its tests need neither weights nor torch."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 
@@ -28,7 +29,7 @@ class TokenizerLike(Protocol):
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         """Return the ids of each text; `RowError` if one of them cannot be encoded."""
 
-    def render_chat(self, messages: list[dict[str, Any]]) -> str:
+    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
         """Return the chat as text; `RowError` (`template_error`) if the template refuses it."""
 
 
@@ -44,7 +45,7 @@ class RunLike(Protocol):
     def report(self) -> dict[str, Any]:
         """Return what happened, in the shape of the report file, without the rows."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Mapping[str, object]:
         """Return what runs and waits now and what it holds; any thread may ask."""
 
     def snapshot(self) -> Snapshot:
@@ -89,7 +90,7 @@ class OpenModel(Protocol):
     def tokenizer(self) -> TokenizerLike:
         """Return the tokenizer, with the chat template in force."""
 
-    def arithmetic(self) -> dict[str, Any]:
+    def arithmetic(self) -> Mapping[str, object]:
         """Return what the last bits of every answer depend on, as plain JSON values."""
 
     def load_engine(self) -> EngineLike:

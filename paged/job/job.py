@@ -18,10 +18,11 @@ from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
 from pagedrun.paged.job.output.finished_rows import FinishedRows
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
-from pagedrun.paged.job.output.output_row import answered_row, failed_row
 from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
+from pagedrun.paged.job.output.same_job import check_same_job
 from pagedrun.paged.job.output.side_files import SideFiles
 from pagedrun.paged.job.output.writer import RowWriter
+from pagedrun.paged.job.output.written_row import answered_row, failed_row
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare, warn_of_rows
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.sharing_check import check_sharing
@@ -148,7 +149,7 @@ class _Job:
                 self._ward.begin(lambda: self._leave(writer, manifest))
             engine_report = self._answer(writer, run)
             self._tally.check()
-            manifest = replace(manifest, input=prepared.source())
+            manifest = manifest.having_read(prepared.source())
             self._listener.on_phase(Phase.FINISH)
             writer.finish(self._tally.num_rows)
             report = self._report(engine_report)
@@ -213,7 +214,7 @@ class _Job:
         # A file without a whole line may still be somebody's: only an empty one can be begun.
         if path is None or not Path(output.path).stat().st_size:
             return finished
-        manifest.check_same_job(path)
+        check_same_job(manifest, path)
         if self._config.retry_errors and finished.num_failed:
             kept = [(row.offset, row.num_bytes) for row in finished.answered()]
             with self._guard.hold():

@@ -1,7 +1,7 @@
 """The model of a job, opened in two steps: shape and tokenizer first, weights after all checks."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device_choice import choose_device
@@ -31,7 +31,7 @@ class LocalModel:
         self._policy = policy
         self._device = choose_device(engine_config.device, engine_config.kernel_set)
 
-    def arithmetic(self) -> dict[str, Any]:
+    def arithmetic(self) -> Mapping[str, object]:
         """Return what the last bits of every answer depend on, as plain JSON values."""
         config, device = self._engine_config, self._device
         return device.arithmetic(device.dtypes.of_model(config.dtype, self.config.dtype))

@@ -6,7 +6,7 @@ a GPU that may be there.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class PlanModel:
         self.config.check_tokenizer(self.tokenizer.vocab_size, config.model)
         num_rotary_positions(self.config, config.max_model_len, config.model)
 
-    def arithmetic(self) -> dict[str, Any]:
+    def arithmetic(self) -> Mapping[str, object]:
         """Return nothing: a plan computes nothing."""
         return {}
 

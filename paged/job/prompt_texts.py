@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
+from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_rows
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
-from pagedrun.paged.job.output.manifest import files_digest, text_digest
-from pagedrun.paged.job.output.run_files import read_manifest
+from pagedrun.paged.job.output.file_digests import files_digest, text_digest
+from pagedrun.paged.job.output.saved_manifest import read_manifest
 from pagedrun.paged.job.prompts.overlong import Overlong
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
@@ -60,8 +60,6 @@ class PromptTexts:
             raise
         except PagedrunError as error:
             raise TextsUnavailable(error.marked) from error
-        except (KeyError, TypeError, AttributeError) as error:
-            raise TextsUnavailable(f"{manifest} is not a manifest of this version") from error
         except (OSError, ValueError) as error:
             raise TextsUnavailable(f"the prompts cannot be read again ({error})") from error
 
@@ -87,18 +85,22 @@ class _Reading:
     def __init__(self, manifest: Path, given: GivenTexts) -> None:
         self._manifest = manifest
         self._saved = read_manifest(manifest)
+        values = {name: each.value for name, each in self._saved.parameters.items()}
+        self._parameters = JsonObject(f"{manifest}: parameters", values)
         self._given = given
         self._check_given()
 
     def read(self, rows: Collection[int]) -> PromptTexts:
         tokenizer = self._tokenizer()
         model = ModelConfig.from_folder(self._model_folder())
-        overlong = Overlong(self._value("on_overlong"))
-        limits = Limits(self._value("max_model_len"), model.vocab_size, overlong)
-        sampling = {name: self._value(name) for name in FIELD_NAMES if self._has(name)}
+        parameters = self._parameters
+        overlong = Overlong(parameters.text("on_overlong"))
+        max_model_len = parameters.integer("max_model_len", 1, model.max_position_embeddings)
+        limits = Limits(max_model_len, model.vocab_size, overlong)
+        sampling = {name: parameters.get(name) for name in FIELD_NAMES}
         template = self._given.prompt_template
         prompts = PromptConfig(
-            field=self._value("prompt_field"),
+            field=parameters.string("prompt_field"),
             template=None if template is None else PromptTemplate(template),
             system=self._given.system,
         )
@@ -117,8 +119,10 @@ class _Reading:
     def _check_given(self) -> None:
         """Raise unless what the run was given besides the rows is what the user gives now."""
         for name in ("system", "prompt_template", "chat_template"):
+            if name not in self._parameters:
+                raise TextsUnavailable(f"{self._manifest} is not a manifest of this version")
             text = getattr(self._given, name)
-            saved = self._value(name)
+            saved = self._parameters.get(name)
             if saved is not None and text is None:
                 raise TextsUnavailable(
                     f"the run was given {option(name)}, which its files do not repeat; pass it "
@@ -129,20 +133,20 @@ class _Reading:
 
     def _tokenizer(self) -> Tokenizer:
         model = self._model_folder()
-        saved = self._value("tokenizer")
+        saved = self._parameters.string("tokenizer")
         folder = model if saved is None else Path(saved)
-        if files_digest(model, folder) != self._saved["model"]["files_sha256"]:
+        if files_digest(model, folder) != self._saved.model.files_sha256:
             raise TextsUnavailable(f"the files of {model} are not those of the run any more")
         return Tokenizer.from_folder(folder, self._given.chat_template)
 
     def _model_folder(self) -> Path:
-        folder = Path(self._saved["model"]["path"])
+        folder = Path(self._saved.model.path)
         if not (folder / "config.json").is_file():
             raise TextsUnavailable(f"the model of the run, {folder}, is not there any more")
         return folder
 
     def _input_name(self) -> str:
-        name = self._saved["input"]["path"]
+        name = self._saved.input.path
         if name == STDIN:
             raise TextsUnavailable("the run read its rows from standard input")
         if name.startswith(HUB_PREFIX):
@@ -154,18 +158,12 @@ class _Reading:
         raise TextsUnavailable(f"the input of the run, {name}, is not there any more")
 
     def _check_digest(self, name: str, source: RowSource) -> None:
-        saved = self._saved["input"]
-        if not saved["whole"]:
+        saved = self._saved.input
+        if not saved.whole:
             raise TextsUnavailable("the run read a part of its input only")
         digest = source.digest(whole=source.drain())
-        if (digest.num_bytes, digest.sha256) != (saved["num_bytes"], saved["sha256"]):
+        if (digest.num_bytes, digest.sha256) != (saved.num_bytes, saved.sha256):
             raise TextsUnavailable(f"{name} is not what the run read: it has changed since")
-
-    def _has(self, name: str) -> bool:
-        return name in self._saved["parameters"]
-
-    def _value(self, name: str) -> Any:
-        return self._saved["parameters"][name]["value"]
 
 
 def _chosen(source: RowSource, rows: Collection[int]) -> Iterator[Row]:

@@ -162,8 +162,9 @@ def _token_ids(fields: JsonObject, name: str, vocab_size: int) -> list[int]:
     value = fields.get(name)
     if value is None:
         return []
-    ids = value if isinstance(value, list) else [value]
-    if len(ids) > 1024 or not all(is_integer(item) and 0 <= item < vocab_size for item in ids):
+    given = value if isinstance(value, list) else [value]
+    ids = [item for item in given if is_integer(item) and 0 <= item < vocab_size]
+    if len(given) > 1024 or len(ids) != len(given):
         raise fields.error(name, f"a token id or a list of them, each from 0 to {vocab_size - 1}")
     return ids
 

@@ -5,16 +5,16 @@ The fields are those of the models' public config.json files.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.option_names import option
 
 VOCAB_MULTIPLE = 64
 
-_QWEN3 = {
+_QWEN3: dict[str, JSONValue] = {
     "model_type": "qwen3",
     "vocab_size": 151_936,
     "num_attention_heads": 16,
@@ -28,7 +28,7 @@ _QWEN3 = {
     "eos_token_id": 151_645,
     "dtype": "bfloat16",
 }
-_LLAMA3 = {
+_LLAMA3: dict[str, JSONValue] = {
     "model_type": "llama",
     "vocab_size": 128_256,
     "num_attention_heads": 32,
@@ -40,13 +40,13 @@ _LLAMA3 = {
     "eos_token_id": 128_001,
     "dtype": "bfloat16",
 }
-_LLAMA3_SCALING = {
+_LLAMA3_SCALING: dict[str, JSONValue] = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-_CONFIGS: dict[str, dict[str, Any]] = {
+_CONFIGS: dict[str, dict[str, JSONValue]] = {
     "qwen3-0.6b": {
         **_QWEN3,
         "hidden_size": 1024,
@@ -142,7 +142,7 @@ class Shape:
     """A model without weights: its name and the fields of its config.json."""
 
     name: str
-    fields: Mapping[str, Any]
+    fields: Mapping[str, JSONValue]
 
     @classmethod
     def named(cls, name: str, num_layers: int | None = None) -> "Shape":
@@ -158,14 +158,15 @@ class Shape:
                 f"{option('shape')} {name} is not known; choose one of {', '.join(SHAPE_NAMES)}, "
                 f"or give a model folder with {option('model')}"
             )
-        whole = fields["num_hidden_layers"]
+        model = cls(name, fields)
+        whole = model.config.num_layers
         if num_layers is None or num_layers == whole:
-            return cls(name, fields)
+            return model
         if not 1 <= num_layers <= whole:
             raise UsageError(
                 f"{option('layers')} is {num_layers}; {name} has {whole} layers to choose from"
             )
-        vocab_size = max(round(fields["vocab_size"] * num_layers / whole / VOCAB_MULTIPLE), 1)
+        vocab_size = max(round(model.config.vocab_size * num_layers / whole / VOCAB_MULTIPLE), 1)
         changes = {
             "num_hidden_layers": num_layers,
             "vocab_size": vocab_size * VOCAB_MULTIPLE,

@@ -168,13 +168,15 @@ def _read_index(path: Path) -> dict[str, str]:
     weight_map = JsonObject.read(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{path}: weight_map is missing or empty; download the model again")
-    for shard in weight_map.values():
+    shard_of: dict[str, str] = {}
+    for name, shard in weight_map.items():
         if not isinstance(shard, str) or not _SHARD_NAME.fullmatch(shard):
             raise ModelError(
                 f"{path}: weight_map names {ascii(shard)[:80]}, which is not a *.safetensors file "
                 "in this folder; download the model again"
             )
-    return weight_map
+        shard_of[name] = shard
+    return shard_of
 
 
 def _no_weights(path: Path) -> ModelError:

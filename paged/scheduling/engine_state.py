@@ -1,7 +1,6 @@
 """The state of an engine at one moment: what runs, what waits, what they hold. No prompt text."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
@@ -9,7 +8,7 @@ from pagedrun.paged.scheduling.sequence import Sequence
 MAX_SEQUENCES = 64  # of each kind that are listed one by one
 
 
-def engine_state(scheduler: Scheduler, num_steps: int, num_finished: int) -> dict[str, Any]:
+def engine_state(scheduler: Scheduler, num_steps: int, num_finished: int) -> dict[str, object]:
     """Return what JSON can hold of a scheduler and its pool; any thread may ask."""
     pool = scheduler.pool
     return {
@@ -40,11 +39,11 @@ def engine_state(scheduler: Scheduler, num_steps: int, num_finished: int) -> dic
     }
 
 
-def _told(sequences: Iterable[Sequence]) -> list[dict[str, Any]]:
+def _told(sequences: Iterable[Sequence]) -> list[dict[str, object]]:
     return [_sequence(each) for each in list(sequences)[:MAX_SEQUENCES]]
 
 
-def _sequence(sequence: Sequence) -> dict[str, Any]:
+def _sequence(sequence: Sequence) -> dict[str, object]:
     return {
         "row": sequence.request.index,
         "sample": sequence.sample_index,

@@ -77,7 +77,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         sandbox.globals["strftime_now"] = _now
         return sandbox
 
-    def render(self, template: Template, variables: Mapping[str, Any]) -> str:
+    def render(self, template: Template, variables: Mapping[str, object]) -> str:
         """Return what `template`, which this sandbox compiled, makes of `variables`."""
         self._begin()
         return template.render(variables)

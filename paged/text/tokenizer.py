@@ -4,6 +4,7 @@ Only tokenizer.json is trusted for how text is cut. `AutoTokenizer` is not used:
 by a name that the model folder gives.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -92,7 +93,7 @@ class Tokenizer:
             batch = [ids[1:] if ids[:2] == twice else ids for ids in batch]
         return batch
 
-    def render_chat(self, messages: list[dict[str, Any]]) -> str:
+    def render_chat(self, messages: Sequence[Mapping[str, object]]) -> str:
         """Return the text of a chat, ending where the assistant's answer begins.
 
         Encode it with `add_special_tokens=False`. The template runs in a `Sandbox`, and takes
@@ -129,7 +130,7 @@ class Tokenizer:
         require_unicode(text, "messages")
         return str(text)
 
-    def _render(self, chat: list[dict[str, Any]]) -> str:
+    def _render(self, chat: list[dict[str, object]]) -> str:
         """Return what the template, compiled when the first chat comes, makes of `chat`."""
         if self._compiled is None:
             assert self.chat_template is not None
@@ -241,7 +242,7 @@ def _read_template(path: Path, config: JsonObject) -> str | None:
     return template
 
 
-def _checked_messages(messages: object) -> list[dict[str, Any]]:
+def _checked_messages(messages: object) -> list[dict[str, object]]:
     if not isinstance(messages, list) or not messages:
         raise RowError(
             "unsupported_content", "messages must be a list of at least one", param="messages"

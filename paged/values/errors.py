@@ -9,7 +9,7 @@ PagedrunError
 """
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from pagedrun.paged.values.option_names import Spell, as_argument, first_option, spelled
 
@@ -53,7 +53,7 @@ class EngineError(PagedrunError):
 class EngineStalled(EngineError):
     """The engine makes no progress. `state` is what JSON can hold of it, without prompt text."""
 
-    def __init__(self, message: str, state: Mapping[str, Any]) -> None:
+    def __init__(self, message: str, state: Mapping[str, object]) -> None:
         super().__init__(message)
         self.state = state
 

@@ -130,7 +130,7 @@ class SamplingParams:
         """Whether the choice is the most probable token, with no randomness."""
         return self.temperature == 0.0
 
-    def override(self, given: Mapping[str, Any]) -> "SamplingParams":
+    def override(self, given: Mapping[str, object]) -> "SamplingParams":
         """Return a copy with the fields of `given` that name one; `None` means not given.
 
         `max_new_tokens` and `max_completion_tokens` mean `max_tokens`. Raises `RowError` for

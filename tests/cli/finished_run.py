@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pagedrun.paged.files.json_fields import json_fields
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
@@ -51,13 +52,11 @@ def leave_run(folder: Path) -> Path:
     lines = zip(ids, prompts, strict=True)
     rows.write_text("".join(json.dumps({"id": i, "prompt": p}) + "\n" for i, p in lines))
     output = folder / "rows.out.jsonl"
-    output.write_text(
-        "".join(
-            json.dumps({"index": index, "id": ids[index], "text": "id-9"}, ensure_ascii=False)
-            + "\n"
-            for index in reversed(range(9))
-        )
-    )
+    answers = [
+        {"index": index, "id": ids[index], "text": "id-9", "error": None}
+        for index in reversed(range(9))
+    ]
+    output.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in answers))
     config = JobConfig(
         input=str(rows),
         output=str(output),
@@ -68,9 +67,9 @@ def leave_run(folder: Path) -> Path:
         for _ in source:
             pass
         manifest = Manifest.start(config, source.digest(whole=True), 1024, {})
-    names = {".report.json": REPORT, ".run.json": manifest.to_json(JobStatus.FINISHED, {})}
+    names = {".report.json": REPORT, ".run.json": manifest.at(JobStatus.FINISHED, {})}
     for suffix, value in names.items():
-        (folder / f"rows.out.jsonl{suffix}").write_text(json.dumps(value))
+        (folder / f"rows.out.jsonl{suffix}").write_text(json.dumps(value, default=json_fields))
     (folder / "rows.out.jsonl.snapshot.npz").write_bytes(snapshot().to_bytes())
     return output
 

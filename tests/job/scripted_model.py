@@ -13,6 +13,7 @@ from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.scheduling.residency_log import ResidencyLog
+from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling import SamplingParams
@@ -67,7 +68,7 @@ class ScriptedRun:
         report = empty_engine_report()
         return {**report, "tokens": {**report["tokens"], "prompt": 7}}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         return {"running": len(self._requests)}
 
     def snapshot(self) -> Snapshot:
@@ -89,10 +90,10 @@ class ScriptedModel:
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         return [[ord(letter) % 200 for letter in text] for text in texts]
 
-    def render_chat(self, messages: list[dict[str, Any]]) -> str:
+    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
         return "".join(message["content"] for message in messages)
 
-    def arithmetic(self) -> dict[str, Any]:
+    def arithmetic(self) -> dict[str, object]:
         return {"device": "script"}
 
     def load_engine(self) -> "ScriptedModel":

@@ -1,15 +1,18 @@
 """OpenAI batch files: asked as their bodies say, answered in the format of their output."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pagedrun.paged.files.json_fields import json_fields
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.job.output.batch_row import BROKEN
-from pagedrun.paged.job.output.output_row import answered_row
+from pagedrun.paged.job.output.batch_row import BROKEN, BatchRow, ErrorBody
+from pagedrun.paged.job.output.written_row import answered_row
 from pagedrun.paged.job.prompts.batch_call import BatchCall
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -27,7 +30,7 @@ def line(custom_id: Any, url: Any, body: Any, method: Any = "POST") -> dict[str,
     return {"custom_id": custom_id, "method": method, "url": url, "body": body}
 
 
-def asked(url: Any, body: Any, method: Any = "POST") -> dict[str, Any]:
+def asked(url: Any, body: Any, method: Any = "POST") -> Columns:
     call = BatchCall.of(line("a", url, body, method))
     assert call is not None
     return call.columns()
@@ -168,23 +171,37 @@ def test_a_chat_is_answered_with_a_message() -> None:
     row = JobRow(4, 5, "a", {}, None, request, None, 1, call=call)
     output = SampleOutput(0, "hello", (7, 8), FinishReason.LENGTH, None)
     answered = answered_row(row, Completion(request, (output,), num_cached_tokens=1))
-    body = answered["response"]["body"]
-    assert (answered["index"], body["object"]) == (4, "chat.completion")
-    assert body["choices"] == [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": "hello"},
-            "logprobs": None,
-            "finish_reason": "length",
-        }
-    ]
-    assert body["usage"] == {
-        "prompt_tokens": 1,
-        "completion_tokens": 2,
-        "total_tokens": 3,
-        "prompt_tokens_details": {"cached_tokens": 1},
-        "truncated_tokens": 0,
-        "max_tokens_clamped": False,
+    assert json.loads(json.dumps(answered, default=json_fields)) == {
+        "index": 4,
+        "id": "batch_req_4",
+        "custom_id": "a",
+        "response": {
+            "status_code": 200,
+            "request_id": "req_4",
+            "body": {
+                "id": "chatcmpl-4",
+                "object": "chat.completion",
+                "created": 0,
+                "model": "m",
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {"role": "assistant", "content": "hello"},
+                        "logprobs": None,
+                        "finish_reason": "length",
+                    }
+                ],
+                "usage": {
+                    "prompt_tokens": 1,
+                    "completion_tokens": 2,
+                    "total_tokens": 3,
+                    "prompt_tokens_details": {"cached_tokens": 1},
+                    "truncated_tokens": 0,
+                    "max_tokens_clamped": False,
+                },
+            },
+        },
+        "error": None,
     }
 
 
@@ -193,5 +210,7 @@ def test_what_the_engine_cannot_do_is_not_the_callers_fault() -> None:
     request = Request(0, (1,), SamplingParams())
     row = JobRow(0, 1, "a", {}, None, request, None, 1, call=call)
     failed = answered_row(row, Completion(request, (), error=RowError("nan_logits", "no number")))
-    assert failed["response"]["status_code"] == BROKEN == 500
-    assert failed["response"]["body"]["error"]["type"] == "server_error"
+    assert isinstance(failed, BatchRow)
+    assert failed.response.status_code == BROKEN == 500
+    assert isinstance(failed.response.body, ErrorBody)
+    assert failed.response.body.error.type == "server_error"

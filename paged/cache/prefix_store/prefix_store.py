@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -44,7 +43,7 @@ class PrefixStore:
         model_identity: Mapping[str, str],
         dtype: torch.dtype,
         reproducible: bool,
-        machine: Mapping[str, Any],
+        machine: Mapping[str, object],
         warn: Callable[[str], None],
     ) -> StoredPrefixes | None:
         """Return the store's side of a run, None if it is unknown which weights it runs with.

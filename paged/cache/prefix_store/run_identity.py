@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ def run_identity(
     spec: KVCacheSpec,
     block_size: int,
     reproducible: bool,
-    machine: Mapping[str, Any],
+    machine: Mapping[str, object],
 ) -> StoreIdentity:
     """Return the identity of what a run computes.
 

@@ -2,14 +2,13 @@
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any
 
 from pagedrun.paged.job.inputs.array_elements import ArrayElements, Element
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.json_line import parse_object
 from pagedrun.paged.job.inputs.line_source import utf8_text
-from pagedrun.paged.job.inputs.row import RECORD, Row, default_id, with_columns
+from pagedrun.paged.job.inputs.row import RECORD, Columns, Row, default_id, with_columns
 from pagedrun.paged.job.inputs.row_source import refuse_empty
 from pagedrun.paged.values.errors import RowError
 
@@ -62,7 +61,7 @@ class ArraySource:
             index, element.number, element.byte_offset, digest, default_id(index), unit=RECORD
         )
 
-        def read() -> dict[str, Any]:
+        def read() -> Columns:
             if element.data is None:
                 raise RowError(
                     "line_too_long", f"the record is longer than {self._max_record_bytes} bytes"

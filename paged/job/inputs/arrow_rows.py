@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pagedrun.paged.job.inputs.arrow_value import json_columns
-from pagedrun.paged.job.inputs.row import RECORD, Row, default_id, with_columns
+from pagedrun.paged.job.inputs.row import RECORD, Columns, Row, default_id, with_columns
 from pagedrun.paged.values.errors import RowError
 
 BATCH_ROWS = 128  # what is in memory as Python objects at once
@@ -37,8 +37,8 @@ class ArrowRows:
                 yield self._row(index, record)
                 index += 1
 
-    def _row(self, index: int, record: dict[str, Any] | RowError) -> Row:
-        columns: dict[str, Any] = {}
+    def _row(self, index: int, record: Mapping[str, object] | RowError) -> Row:
+        columns: Columns = {}
         data, error = b"", None
         try:
             if isinstance(record, RowError):
@@ -57,7 +57,7 @@ class ArrowRows:
         digest = hashlib.sha256(data).digest()
         row = Row(index, index + 1, None, digest, default_id(index), unit=RECORD)
 
-        def read() -> dict[str, Any]:
+        def read() -> Columns:
             if error is not None:
                 raise error
             return columns
@@ -65,7 +65,7 @@ class ArrowRows:
         return with_columns(row, read)
 
 
-def _records(table: Any) -> Iterator[dict[str, Any] | RowError]:
+def _records(table: Any) -> Iterator[Mapping[str, object] | RowError]:
     """Yield the rows of a table; Arrow does not check its text, and one bad one fails its row."""
     try:
         yield from table.to_pylist()

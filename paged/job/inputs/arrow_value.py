@@ -2,16 +2,17 @@
 
 import base64
 import math
+from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
 from uuid import UUID
 
 from pagedrun.paged.job.inputs.json_line import MAX_DEPTH, shown_key
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.json_value import JSONValue
 
 
-def json_columns(record: dict[str, Any]) -> dict[str, Any]:
+def json_columns(record: Mapping[str, object]) -> dict[str, JSONValue]:
     """Return a record's columns, each as a value that JSON can hold.
 
     Dates and times become ISO 8601 text, durations seconds, decimals and UUIDs their text, bytes
@@ -21,7 +22,7 @@ def json_columns(record: dict[str, Any]) -> dict[str, Any]:
     return {name: _json_value(value, name, 1) for name, value in record.items()}
 
 
-def _json_value(value: Any, column: str, depth: int) -> Any:
+def _json_value(value: object, column: str, depth: int) -> JSONValue:
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

@@ -2,17 +2,17 @@
 
 import csv
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.foreign_format import refuse_foreign
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.json_line import parse_value, shown_key
 from pagedrun.paged.job.inputs.lines import BOM
-from pagedrun.paged.job.inputs.row import ID_COLUMNS, Row, default_id, with_columns
+from pagedrun.paged.job.inputs.row import ID_COLUMNS, Columns, Row, default_id, with_columns
 from pagedrun.paged.job.inputs.row_source import refuse_empty
 from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling import sampling_keys
 
 MAX_COLUMNS = 10_000
@@ -145,7 +145,7 @@ class CsvSource:
         return with_columns(row, lambda: _columns(header, cells))
 
 
-def _columns(header: Sequence[str], cells: list[str] | RowError) -> Mapping[str, Any]:
+def _columns(header: Sequence[str], cells: list[str] | RowError) -> Columns:
     if isinstance(cells, RowError):
         raise cells
     if len(cells) != len(header):
@@ -158,7 +158,7 @@ def _columns(header: Sequence[str], cells: list[str] | RowError) -> Mapping[str,
     return {name: _value(name, cell) for name, cell in zip(header, cells, strict=True)}
 
 
-def _value(name: str, cell: str) -> Any:
+def _value(name: str, cell: str) -> JSONValue:
     if name in ID_COLUMNS or name == "stop":
         return cell or None
     if name not in _JSON_COLUMNS:

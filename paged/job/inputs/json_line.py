@@ -7,9 +7,9 @@ turns 1e999 into infinity. Each of these would give a wrong answer or fail hours
 import json
 import math
 import re
-from typing import Any
 
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling import sampling_keys
 
 MAX_DEPTH = 200  # of nested lists and objects; far below the interpreter's recursion limit
@@ -17,7 +17,7 @@ MAX_SHOWN_KEY = 64
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
 
 
-def parse_object(text: str) -> dict[str, Any]:
+def parse_object(text: str) -> dict[str, JSONValue]:
     """Return the object that `text` holds.
 
     Raises `RowError`: `invalid_json_line` for anything that is not one
@@ -30,11 +30,11 @@ def parse_object(text: str) -> dict[str, Any]:
     return value
 
 
-def parse_value(text: str) -> Any:
+def parse_value(text: str) -> JSONValue:
     """Return the JSON value that `text` holds; raises as `parse_object` does."""
     reader = _StrictReader()
     try:
-        value = json.loads(
+        value: JSONValue = json.loads(
             text,
             object_pairs_hook=reader.pairs,
             parse_float=reader.number,
@@ -67,7 +67,7 @@ class _StrictReader:
         self.saw_non_finite = self.saw_non_finite or not math.isfinite(value)
         return value
 
-    def pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def pairs(self, pairs: list[tuple[str, JSONValue]]) -> dict[str, JSONValue]:
         result = dict(pairs)
         if len(result) != len(pairs):
             seen: set[str] = set()
@@ -84,7 +84,7 @@ class _StrictReader:
             self._refuse_non_finite_param(pairs)
         return result
 
-    def _refuse_non_finite_param(self, pairs: list[tuple[str, Any]]) -> None:
+    def _refuse_non_finite_param(self, pairs: list[tuple[str, JSONValue]]) -> None:
         for key, value in pairs:
             if key in sampling_keys() and isinstance(value, float) and not math.isfinite(value):
                 raise RowError("invalid_param", f"{key} must be a finite number", param=key)
@@ -125,7 +125,7 @@ def _is_too_deep(text: str) -> bool:
     return False
 
 
-def _refuse_lone_surrogates(value: Any) -> None:
+def _refuse_lone_surrogates(value: JSONValue) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:

@@ -2,19 +2,19 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.foreign_format import refuse_foreign
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.json_line import parse_object
 from pagedrun.paged.job.inputs.lines import Line, LineReader
-from pagedrun.paged.job.inputs.row import Row, default_id, with_columns
+from pagedrun.paged.job.inputs.row import Columns, Row, default_id, with_columns
 from pagedrun.paged.job.inputs.row_source import refuse_empty
 from pagedrun.paged.values.errors import RowError
 
 
-def prompt_line(text: str) -> dict[str, Any]:
+def prompt_line(text: str) -> Columns:
     """Return the columns of a line that is a prompt."""
     return {"prompt": text}
 
@@ -33,7 +33,7 @@ class LineSource:
         name: str,
         max_line_bytes: int,
         *,
-        parse: Callable[[str], dict[str, Any]] = parse_object,
+        parse: Callable[[str], Columns] = parse_object,
         packed: CountedStream | None = None,
         can_drain: bool = True,
     ) -> None:

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.json_value import JSONValue
 
 ID_COLUMNS = ("id", "custom_id")
 MAX_ID_CHARS = 1024
 LINE, RECORD = "line", "record"  # what a row is in its input
+
+Columns = Mapping[str, JSONValue]
+"""What a row says, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +30,12 @@ class Row:
     byte_offset: int | None
     digest: bytes
     id: str | int
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    columns: Columns = field(default_factory=dict)
     error: RowError | None = None
     unit: str = LINE
 
 
-def with_columns(row: Row, read: Callable[[], Mapping[str, Any]]) -> Row:
+def with_columns(row: Row, read: Callable[[], Columns]) -> Row:
     """Return `row` with the columns that `read` returns and their id, or with what is wrong."""
     try:
         row = replace(row, columns=read())
@@ -41,12 +44,12 @@ def with_columns(row: Row, read: Callable[[], Mapping[str, Any]]) -> Row:
         return replace(row, error=at_line(error, row.line))
 
 
-def id_column(columns: Mapping[str, Any]) -> str | None:
+def id_column(columns: Columns) -> str | None:
     """Return the column that names the row: `id`, else `custom_id`; null counts as absent."""
     return next((name for name in ID_COLUMNS if columns.get(name) is not None), None)
 
 
-def row_id(columns: Mapping[str, Any], index: int) -> str | int:
+def row_id(columns: Columns, index: int) -> str | int:
     """Return the row's own id as given, or `row-<index>`.
 
     Raises `RowError` (`invalid_id`) for anything but a string or an integer.

@@ -1,74 +1,165 @@
-"""The answer to a `BatchCall`, in the format of OpenAI's batch output.
+"""BatchRow: the answer to a `BatchCall`, in the format of OpenAI's batch output.
 
 It has one key more, `index`, as every output row has. `created` is 0 and the ids are made of the
 index, so that the same input gives the same bytes.
 """
 
-from typing import Any
+from dataclasses import dataclass
 
+from pagedrun.paged.job.output.usage import Usage
 from pagedrun.paged.job.prompts.batch_call import BatchCall
+from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.option_names import as_flag
-from pagedrun.paged.values.request import Completion, SampleOutput
+from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
 
-REFUSED, BROKEN = 400, 500  # the request's fault, and the engine's
-
-
-def answered_call(
-    call: BatchCall, index: int, num_prompt_tokens: int, completion: Completion
-) -> dict[str, Any]:
-    """Return the output row for a call that has answers."""
-    num_generated = sum(len(output.token_ids) for output in completion.outputs)
-    body = {
-        "id": f"{'chatcmpl' if call.is_chat else 'cmpl'}-{index}",
-        "object": "chat.completion" if call.is_chat else "text_completion",
-        "created": 0,
-        "model": call.model,
-        "choices": [_choice(call, output) for output in completion.outputs],
-        "usage": {
-            "prompt_tokens": num_prompt_tokens,
-            "completion_tokens": num_generated,
-            "total_tokens": num_prompt_tokens + num_generated,
-            "prompt_tokens_details": {"cached_tokens": completion.num_cached_tokens},
-        },
-    }
-    return _row(call, index, 200, body)
+ANSWERED, REFUSED, BROKEN = 200, 400, 500  # a status; the request's fault, and the engine's
 
 
-def failed_call(call: BatchCall, index: int, status_code: int, error: RowError) -> dict[str, Any]:
-    """Return the output row for a call without an answer; `status_code` says whose fault it is."""
-    kind = "invalid_request_error" if status_code == REFUSED else "server_error"
-    body = {
-        "error": {
-            "message": error.shown(as_flag),
-            "type": kind,
-            "param": error.param,
-            "code": error.code,
-            "line": error.line,
-        }
-    }
-    return _row(call, index, status_code, body)
+@dataclass(frozen=True, slots=True)
+class ChatChoice:
+    """One of the answers to a chat."""
+
+    index: int
+    message: ChatMessage
+    logprobs: None
+    finish_reason: FinishReason
 
 
-def _choice(call: BatchCall, output: SampleOutput) -> dict[str, Any]:
-    content: dict[str, Any] = (
-        {"message": {"role": "assistant", "content": output.text}}
-        if call.is_chat
-        else {"text": output.text}
-    )
-    return {
-        "index": output.index,
-        **content,
-        "logprobs": None,
-        "finish_reason": output.finish_reason.value,
-    }
+@dataclass(frozen=True, slots=True)
+class TextChoice:
+    """One of the answers to a plain prompt."""
+
+    index: int
+    text: str
+    logprobs: None
+    finish_reason: FinishReason
 
 
-def _row(call: BatchCall, index: int, status_code: int, body: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "index": index,
-        "id": f"batch_req_{index}",
-        "custom_id": call.custom_id,
-        "response": {"status_code": status_code, "request_id": f"req_{index}", "body": body},
-        "error": None,
-    }
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """What is known of a call's prompt tokens."""
+
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallUsage:
+    """The tokens of a call; the last two are ours, as in every output row."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokens
+    truncated_tokens: int
+    max_tokens_clamped: bool
+
+    @classmethod
+    def of(cls, usage: Usage) -> "CallUsage":
+        """Return the tokens of an output row in OpenAI's words."""
+        return cls(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            total_tokens=usage.prompt_tokens + usage.completion_tokens,
+            prompt_tokens_details=PromptTokens(usage.cached_tokens),
+            truncated_tokens=usage.truncated_tokens,
+            max_tokens_clamped=usage.max_tokens_clamped,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBody:
+    """The body of the response to a call that has answers."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: tuple[ChatChoice | TextChoice, ...]
+    usage: CallUsage
+
+
+@dataclass(frozen=True, slots=True)
+class CallError:
+    """Why a call has no answer, and the line of the input that it is on."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """The body of the response to a call that has none."""
+
+    error: CallError
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What the service would have sent back; `status_code` says whose fault an error is."""
+
+    status_code: int
+    request_id: str
+    body: AnswerBody | ErrorBody
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """A line of the output for a call, written as `json_fields` does.
+
+    `error` is null: it is for calls that never reached the service.
+    """
+
+    index: int
+    id: str
+    custom_id: JSONValue
+    response: Response
+    error: None
+
+    @classmethod
+    def answered(
+        cls, index: int, call: BatchCall, completion: Completion, usage: Usage
+    ) -> "BatchRow":
+        """Return the line of a call that has answers."""
+        choice = _chat_choice if call.is_chat else _text_choice
+        body = AnswerBody(
+            id=f"{'chatcmpl' if call.is_chat else 'cmpl'}-{index}",
+            object="chat.completion" if call.is_chat else "text_completion",
+            created=0,
+            model=call.model,
+            choices=tuple(map(choice, completion.outputs)),
+            usage=CallUsage.of(usage),
+        )
+        return cls._of(index, call, ANSWERED, body)
+
+    @classmethod
+    def failed(cls, index: int, call: BatchCall, error: RowError, status_code: int) -> "BatchRow":
+        """Return the line of a call that has none."""
+        written = CallError(
+            message=error.shown(as_flag),
+            type="invalid_request_error" if status_code == REFUSED else "server_error",
+            param=error.param,
+            code=error.code,
+            line=error.line,
+        )
+        return cls._of(index, call, status_code, ErrorBody(written))
+
+    @classmethod
+    def _of(
+        cls, index: int, call: BatchCall, status_code: int, body: AnswerBody | ErrorBody
+    ) -> "BatchRow":
+        response = Response(status_code, f"req_{index}", body)
+        return cls(index, f"batch_req_{index}", call.custom_id, response, None)
+
+
+def _chat_choice(output: SampleOutput) -> ChatChoice:
+    message = ChatMessage(role="assistant", content=output.text)
+    return ChatChoice(output.index, message, None, output.finish_reason)
+
+
+def _text_choice(output: SampleOutput) -> TextChoice:
+    return TextChoice(output.index, output.text, None, output.finish_reason)

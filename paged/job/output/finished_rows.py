@@ -1,14 +1,11 @@
 """FinishedRows: what an interrupted run has left in the output, for the next one to go on from."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
+from pagedrun.paged.job.output.saved_row import SavedRow
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
-
-OK_STATUS = 200  # of an answered row of an OpenAI batch file
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +54,19 @@ class FinishedRows:
         return (row for row in self.rows.values() if not row.has_failed)
 
     def _take(self, path: str, number: int, line: bytes) -> None:
-        index, has_failed = _read_row(line) or (None, False)
-        if index is None:
+        row = SavedRow.parse(line)
+        if row is None:
             raise UsageError(
                 f"{option('resume')}: {path}, line {number} is not an output row; this file cannot "
                 f"be gone on with: name another output, or pass {option('overwrite')} in place of "
                 f"{option('resume')}"
             )
-        if index in self.rows:
+        if row.index in self.rows:
             raise UsageError(
-                f"{option('resume')}: {path}, line {number} answers row {index} a second time; "
+                f"{option('resume')}: {path}, line {number} answers row {row.index} a second time; "
                 "this file cannot be gone on with: name another output, or pass "
                 f"{option('overwrite')} in place of "
                 f"{option('resume')}"
             )
-        self.rows[index] = FinishedRow(index, self.num_bytes, len(line), has_failed)
+        self.rows[row.index] = FinishedRow(row.index, self.num_bytes, len(line), row.has_failed)
         self.num_bytes += len(line)
-
-
-def _read_row(line: bytes) -> tuple[int, bool] | None:
-    """Return index and whether the row failed, None if the line is no output row."""
-    try:
-        row: Any = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(row, dict) or not isinstance(row.get("index"), int) or "error" not in row:
-        return None
-    response = row.get("response")
-    if isinstance(response, dict):
-        return row["index"], response.get("status_code") != OK_STATUS
-    return row["index"], row["error"] is not None

@@ -4,11 +4,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from pagedrun.paged.job.output.saved_row import SavedRow
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 
 ID_PREFIX = "id:"
-ID_KEYS = ("id", "custom_id")  # the latter in answers to OpenAI batch rows
 MAX_LINE_BYTES = 2**28
 MAX_DIGITS = 10
 
@@ -60,14 +60,8 @@ def _named_in(line: bytes, wanted: dict[str, str]) -> list[tuple[str, int]]:
     # Parsing a line costs far more than looking for a few bytes in it.
     if not any(_as_written(row_id) in line for row_id in wanted):
         return []
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return []
-    if not isinstance(row, dict) or type(row.get("index")) is not int or row["index"] < 0:
-        return []
-    ids = {str(row[key]) for key in ID_KEYS if isinstance(row.get(key), str | int)}
-    return [(row_id, row["index"]) for row_id in wanted if row_id in ids]
+    row = SavedRow.parse(line)
+    return [] if row is None else [(name, row.index) for name in wanted if name in row.ids]
 
 
 def _as_written(row_id: str) -> bytes:

@@ -1,17 +1,14 @@
 """RunFiles: the files that a run left, found from any one of them."""
 
-import json
 import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pagedrun.paged.job.config import MANIFEST_SUFFIX, REPORT_SUFFIX, SNAPSHOT_SUFFIX
 from pagedrun.paged.job.output.manifest import JobStatus
+from pagedrun.paged.job.output.saved_manifest import read_status
 from pagedrun.paged.values.errors import UsageError
-
-MAX_MANIFEST_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +63,15 @@ class RunFiles:
             there(MANIFEST_SUFFIX),
         )
 
-    def status(self) -> str | None:
+    def status(self) -> JobStatus | None:
         """Return how far the last run came by its manifest, None if that does not tell."""
-        if self.manifest is None:
-            return None
-        try:
-            status = read_manifest(self.manifest).get("status")
-        except UsageError:
-            return None
-        return status if status in list(JobStatus) else None
+        return None if self.manifest is None else read_status(self.manifest)
 
     def to_dict(self) -> dict[str, str | None]:
         """Return the paths, null for those that are not there."""
         names = ("output", "report", "snapshot", "manifest")
         paths = {name: getattr(self, name) for name in names}
         return {name: None if path is None else _text(path) for name, path in paths.items()}
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Return a manifest's object; raises `UsageError` if it is none."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
-            raise UsageError(f"{path} is no manifest: not a file, or one of far too many bytes")
-        manifest = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not a manifest of pagedrun") from error
-    if not isinstance(manifest, dict):
-        raise UsageError(f"{path} is not a manifest of pagedrun")
-    return manifest
 
 
 def _text(path: Path) -> str:

@@ -46,7 +46,7 @@ class SideFiles:
         """Write the manifest as of now. Raises `OutputError`."""
         path = self._config.manifest_path
         if path is not None:
-            _write(path, manifest.to_json(status, tally.rows()))
+            _write(path, manifest.at(status, tally.rows()))
 
     def write_snapshot(self, snapshot: Snapshot) -> None:
         """Write where every block was; a view of what is done, so a failure costs only that."""
@@ -61,7 +61,7 @@ class SideFiles:
                 "to show of this run"
             )
 
-    def write_state(self, state: Mapping[str, Any]) -> str:
+    def write_state(self, state: Mapping[str, object]) -> str:
         """Write the state of an engine that does not go on; return where it is."""
         path = self._config.state_path
         if path is None:
@@ -73,7 +73,7 @@ class SideFiles:
         return f"its state is in {path}"
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
+def _write(path: Path, value: object) -> None:
     try:
         replace_json(path, value)
     except OSError as error:

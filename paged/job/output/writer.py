@@ -3,13 +3,14 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from pagedrun.paged.files.atomic import replace_file
+from pagedrun.paged.files.json_fields import json_fields
 from pagedrun.paged.job.output.finished_rows import FinishedRows
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
 from pagedrun.paged.values.errors import EngineError
@@ -17,6 +18,14 @@ from pagedrun.paged.values.errors import EngineError
 # Rows that are on their way to the disk for longer, or that are more, are waited for.
 SYNC_SECONDS = 1.0
 SYNC_ROWS = 4096
+
+
+class Indexed(Protocol):
+    """A dataclass that is a row of the output."""
+
+    @property
+    def index(self) -> int:
+        """The row's place in the input."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,9 +80,11 @@ class RowWriter:
             rows = finished.rows.values()
             self._spans += [_Span(row.index, row.offset, row.num_bytes) for row in rows]
 
-    def write(self, row: Mapping[str, Any]) -> None:
+    def write(self, row: Indexed) -> None:
         """Append one row with a single write. Raises `OutputError`."""
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(
+            row, default=json_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        )
         # "replace": a model's text is the engine's to keep whole, but a row is never lost for it.
         data = text.encode("utf-8", "replace") + b"\n"
         with self._hold():
@@ -81,7 +92,7 @@ class RowWriter:
             self._num_rows += 1
             self._num_unsynced += 1
             if self._spans is not None:
-                self._spans.append(_Span(row["index"], offset, len(data)))
+                self._spans.append(_Span(row.index, offset, len(data)))
         self.sync_if_due()
 
     def sync_if_due(self) -> None:

@@ -1,12 +1,12 @@
 """BatchCall: a row of an OpenAI batch file, and what it asks in this tool's own words."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pagedrun.paged.job.inputs.json_line import shown_key
+from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.prompts.prompts import FORBIDDEN_COLUMNS, is_neutral
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling import sampling_keys
 
 CALL_COLUMNS = frozenset({"custom_id", "method", "url", "body"})
@@ -30,13 +30,13 @@ _IGNORED = frozenset(
 class BatchCall:
     """One call of OpenAI's API: its parts as they are in the row, whatever they are."""
 
-    custom_id: Any
-    method: Any
-    url: Any
-    body: Any
+    custom_id: JSONValue
+    method: JSONValue
+    url: JSONValue
+    body: JSONValue
 
     @classmethod
-    def of(cls, columns: Mapping[str, Any]) -> "BatchCall | None":
+    def of(cls, columns: Columns) -> "BatchCall | None":
         """Return the call that a row with these columns is, None if it is another kind of row."""
         if not columns.keys() >= CALL_COLUMNS:
             return None
@@ -45,15 +45,15 @@ class BatchCall:
     @property
     def is_chat(self) -> bool:
         """Whether it asks for the next message of a chat."""
-        return bool(self.url == CHAT)
+        return self.url == CHAT
 
     @property
     def model(self) -> str:
         """The model that was asked for, repeated in the answer; another one may have answered."""
-        model = self.body.get("model") if isinstance(self.body, Mapping) else None
+        model = self.body.get("model") if isinstance(self.body, dict) else None
         return model if isinstance(model, str) else ""
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Return the columns of a plain row that asks the same.
 
         Raises `RowError`: `invalid_method`, `invalid_url`, `invalid_body`, and `invalid_param` for
@@ -63,24 +63,25 @@ class BatchCall:
             raise RowError("invalid_method", 'method must be "POST"', param="method")
         if self.url not in (CHAT, COMPLETIONS):
             raise RowError("invalid_url", f"url must be {CHAT} or {COMPLETIONS}", param="url")
-        if not isinstance(self.body, Mapping):
+        if not isinstance(self.body, dict):
             raise RowError("invalid_body", "body must be an object", param="body")
         prompt = "messages" if self.is_chat else "prompt"
         known = sampling_keys().union(FORBIDDEN_COLUMNS, {prompt})
-        asked: dict[str, Any] = {}
+        asked: dict[str, JSONValue] = {}
         for name, value in self.body.items():
             if name in _IGNORED or value is None or is_neutral(name, value):
                 continue
             if name not in known:
                 shown = shown_key(name)
                 raise RowError("invalid_param", f"{shown} is not supported", param=shown)
-            asked[name] = value
-        if not self.is_chat and isinstance(asked.get("prompt"), list):
-            asked["prompt_token_ids"] = _token_ids(asked.pop("prompt"))
+            if name == "prompt" and isinstance(value, list):
+                asked["prompt_token_ids"] = _checked_token_ids(value)
+            else:
+                asked[name] = value
         return asked
 
 
-def _token_ids(prompt: list[Any]) -> list[Any]:
+def _checked_token_ids(prompt: list[JSONValue]) -> list[JSONValue]:
     if any(isinstance(item, str | list) for item in prompt):
         raise RowError(
             "unsupported_content",

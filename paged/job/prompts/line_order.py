@@ -1,9 +1,9 @@
 """LineOrder: the lines of a row's prompt, and the same prompt with one of them at the end."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.prompts.messages import parse_messages
 from pagedrun.paged.values.errors import RowError
 
@@ -22,7 +22,7 @@ class LineOrder:
     lines: tuple[tuple[int, str], ...]
 
     @classmethod
-    def of(cls, columns: Mapping[str, Any], field: str | None) -> "LineOrder | None":
+    def of(cls, columns: Columns, field: str | None) -> "LineOrder | None":
         """Return the lines of a row's prompt, None if it has no text."""
         name = field or ("prompt" if isinstance(columns.get("prompt"), str) else "messages")
         value = columns.get(name)
@@ -41,7 +41,7 @@ class LineOrder:
         ]
         return cls(name, tuple(message["role"] for message in messages), tuple(lines))
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Return the columns of a row that asks this."""
         texts: list[list[str]] = [[] for _ in self.roles]
         for place, line in self.lines:

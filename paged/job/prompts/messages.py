@@ -1,7 +1,6 @@
 """Chat messages of a row, checked: roles and text, and nothing that a template could obey."""
 
-from typing import Any
-
+from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
 
 SYSTEM_ROLES = ("system", "developer")
@@ -10,7 +9,7 @@ ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 _ALLOWED_KEYS = frozenset({"role", "content", "name"})
 
 
-def parse_messages(value: object) -> list[dict[str, str]]:
+def parse_messages(value: object) -> list[ChatMessage]:
     """Return the messages as role and text, parts of type "text" joined by newlines.
 
     Raises `RowError`: `empty_prompt` for no message at all, `unsupported_content` for anything
@@ -26,14 +25,14 @@ def parse_messages(value: object) -> list[dict[str, str]]:
     return messages
 
 
-def with_system(messages: list[dict[str, str]], system: str | None) -> list[dict[str, str]]:
+def with_system(messages: list[ChatMessage], system: str | None) -> list[ChatMessage]:
     """Return `messages` with the shared system text in front, unless they bring their own."""
     if system is None or any(message["role"] in SYSTEM_ROLES for message in messages):
         return messages
     return [{"role": "system", "content": system}, *messages]
 
 
-def _message(item: object, index: int) -> dict[str, str]:
+def _message(item: object, index: int) -> ChatMessage:
     where = f"messages[{index}]"
     if not isinstance(item, dict):
         raise _unsupported(f"{where} must be an object")
@@ -43,13 +42,14 @@ def _message(item: object, index: int) -> dict[str, str]:
     extra = [key for key in item if key not in _ALLOWED_KEYS and item[key] is not None]
     if extra:
         raise _unsupported(f"{where} has fields beyond role and content, such as tool calls")
-    message = {"role": role, "content": _text(item.get("content"), where)}
-    if isinstance(item.get("name"), str):
-        message["name"] = item["name"]
+    message = ChatMessage(role=role, content=_text(item.get("content"), where))
+    name = item.get("name")
+    if isinstance(name, str):
+        message["name"] = name
     return message
 
 
-def _text(content: Any, where: str) -> str:
+def _text(content: object, where: str) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list) and content:

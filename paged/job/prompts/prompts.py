@@ -1,15 +1,15 @@
 """From a row to what it asks: the text or token ids of its prompt, and its sampling parameters."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pagedrun.paged.job.inputs.json_line import shown_key
-from pagedrun.paged.job.inputs.row import id_column
+from pagedrun.paged.job.inputs.row import Columns, id_column
 from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts.messages import parse_messages, with_system
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
+from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling import SamplingParams, sampling_keys
 
@@ -49,7 +49,7 @@ UNSUPPORTED_COLUMNS = (
     "cache_salt",
 )
 # Clients write out defaults. These values ask for nothing; any other one is refused.
-NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+NEUTRAL_VALUES: dict[str, tuple[JSONValue, ...]] = {
     "repetition_penalty": (1, 1.0),
     "presence_penalty": (0, 0.0),
     "frequency_penalty": (0, 0.0),
@@ -91,7 +91,7 @@ class PromptBuilder:
         self._defaults = defaults
         self._tokenizer = tokenizer
 
-    def build(self, columns: Mapping[str, Any]) -> Prompt:
+    def build(self, columns: Columns) -> Prompt:
         """Return what a row with these columns asks; `RowError` if it cannot be asked."""
         _refuse_columns(columns)
         params = _sampling_params(columns, self._defaults)
@@ -107,7 +107,7 @@ class PromptBuilder:
             raise RowError("unsupported_content", f"{shown_key(name)} must be a string", param=name)
         return self._from_text(value, params)
 
-    def carried_columns(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+    def carried_columns(self, columns: Columns) -> dict[str, JSONValue]:
         """Return the columns that come back under `input`: all that this layer did not use."""
         used = {id_column(columns), NESTED_PARAMS} | sampling_keys()
         if self._config.field is not None:
@@ -116,7 +116,7 @@ class PromptBuilder:
             used.update(PROMPT_COLUMNS)
         return {name: value for name, value in columns.items() if name not in used}
 
-    def _prompt_column(self, columns: Mapping[str, Any]) -> str:
+    def _prompt_column(self, columns: Columns) -> str:
         names = PROMPT_COLUMNS if self._config.field is None else (self._config.field,)
         given = [name for name in names if columns.get(name) is not None]
         if len(given) == 1:
@@ -151,7 +151,7 @@ class PromptBuilder:
             return Prompt(params, text=text)
         return self._chat([{"role": "user", "content": text}], params)
 
-    def _chat(self, messages: list[dict[str, str]], params: SamplingParams) -> Prompt:
+    def _chat(self, messages: list[ChatMessage], params: SamplingParams) -> Prompt:
         text = self._tokenizer.render_chat(with_system(messages, self._config.system))
         return Prompt(params, text=text, add_special_tokens=False)
 
@@ -163,9 +163,9 @@ def is_neutral(name: str, value: object) -> bool:
     return any(type(value) is type(each) and value == each for each in neutral)
 
 
-def _refuse_columns(columns: Mapping[str, Any]) -> None:
+def _refuse_columns(columns: Columns) -> None:
     nested = columns.get(NESTED_PARAMS)
-    for place in (columns, nested if isinstance(nested, Mapping) else {}):
+    for place in (columns, nested if isinstance(nested, dict) else {}):
         for name in FORBIDDEN_COLUMNS:
             if name in place:
                 raise RowError("forbidden_field", f"{name} cannot be set by a row", param=name)
@@ -176,10 +176,10 @@ def _refuse_columns(columns: Mapping[str, Any]) -> None:
                 )
 
 
-def _sampling_params(columns: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
+def _sampling_params(columns: Columns, defaults: SamplingParams) -> SamplingParams:
     """Apply the row's top level, then its `sampling_params`, which wins."""
     nested = columns.get(NESTED_PARAMS)
-    if nested is not None and not isinstance(nested, Mapping):
+    if nested is not None and not isinstance(nested, dict):
         raise RowError("invalid_param", f"{NESTED_PARAMS} must be an object", param=NESTED_PARAMS)
     known = sampling_keys()
     # One call, so that a pair such as min_tokens and max_tokens is judged when both are known.

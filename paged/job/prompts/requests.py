@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
-from pagedrun.paged.job.inputs.row import LINE, Row, at_line
+from pagedrun.paged.job.inputs.row import LINE, Columns, Row, at_line
 from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts.batch_call import BatchCall
 from pagedrun.paged.job.prompts.overlong import Overlong
@@ -43,7 +42,7 @@ class JobRow:
     index: int
     line: int
     id: str | int
-    input: dict[str, Any]
+    input: Columns
     expected: str | None
     request: Request | None
     error: RowError | None

@@ -1,9 +1,7 @@
 """PromptTemplate: a Jinja template over a row's columns, in a sandbox, with limits on its work."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from pagedrun.paged.job.inputs.json_line import shown_key
+from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.option_names import option
 
@@ -40,7 +38,7 @@ class PromptTemplate:
         except (TemplateError, RecursionError) as error:
             raise UsageError(f"{flag} does not compile: {error}") from error
 
-    def render(self, columns: Mapping[str, Any]) -> str:
+    def render(self, columns: Columns) -> str:
         """Return the prompt of a row; `RowError` (`template_error`) if that fails."""
         from pagedrun.paged.job.prompts.missing_column import MissingColumn
 

@@ -5,7 +5,7 @@ of its place and put at the end, encoded, and its tree of prefixes compared with
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from jinja2 import Environment, TemplateError, meta, nodes
 
 from pagedrun.kernels.token_rows import sort_rows
+from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts.line_order import LineOrder
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
@@ -25,7 +26,6 @@ MIN_SAVED_SHARE = 0.05
 MAX_ADVICE = 3
 MAX_COLUMNS = 8
 MAX_FAILING_SHARE = 0.1  # of the rows of the sample; beyond, a column cannot be moved just so
-Columns = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

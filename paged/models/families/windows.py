@@ -46,13 +46,11 @@ def _layer_types(config: JsonObject, num_layers: int) -> list[str] | None:
     if layer_types is None:
         return None
     known = ("full_attention", "sliding_attention", "attention")  # the last: an old name
-    if (
-        not isinstance(layer_types, list)
-        or len(layer_types) != num_layers
-        or any(kind not in known for kind in layer_types)
-    ):
+    given = layer_types if isinstance(layer_types, list) else []
+    kinds = [kind for kind in given if isinstance(kind, str) and kind in known]
+    if not len(given) == len(kinds) == num_layers:
         raise config.error(
             "layer_types",
             f'a list of "full_attention" or "sliding_attention" for each of {num_layers} layers',
         )
-    return layer_types
+    return kinds

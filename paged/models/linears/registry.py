@@ -24,10 +24,11 @@ def linear_method(config: JsonObject) -> LinearMethod:
 
 def _quantized(config: JsonObject, name: str) -> LinearMethod:
     quantization = config.get(name)
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    fields = quantization if isinstance(quantization, dict) else {}
+    method = fields.get("quant_method")
     if not isinstance(method, str) or method not in LINEAR_METHODS:
         raise ModelError(
             f"{config.origin}: {name} says that the weights are quantized, which pagedrun "
             "cannot read; use the float16, bfloat16 or float32 version of the model"
         )
-    return LINEAR_METHODS[method](JsonObject(f"{config.origin}: {name}", quantization))
+    return LINEAR_METHODS[method](JsonObject(f"{config.origin}: {name}", fields))

@@ -57,7 +57,7 @@ def spoil(output: Path, what: str) -> list[str]:
     elif what == "is not a manifest of":
         manifest.write_text(json.dumps({**saved, "parameters": {}}))
     elif what == "the model of the run":
-        manifest.write_text(json.dumps({**saved, "model": {"path": "/nowhere"}}))
+        manifest.write_text(json.dumps({**saved, "model": {**saved["model"], "path": "/nowhere"}}))
     elif what == "are not those of the run":
         model = {**saved["model"], "files_sha256": "0"}
         manifest.write_text(json.dumps({**saved, "model": model}))
@@ -114,4 +114,4 @@ def test_what_a_recipe_gave_the_run_is_read_again(run: InspectCache, output: Pat
     recipe.write_text("system: another\n")
     assert "pass it again" in json.loads(run(*asked)[1])["notes"][0]
     manifest.write_text(json.dumps({**saved, "recipe": ["x"]}))
-    assert "pass it again" in json.loads(run(*asked)[1])["notes"][0]
+    assert "is not a manifest of" in json.loads(run(*asked)[1])["notes"][0]

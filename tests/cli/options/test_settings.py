@@ -11,7 +11,7 @@ import pytest
 from pagedrun.cli.generate import generate
 from pagedrun.cli.options.job_flags import job_config
 from pagedrun.cli.options.settings import REFUSED, Settings, recipe_settings
-from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.config import JobConfig, RecipeFile
 from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
@@ -118,8 +118,8 @@ def test_a_flag_wins_over_the_recipe_and_both_are_told(settings: MakeSettings) -
     assert config.engine.prefix_once is False
     assert config.origins["temperature"] == "flag"
     assert config.origins["max_tokens"] == config.origins["prefix_once"] == "recipe"
-    assert config.recipe is not None
-    assert set(config.recipe) == {"path", "sha256"}
+    assert made.recipe is not None
+    assert config.recipe == RecipeFile(str(made.recipe.path), made.recipe.sha256)
 
 
 def test_a_flag_takes_the_place_of_what_goes_with_it(

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,12 @@ import pytest
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
 from pagedrun.paged.job.output.writer import RowWriter
 from pagedrun.paged.values.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Line:
+    index: int
+    text: str = ""
 
 
 @pytest.fixture
@@ -129,7 +136,7 @@ class TestRowWriter:
         writer = begun(output)
         texts = ["é\u2028\x85", "line\nbreak", "\x1b[2J\u202e", "half \ud800"]
         for index, text in enumerate(texts):
-            writer.write({"index": index, "text": text})
+            writer.write(Line(index, text))
         writer.finish(4)
         output.close()
         lines = out.read_bytes().decode("utf-8").split("\n")
@@ -146,8 +153,8 @@ class TestRowWriter:
 
         monkeypatch.setattr("pagedrun.paged.job.output.output_file.os.write", spy)
         writer = begun(claim(out))
-        writer.write({"index": 0, "text": "x" * 1_000_000})
-        writer.write({"index": 1})
+        writer.write(Line(0, "x" * 1_000_000))
+        writer.write(Line(1))
         assert [data[-1:] for data in writes] == [b"\n", b"\n"]
 
     def test_short_writes_are_completed(self, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +163,7 @@ class TestRowWriter:
             "pagedrun.paged.job.output.output_file.os.write", lambda fd, data: real(fd, data[:3])
         )
         writer = begun(claim(out))
-        writer.write({"index": 0, "text": "abc"})
+        writer.write(Line(0, "abc"))
         writer.finish(1)
         assert rows_in(out) == [{"index": 0, "text": "abc"}]
 
@@ -165,7 +172,7 @@ class TestRowWriter:
         self, out: Path, monkeypatch: pytest.MonkeyPatch, code: int
     ) -> None:
         writer = begun(claim(out))
-        writer.write({"index": 0})
+        writer.write(Line(0))
         real, calls = os.write, []
 
         def fail_in_the_middle(descriptor: int, data: bytes) -> int:
@@ -176,14 +183,14 @@ class TestRowWriter:
 
         monkeypatch.setattr("pagedrun.paged.job.output.output_file.os.write", fail_in_the_middle)
         with pytest.raises(OutputError, match=os.strerror(code)) as caught:
-            writer.write({"index": 1, "text": "long enough to tear"})
+            writer.write(Line(1, "long enough to tear"))
         assert caught.value.errno == code
         assert rows_in(out) == [{"index": 0}]
 
     def test_a_full_device_is_an_output_error(self) -> None:
         writer = begun(claim("/dev/full"))
         with pytest.raises(OutputError, match="No space left"):
-            writer.write({"index": 0})
+            writer.write(Line(0))
 
     def test_rows_are_made_durable_by_time_and_at_the_end(
         self, out: Path, monkeypatch: pytest.MonkeyPatch
@@ -200,7 +207,7 @@ class TestRowWriter:
         monkeypatch.setattr("pagedrun.paged.job.output.output_file.os.fsync", spy)
         for moment in (0.1, 0.9, 1.0, 1.9, 2.5):
             now[0] = moment
-            writer.write({"index": 0})
+            writer.write(Line(0))
         assert synced == [1.0, 2.5]
         writer.finish(5)
         assert len(synced) == 3
@@ -221,7 +228,7 @@ class TestRowWriter:
         output = claim(out)
         writer = begun(output, ordered=True)
         for index in (2, 10, 0, 1):
-            writer.write({"index": index, "text": "é" * index})
+            writer.write(Line(index, "é" * index))
         before = sorted(out.read_bytes().splitlines(), key=lambda line: json.loads(line)["index"])
         writer.finish(4)
         output.close()
@@ -232,8 +239,8 @@ class TestRowWriter:
         self, out: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         writer = begun(claim(out), ordered=True)
-        writer.write({"index": 1})
-        writer.write({"index": 0})
+        writer.write(Line(1))
+        writer.write(Line(0))
 
         def fail(source: object, target: object) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,5 +1,6 @@
 """From rows to engine requests: encoding in batches, limits, and errors that keep to their row."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import ENCODE_BATCH_ROWS, JobRow, Limits, RequestBuilder
+from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling import SamplingParams
 
@@ -28,7 +30,7 @@ class LetterTokenizer:
         start = [BOS] if add_special_tokens else []
         return [[*start, *(ord(letter) - ord("a") for letter in text)] for text in texts]
 
-    def render_chat(self, messages: list[dict[str, Any]]) -> str:
+    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
         return "".join(message["content"] for message in messages)
 
 

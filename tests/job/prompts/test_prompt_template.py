@@ -6,9 +6,10 @@ import pytest
 
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.json_value import JSONValue
 
 
-def render(source: str, **columns: object) -> str:
+def render(source: str, **columns: JSONValue) -> str:
     return PromptTemplate(source).render(columns)
 
 

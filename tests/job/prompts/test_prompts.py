@@ -1,13 +1,17 @@
 """From a row's columns to its prompt and parameters."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import Prompt, PromptBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling import SamplingParams
 
 
@@ -17,7 +21,7 @@ class ShowingTokenizer:
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         raise AssertionError("building a prompt encodes nothing")
 
-    def render_chat(self, messages: list[dict[str, Any]]) -> str:
+    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
         return "".join(f"<{message['role']}>{message['content']}" for message in messages)
 
 
@@ -25,11 +29,11 @@ def builder(**config: Any) -> PromptBuilder:
     return PromptBuilder(PromptConfig(**config), SamplingParams(), ShowingTokenizer())
 
 
-def build(columns: dict[str, Any], **config: Any) -> Prompt:
+def build(columns: Columns, **config: Any) -> Prompt:
     return builder(**config).build(columns)
 
 
-def failure(columns: dict[str, Any], **config: Any) -> tuple[str, str | None]:
+def failure(columns: Columns, **config: Any) -> tuple[str, str | None]:
     with pytest.raises(RowError) as caught:
         build(columns, **config)
     assert len(caught.value.message) <= RowError.MAX_MESSAGE
@@ -99,7 +103,7 @@ def test_what_cannot_be_asked(columns: dict[str, Any], code: str, param: str | N
 
 
 def test_text_parts_are_joined() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    parts: list[JSONValue] = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert build({"messages": [{"role": "user", "content": parts}]}).text == "<user>a\nb"
 
 
@@ -133,7 +137,7 @@ def test_text_parts_are_joined() -> None:
         ("min_tokens", 1000),
     ],
 )
-def test_bad_sampling_values_fail_the_row_wherever_they_are(name: str, value: object) -> None:
+def test_bad_sampling_values_fail_the_row_wherever_they_are(name: str, value: JSONValue) -> None:
     assert failure({"prompt": "a", name: value})[0] == "invalid_param"
     assert failure({"prompt": "a", "sampling_params": {name: value}})[0] == "invalid_param"
 
@@ -141,7 +145,7 @@ def test_bad_sampling_values_fail_the_row_wherever_they_are(name: str, value: ob
 def test_sampling_params_win_over_the_top_level_and_both_over_the_flags() -> None:
     defaults = SamplingParams(max_tokens=9, top_k=3, seed=5)
     prompts = PromptBuilder(PromptConfig(), defaults, ShowingTokenizer())
-    row = {
+    row: Columns = {
         "prompt": "a",
         "max_tokens": 2,
         "top_k": 7,
@@ -154,12 +158,12 @@ def test_sampling_params_win_over_the_top_level_and_both_over_the_flags() -> Non
 
 
 def test_min_and_max_tokens_are_judged_together() -> None:
-    row = {"prompt": "a", "min_tokens": 300, "sampling_params": {"max_tokens": 400}}
+    row: Columns = {"prompt": "a", "min_tokens": 300, "sampling_params": {"max_tokens": 400}}
     assert build(row).params.min_tokens == 300
 
 
 def test_the_prompt_field_replaces_all_other_places() -> None:
-    columns = {"question": "why?", "prompt": "x", "messages": 3}
+    columns: Columns = {"question": "why?", "prompt": "x", "messages": 3}
     assert build(columns, field="question").text == "why?"
     assert failure({"prompt": "x"}, field="question") == ("missing_prompt", "question")
     assert failure({"question": [1]}, field="question") == ("unsupported_content", "question")
@@ -167,11 +171,11 @@ def test_the_prompt_field_replaces_all_other_places() -> None:
 
 
 def test_the_system_prompt_goes_in_front_unless_the_row_has_one() -> None:
-    user = {"role": "user", "content": "hi"}
+    user: JSONValue = {"role": "user", "content": "hi"}
     assert build({"messages": [user]}, system="S").text == "<system>S<user>hi"
-    own = [{"role": "system", "content": "mine"}, user]
+    own: JSONValue = [{"role": "system", "content": "mine"}, user]
     assert build({"messages": own}, system="S").text == "<system>mine<user>hi"
-    developer = [{"role": "developer", "content": "mine"}, user]
+    developer: JSONValue = [{"role": "developer", "content": "mine"}, user]
     assert build({"messages": developer}, system="S").text == "<developer>mine<user>hi"
 
 
@@ -184,14 +188,14 @@ def test_with_a_system_prompt_a_plain_prompt_becomes_a_chat() -> None:
 
 
 def test_a_template_sees_every_column_and_keeps_them() -> None:
-    columns = {"id": 1, "prompt": "p", "n": 2, "q": "x"}
+    columns: Columns = {"id": 1, "prompt": "p", "n": 2, "q": "x"}
     prompts = builder(template=PromptTemplate("{{ prompt }}{{ n }}{{ q }}"))
     assert prompts.build(columns).text == "p2x"
     assert prompts.carried_columns(columns) == {"prompt": "p", "q": "x"}
 
 
 def test_columns_that_are_not_used_come_back() -> None:
-    columns = {
+    columns: Columns = {
         "id": "a",
         "custom_id": "kept: it does not name the row",
         "prompt": "x",

@@ -1,0 +1,64 @@
+"""A manifest that a run has left, read and checked: it may be damaged, another version's, a
+stranger's."""
+
+import json
+import stat
+from pathlib import Path
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.job.output.manifest import JobStatus, Manifest
+from pagedrun.paged.values.errors import ModelError, UsageError
+from pagedrun.paged.values.json_value import JSONValue
+
+MAX_MANIFEST_BYTES = 2**24
+
+
+class NotAManifest(ValueError):
+    """The bytes are not those of a manifest of this version."""
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest at `path`; raises `UsageError` if it is none."""
+    try:
+        return parse_manifest(_read_bytes(path))
+    except NotAManifest as error:
+        raise UsageError(f"{path} is not a manifest of this version of pagedrun") from error
+
+
+def read_status(path: Path) -> JobStatus | None:
+    """Return how far the run came that left this manifest, of whatever version it is.
+
+    None if it does not tell.
+    """
+    try:
+        return JobStatus(_parse_object(_read_bytes(path)).text("status"))
+    except (UsageError, ValueError):
+        return None
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Return the manifest that these bytes hold; raises `NotAManifest`."""
+    try:
+        return Manifest.read(_parse_object(data))
+    except (ModelError, ValueError) as error:
+        raise NotAManifest from error
+
+
+def _parse_object(data: bytes) -> JsonObject:
+    try:
+        value: JSONValue = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise NotAManifest from error
+    if not isinstance(value, dict):
+        raise NotAManifest
+    return JsonObject("manifest", value)
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
+            raise UsageError(f"{path} is no manifest: not a file, or one of far too many bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror})") from error

@@ -1,0 +1,11 @@
+"""ChatMessage: one message of a chat, in the form that chat templates read."""
+
+from typing import NotRequired, TypedDict
+
+
+class ChatMessage(TypedDict):
+    """Who says what; `name` tells speakers of one role apart."""
+
+    role: str
+    content: str
+    name: NotRequired[str]

@@ -1,0 +1,22 @@
+"""JSONValue: what a JSON document may hold; `isinstance` tells which it is."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+JSONValue = bool | int | float | str | None | list["JSONValue"] | dict[str, "JSONValue"]
+
+
+def plain(value: object) -> JSONValue:
+    """Return a value as it comes back from a JSON document: a tuple as a list, a path as its text.
+
+    Raises `TypeError` for what JSON cannot hold.
+    """
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str | Path):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    raise TypeError(f"JSON cannot hold a {type(value).__name__}")

@@ -1,0 +1,74 @@
+"""The manifest: what is written is read again, and what is none is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.files.atomic import replace_json
+from pagedrun.paged.job.config import JobConfig, RecipeFile
+from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.output.manifest import JobStatus, Manifest, Setting
+from pagedrun.paged.job.output.saved_manifest import read_manifest, read_status
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.sampling import SamplingParams
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    (tmp_path / "config.json").write_text("{}")
+    config = JobConfig(
+        input="in.jsonl",
+        output="out.jsonl",
+        engine=EngineConfig(model=tmp_path),
+        sampling=SamplingParams(stop=("x",)),
+        origins={"stop": "flag"},
+        recipe=RecipeFile("mine.yaml", "0"),
+    )
+    source = InputDigest(3, "ab", whole=False)
+    started = Manifest.start(config, source, 64, {"device": "script", "read_once": (2, 3)})
+    return started.having_read(InputDigest(9, "cd", whole=True))
+
+
+def test_what_is_written_is_read_again(manifest: Manifest, tmp_path: Path) -> None:
+    finished = manifest.at(JobStatus.FINISHED, {"total": 1})
+    assert finished.parameters["stop"] == Setting(["x"], "flag")
+    assert (finished.input.sha256, finished.input.first_window_sha256) == ("cd", "ab")
+    path = tmp_path / "out.run.json"
+    replace_json(path, finished)
+    assert read_manifest(path) == finished
+    assert read_status(path) is JobStatus.FINISHED
+
+
+def test_one_of_the_first_version_says_nothing_of_arithmetic(
+    manifest: Manifest, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.run.json"
+    replace_json(path, manifest)
+    written = json.loads(path.read_text())
+    del written["arithmetic"]
+    replace_json(path, written)
+    assert read_manifest(path).arithmetic == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": "done"},
+        {"model": {"path": "x"}},
+        {"input": None},
+        {"recipe": ["x"]},
+        {"parameters": {"stop": 3}},
+        {"rows": []},
+    ],
+)
+def test_what_lacks_a_field_is_none(
+    changes: dict[str, Any], manifest: Manifest, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.run.json"
+    replace_json(path, manifest)
+    replace_json(path, {**json.loads(path.read_text()), **changes})
+    with pytest.raises(UsageError, match="is not a manifest of this version"):
+        read_manifest(path)

@@ -1,0 +1,52 @@
+"""What a line of an output tells of its row."""
+
+import json
+
+import pytest
+
+from pagedrun.paged.files.json_fields import json_fields
+from pagedrun.paged.job.inputs.row import Columns
+from pagedrun.paged.job.output.saved_row import SavedRow
+from pagedrun.paged.job.output.written_row import WrittenRow, answered_row, failed_row
+from pagedrun.paged.job.prompts.batch_call import CHAT, BatchCall
+from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
+from pagedrun.paged.values.sampling import SamplingParams
+
+COLUMNS: Columns = {"custom_id": "c", "method": "POST", "url": CHAT, "body": {}}
+REQUEST = Request(3, (1,), SamplingParams())
+ANSWER = Completion(REQUEST, (SampleOutput(0, "hello", (7,), FinishReason.STOP),))
+ERROR = RowError("nan_logits", "no number")
+
+
+def job_row(call: BatchCall | None) -> JobRow:
+    return JobRow(3, 4, "c" if call else 12, {}, None, REQUEST, None, 1, call=call)
+
+
+def saved(row: WrittenRow) -> SavedRow | None:
+    return SavedRow.parse(json.dumps(row, default=json_fields).encode())
+
+
+def test_rows_of_both_kinds_are_read_again() -> None:
+    plain, call = job_row(None), job_row(BatchCall.of(COLUMNS))
+    assert saved(answered_row(plain, ANSWER)) == SavedRow(3, ("12",), has_failed=False)
+    assert saved(failed_row(plain, ERROR)) == SavedRow(3, ("12",), has_failed=True)
+    assert saved(answered_row(call, ANSWER)) == SavedRow(3, ("batch_req_3", "c"), has_failed=False)
+    assert saved(failed_row(call, ERROR)) == SavedRow(3, ("batch_req_3", "c"), has_failed=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\xff",
+        b"[]",
+        b"[" * 100_000,
+        b'{"index": 1}',
+        b'{"index": -1, "error": null}',
+        b'{"index": true, "error": null}',
+        b'{"index": "1", "error": null}',
+    ],
+)
+def test_other_lines_are_no_rows(line: bytes) -> None:
+    assert SavedRow.parse(line) is None
