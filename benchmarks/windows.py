@@ -50,6 +50,7 @@ def main() -> None:
             (in_process(given.first, prompts), in_process(ROOT, prompts))
             for _ in range(given.turns)
         ]
+    print(f"{'':29} {'first':>10} {'now':>10}")
     for name, what in FIGURES.items():
         before, after = (median(turn[side][name] for turn in turns) for side in (0, 1))
         print(f"{what:26} {name.rpartition('_')[2]:>2} {before:10,.2f} {after:10,.2f}")
