@@ -11,7 +11,7 @@ from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, Pre
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.known_tokens import KnownTokens
-from pagedrun.paged.execution.prefix_sharing import group_prefixes
+from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int64s
 from pagedrun.paged.scheduling.step_input import StepInput
@@ -53,13 +53,8 @@ class BatchLayout:
         )
 
     @classmethod
-    def of(
-        cls, step: StepInput, block_size: int, *, shared_prefix_attention: bool = True
-    ) -> "BatchLayout":
-        """Lay out the chunks of a step.
-
-        `shared_prefix_attention` lets rows that share partitions read them together.
-        """
+    def of(cls, step: StepInput, block_size: int, sharing: PrefixSharing) -> "BatchLayout":
+        """Lay out the chunks of a step; `sharing` says which rows read partitions together."""
         lengths = step.ends - step.starts
         rows = np.repeat(np.arange(step.num_chunks), lengths)
         offsets = np.cumsum(lengths) - lengths
@@ -80,7 +75,7 @@ class BatchLayout:
         decode = None
         if num_prefill < step.num_tokens:
             queries = rows[num_prefill:], positions[num_prefill:]
-            decode = _decode_inputs(step, *queries, block_size, shared_prefix_attention)
+            decode = _decode_inputs(step, *queries, block_size, sharing)
         return cls(
             input_ids=torch.from_numpy(input_ids),
             positions=torch.from_numpy(positions),
@@ -104,16 +99,14 @@ def _prefill_inputs(step: StepInput) -> PrefillInputs:
 
 
 def _decode_inputs(
-    step: StepInput, rows: Int64s, positions: Int64s, block_size: int, shared_prefix_attention: bool
+    step: StepInput, rows: Int64s, positions: Int64s, block_size: int, sharing: PrefixSharing
 ) -> DecodeInputs:
     table_rows = rows.astype(np.int32)
     partitions = (step.num_read_once_tokens[rows] // PARTITION_TOKENS).astype(np.int32)
     return DecodeInputs(
         table_rows=torch.from_numpy(table_rows),
         context_lens=_int32(positions + 1),
-        groups=group_prefixes(
-            step.block_tables, table_rows, partitions, block_size, share=shared_prefix_attention
-        ),
+        groups=sharing.groups(step.block_tables, table_rows, partitions, block_size),
     )
 
 

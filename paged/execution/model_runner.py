@@ -16,6 +16,7 @@ from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.logits.sampler import Sampler
+from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.errors import EngineError
@@ -51,7 +52,7 @@ class ModelRunner:
         self._cache = cache
         self._sampler = sampler
         self._device = device
-        self._shared_prefix_attention = shared_prefix_attention
+        self._sharing = PrefixSharing(share=shared_prefix_attention)
         self._graphs = graphs
         self._max_tokens = sys.maxsize  # fewer after running out of memory
         self._layers_of_window = Counter(model.network.windows)
@@ -101,9 +102,7 @@ class ModelRunner:
             return ids
         if self._graphs is not None:
             self._graphs.forget()
-        layout = BatchLayout.of(
-            step, self._cache.block_size, shared_prefix_attention=self._shared_prefix_attention
-        )
+        layout = BatchLayout.of(step, self._cache.block_size, self._sharing)
         shape = self._model.attention_shape(self._cache.blocks.dtype)
         logits = self._model.logits(layout.forward(self._device, shape, known), self._cache)
         self._note_reads(layout.attention)

@@ -6,6 +6,7 @@ rows then share a read is a matter of the moment: those whose tables name the sa
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,28 +15,66 @@ from numpy.typing import NDArray
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
 
+Int32s = NDArray[np.int32]
 Span = tuple[NDArray[np.int64], int, int]  # rows, first partition, partition after the last
 
 
-def group_prefixes(
-    block_tables: NDArray[np.int32],
-    table_rows: NDArray[np.int32],
-    num_partitions: NDArray[np.int32],
-    block_size: int,
-    *,
-    share: bool,
-) -> PrefixGroups | None:
-    """Return the groups for rows that have leading shared partitions, or `None` if none has.
+class PrefixSharing:
+    """Groups rows step after step, anew only where something that matters has changed.
 
-    block_tables: [num_tables, max_blocks]. table_rows: [num_rows], each row's table.
-    num_partitions: [num_rows], how many leading partitions of each row take the shared path.
+    While no sequence joins or leaves and tables grow at their ends alone, that is not the case.
     With `share` off every row is a group of its own, which gives the same bytes: to compare.
     """
+
+    def __init__(self, *, share: bool) -> None:
+        self._share = share
+        self._last: _Grouped | None = None
+
+    def groups(
+        self,
+        block_tables: Int32s,
+        table_rows: Int32s,
+        num_partitions: Int32s,
+        block_size: int,
+    ) -> PrefixGroups | None:
+        """Return the groups for rows that have leading shared partitions, or `None` if none has.
+
+        block_tables: [num_tables, max_blocks]. table_rows: [num_rows], each row's table.
+        num_partitions: [num_rows], how many leading partitions of each row take the shared path.
+        The groups may be those of an earlier step: they must not be changed.
+        """
+        if not num_partitions.any():
+            return None
+        blocks = _last_blocks(block_tables, table_rows, num_partitions, block_size)
+        last = self._last
+        if last is None or not last.is_of(table_rows, num_partitions, blocks):
+            groups = _grouped(table_rows, num_partitions, blocks, share=self._share)
+            self._last = last = _Grouped(table_rows, num_partitions, blocks, groups)
+        return last.groups
+
+
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """Groups, and all that they follow from; see `PrefixSharing.groups` and `_last_blocks`."""
+
+    table_rows: Int32s
+    num_partitions: Int32s
+    blocks: Int32s
+    groups: PrefixGroups
+
+    def is_of(self, table_rows: Int32s, num_partitions: Int32s, blocks: Int32s) -> bool:
+        return (
+            np.array_equal(self.num_partitions, num_partitions)
+            and np.array_equal(self.table_rows, table_rows)
+            and np.array_equal(self.blocks, blocks)
+        )
+
+
+def _grouped(
+    table_rows: Int32s, num_partitions: Int32s, blocks: Int32s, *, share: bool
+) -> PrefixGroups:
     (rows,) = np.nonzero(num_partitions)
-    if not len(rows):
-        return None
     if share:
-        blocks = _last_blocks(block_tables, table_rows, int(num_partitions.max()), block_size)
         spans = sorted(_split(rows, 0, num_partitions, blocks), key=lambda span: span[1])
     else:
         spans = [(rows[i : i + 1], 0, int(num_partitions[rows[i]])) for i in range(len(rows))]
@@ -55,26 +94,27 @@ def group_prefixes(
 
 
 def _last_blocks(
-    block_tables: NDArray[np.int32],
-    table_rows: NDArray[np.int32],
-    num_partitions: int,
-    block_size: int,
-) -> NDArray[np.int32]:
-    """Return the block that holds the last token of each partition, [num_rows, num_partitions].
+    block_tables: Int32s, table_rows: Int32s, num_partitions: Int32s, block_size: int
+) -> Int32s:
+    """Return the block that holds the last token of each shared partition, [num_rows, most].
 
     A block has one content, and by the chain of its key one content before it: rows with the same
-    last block of a partition share all of it.
+    last block of a partition share all of it. Zeros stand behind each row's own partitions, where
+    its table may change without a change of the groups.
     """
-    ends = np.arange(1, num_partitions + 1) * PARTITION_TOKENS - 1
+    partitions = np.arange(int(num_partitions.max()))
+    ends = (partitions + 1) * PARTITION_TOKENS - 1
     columns = np.minimum(ends // block_size, block_tables.shape[1] - 1)
-    return block_tables[table_rows][:, columns]
+    blocks: Int32s = block_tables[table_rows[:, None], columns]
+    blocks[partitions >= num_partitions[:, None]] = 0
+    return blocks
 
 
 def _split(
     rows: NDArray[np.int64],
     first: int,
-    num_partitions: NDArray[np.int32],
-    blocks: NDArray[np.int32],
+    num_partitions: Int32s,
+    blocks: Int32s,
 ) -> Iterator[Span]:
     """Yield the spans of `rows`, which agree on all partitions before `first`."""
     rows = rows[num_partitions[rows] > first]

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.kernels.read_once import ON_GPU, ReadOnce
+from pagedrun.paged.planning.block_names import BlockNames
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.prefix_tree import PrefixTree
 from pagedrun.paged.planning.stored_tokens import tokens_to_store
-from pagedrun.paged.values.block_key import BlockKey
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.planned_sharing import PlannedSharing
 from pagedrun.paged.values.request import Request
@@ -64,11 +64,9 @@ class Plan:
         self.duplicates = Duplicates(requests)
         self._requests = self.duplicates.distinct
         self._prefix_caching = prefix_caching
-        self._has_next = has_next
         self._window: int = 0 if after is None else after.window + 1
         last = after.last_request if after is not None else None
         self._read_once = read_once
-        self._max_stored_tokens = max_stored_tokens
         tree = _build_tree(self._requests, block_size, last, read_once)
         needed = self._full_blocks(tree, block_size)
         fits = needed <= (needed.max(initial=0) if max_blocks is None else max_blocks)
@@ -85,6 +83,13 @@ class Plan:
             num_shared_blocks=self.tree.num_shared_blocks * prefix_caching,
             num_duplicates=self.duplicates.num_duplicates,
         )
+        # Nothing that takes time for many rows is left to whoever iterates.
+        self._to_store = tokens_to_store(self.tree.common, max_stored_tokens)
+        self._num_shared_tokens = np.where(
+            self.num_samples > 1, self.tree.num_tokens, self.tree.num_shared_tokens
+        )
+        self._num_keep_blocks = self._keep_blocks(has_next=has_next)
+        self._block_names = self._named_blocks()
 
     def __len__(self) -> int:
         return len(self.tree)
@@ -133,36 +138,40 @@ class Plan:
         return shared + int(private.sum()) + len(private)
 
     def __iter__(self) -> Iterator[PlannedRequest]:
-        tree, size = self.tree, self.tree.block_size
-        to_store = tokens_to_store(tree.common, self._max_stored_tokens)
-        keys: list[BlockKey] = []
-        for place, row in enumerate(tree.order.tolist()):
+        tree = self.tree
+        rows = zip(tree.order.tolist(), self._block_names, strict=True)
+        for place, (row, block_keys) in enumerate(rows):
             request = self._requests[row]
-            prompt = request.prompt_token_ids
-            num_shared = int(tree.num_shared_tokens[place])
             num_read_once = int(tree.num_read_once_tokens[place])
-            if request.params.n > 1:
-                num_shared = len(prompt)
             if self._reads_samples_once(request):
-                num_read_once = len(prompt)
-            num_hits, num_keep = int(tree.num_hit_blocks[place]), int(tree.num_keep_blocks[place])
-            if self._has_next and place == len(tree) - 1:
-                num_keep = len(prompt) // size
-            if self._prefix_caching:
-                # Only blocks that somebody else has need a name.
-                num_keys = max(num_shared // size, num_hits, num_keep)
-                keys = BlockKey.chain(prompt[: num_keys * size], size, keys[:num_hits])
+                num_read_once = len(request.prompt_token_ids)
             yield PlannedRequest(
                 request,
                 place,
-                tuple(keys),
-                num_shared_tokens=num_shared,
+                block_keys,
+                num_shared_tokens=int(self._num_shared_tokens[place]),
                 num_read_once_tokens=num_read_once,
-                num_keep_blocks=num_keep if self._prefix_caching else 0,
+                num_keep_blocks=int(self._num_keep_blocks[place]),
                 group=(self._window, int(tree.group[place])),
                 num_common_tokens=int(tree.common[place]),
-                num_stored_tokens=int(to_store[place]),
+                num_stored_tokens=int(self._to_store[place]),
             )
+
+    def _keep_blocks(self, *, has_next: bool) -> NDArray[np.int64]:
+        """Return how many leading blocks of each row the one after it needs again, [num_rows]."""
+        keep = self.tree.num_keep_blocks.astype(np.int64)
+        if has_next:
+            keep[-1:] = self.tree.num_tokens[-1:] // self.tree.block_size
+        return keep * self._prefix_caching
+
+    def _named_blocks(self) -> BlockNames:
+        """Return the keys of each row's blocks; only what somebody else has needs a name."""
+        tree, found = self.tree, self.num_blocks_found
+        shared = self._num_shared_tokens // tree.block_size * self._prefix_caching
+        num_keys = np.maximum(np.maximum(shared, found), self._num_keep_blocks)
+        found[:1] = 0  # of a row in another window
+        prompts = [self._requests[row].prompt_token_ids for row in tree.order.tolist()]
+        return BlockNames(prompts, num_keys, found, tree.block_size)
 
     def _reads_samples_once(self, request: Request) -> bool:
         num_samples = request.params.n

@@ -152,7 +152,7 @@ class PrefixTree:
     @cached_property
     def num_keep_blocks(self) -> Int32s:
         """[num_rows] int32, leading blocks of each row that a later one needs again."""
-        return np.append(self.num_hit_blocks[1:], 0).astype(np.int32)
+        return np.append(self.num_hit_blocks, 0)[1:].astype(np.int32)
 
     @property
     def num_block_hit_tokens(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ROOT_DIGEST = hashlib.sha256(b"pagedrun prefix root").digest()
+DIGEST_BYTES = len(ROOT_DIGEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,5 +41,9 @@ class BlockKey:
     @classmethod
     def after(cls, parent: bytes, token_ids: tuple[int, ...]) -> "BlockKey":
         """Return the key of the block that follows the one with digest `parent`."""
-        digest = hashlib.sha256(parent + array("i", token_ids).tobytes()).digest()
-        return cls(digest, parent, token_ids)
+        return cls(block_digest(parent, token_ids), parent, token_ids)
+
+
+def block_digest(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """Return the digest of the block that follows the one with digest `parent`; see `BlockKey`."""
+    return hashlib.sha256(parent + array("i", token_ids).tobytes()).digest()

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.batch_layout import BatchLayout
+from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.models.forward_batch import NO_SLOT
 from tests.scheduling.made_step import MadeChunk, made_sequence, made_step
 
 
 def build(chunks: list[MadeChunk], block_size: int = 4) -> BatchLayout:
-    return BatchLayout.of(made_step(*chunks), block_size)
+    return BatchLayout.of(made_step(*chunks), block_size, PrefixSharing(share=True))
 
 
 def test_a_whole_prompt() -> None:
@@ -217,5 +218,5 @@ def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
     together = build(chunks, block_size=PARTITION_TOKENS)
     assert together.attention.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
     assert together.attention.tokens_read(50) == (150, 150)
-    alone = BatchLayout.of(made_step(*chunks), PARTITION_TOKENS, shared_prefix_attention=False)
+    alone = BatchLayout.of(made_step(*chunks), PARTITION_TOKENS, PrefixSharing(share=False))
     assert alone.attention.tokens_read(None) == (apart, apart)

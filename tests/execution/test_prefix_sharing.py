@@ -1,15 +1,20 @@
 """The groups of rows that read together, against a walk over every row and partition."""
 
+from collections.abc import Callable
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
-from pagedrun.paged.execution.prefix_sharing import group_prefixes
+from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 
 P = PARTITION_TOKENS
+Int32s = NDArray[np.int32]
+Change = Callable[[Int32s, Int32s, Int32s], tuple[Int32s, Int32s, Int32s]]
 
 
 @st.composite
@@ -51,7 +56,7 @@ def test_every_shared_partition_is_read_once_per_block_and_for_each_row(
     case: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], int],
 ) -> None:
     tables, table_rows, shared, block_size = case
-    groups = group_prefixes(tables, table_rows, shared, block_size, share=True)
+    groups = PrefixSharing(share=True).groups(tables, table_rows, shared, block_size)
     if not shared.any():
         assert groups is None
         return
@@ -73,10 +78,48 @@ def test_without_sharing_every_row_reads_alone(
     case: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], int],
 ) -> None:
     tables, table_rows, shared, block_size = case
-    groups = group_prefixes(tables, table_rows, shared, block_size, share=False)
+    groups = PrefixSharing(share=False).groups(tables, table_rows, shared, block_size)
     if groups is None:
         assert not shared.any()
         return
     assert len(groups.rows) == len(groups.table_rows) == np.count_nonzero(shared)
     found = coverage(groups)
     assert set(found) == {(row, p) for row, count in enumerate(shared) for p in range(count)}
+
+
+# Four rows of two partitions, and a private block behind them; a block is half a partition.
+TABLES = np.array([[1, 2, 3, 4, 9], [1, 2, 3, 4, 8], [1, 2, 5, 6, 7], [1, 2, 5, 6, 0]], np.int32)
+ROWS = np.arange(4, dtype=np.int32)
+SHARED = np.array([2, 2, 2, 1], np.int32)
+
+
+def test_the_groups_of_the_step_before_are_kept_while_tables_grow() -> None:
+    sharing = PrefixSharing(share=True)
+    groups = sharing.groups(TABLES, ROWS, SHARED, P // 2)
+    grown = np.pad(TABLES, ((0, 0), (0, 1)), constant_values=20)
+    grown[3, 3:] = 30  # in its second partition, which it does not read with others
+    assert sharing.groups(grown, ROWS.copy(), SHARED.copy(), P // 2) is groups
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tables, rows, shared: (tables, rows[:3], shared[:3]),  # the last one leaves
+        lambda tables, rows, shared: (tables, rows[[0, 1, 2, 3, 3]], shared[[0, 1, 2, 3, 3]]),
+        lambda tables, rows, shared: (tables, rows[[1, 0, 2, 3]], shared),
+        lambda tables, rows, shared: (tables, rows, np.minimum(shared, 1)),
+        lambda tables, rows, shared: (np.where(tables == 6, 40, tables), rows, shared),
+    ],
+    ids=["leaves", "joins", "order", "partitions", "block"],
+)
+def test_rows_are_grouped_anew_when_what_they_share_has_changed(change: Change) -> None:
+    sharing = PrefixSharing(share=True)
+    before = sharing.groups(TABLES, ROWS, SHARED, P // 2)
+    tables, rows, shared = change(TABLES, ROWS, SHARED)
+    groups = sharing.groups(tables, rows, shared, P // 2)
+    assert groups is not before
+    fresh = PrefixSharing(share=True).groups(tables, rows, shared, P // 2)
+    assert groups is not None
+    assert fresh is not None
+    assert coverage(groups) == coverage(fresh)
+    assert groups.table_rows.tolist() == fresh.table_rows.tolist()

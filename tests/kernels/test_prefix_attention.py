@@ -14,7 +14,7 @@ from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
-from pagedrun.paged.execution.prefix_sharing import group_prefixes
+from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 
 P = PARTITION_TOKENS
 DTYPES = [torch.float32, torch.bfloat16]
@@ -40,12 +40,11 @@ def nested(
 
 
 def groups_of(context: Any, shared: Tensor, block_size: int, share: bool = True) -> PrefixGroups:
-    groups = group_prefixes(
+    groups = PrefixSharing(share=share).groups(
         context.block_tables.numpy(),
         np.arange(len(shared), dtype=np.int32),
         shared.numpy().astype(np.int32),
         block_size,
-        share=share,
     )
     assert groups is not None
     return groups
@@ -143,7 +142,7 @@ def test_a_row_gets_the_same_bytes_in_a_crowd(make_context: Callable[..., Any]) 
     def groups_of_copies(num_rows: int) -> PrefixGroups:
         tables = context.block_tables.expand(num_rows, -1).numpy()
         rows = np.arange(num_rows, dtype=np.int32)
-        groups = group_prefixes(tables, rows, np.full(num_rows, 3, np.int32), 16, share=True)
+        groups = PrefixSharing(share=True).groups(tables, rows, np.full(num_rows, 3, np.int32), 16)
         assert groups is not None
         assert len(groups.table_rows) == 1
         return groups

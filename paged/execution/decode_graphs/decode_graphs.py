@@ -19,7 +19,7 @@ from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.logits.early_stops import EarlyStops
 from pagedrun.paged.execution.logits.sampler import Sampler
-from pagedrun.paged.execution.prefix_sharing import group_prefixes
+from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.step_input import StepInput
 
@@ -44,7 +44,7 @@ class DecodeGraphs:
         self._cache = cache
         self._sampler = sampler
         self._device = device
-        self._shared_prefix_attention = shared_prefix_attention
+        self._sharing = PrefixSharing(share=shared_prefix_attention)
         self._pool = torch.cuda.graph_pool_handle() if capture else None
         self._graphs: dict[GraphShape, DecodeGraph] = {}
         self._last: _Loaded | None = None
@@ -106,13 +106,8 @@ class DecodeGraphs:
         graph.buffers.load_tables(tables)
         padded = np.zeros(shape.num_rows, dtype=np.int32)
         padded[: step.num_chunks] = partitions
-        groups = group_prefixes(
-            tables,
-            np.arange(shape.num_rows, dtype=np.int32),
-            padded,
-            size,
-            share=self._shared_prefix_attention,
-        )
+        rows = np.arange(shape.num_rows, dtype=np.int32)
+        groups = self._sharing.groups(tables, rows, padded, size)
         return _Loaded(graph, step, groups, tables)
 
 

@@ -19,7 +19,7 @@ from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixState
-from pagedrun.paged.execution.prefix_sharing import group_prefixes
+from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.every_pair import every_pair
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
 from tests.kernels.cpu.products import skip_unless_supported, threads
@@ -186,7 +186,9 @@ def prefix(
     """Attend from each row of q over the first partitions of the block table of its number."""
     rows = np.arange(len(q), dtype=np.int32)
     partitions = np.array(num_partitions, np.int32)
-    groups = group_prefixes(cache.block_tables.numpy(), rows, partitions, block_size, share=share)
+    groups = PrefixSharing(share=share).groups(
+        cache.block_tables.numpy(), rows, partitions, block_size
+    )
     assert groups is not None
     state: PrefixState = cpu.prefix_attention(
         q,
@@ -316,12 +318,11 @@ def test_prefix_is_near_the_reference(
     cache = Cache.of(tokens, [every, every, [*every[: 2 * P], 5], every[3:]], 16)
     num_partitions = [3, 3, 2, 1]
     state = prefix(way, tokens, cache, tokens.q[:4], num_partitions, 16, softcap)
-    groups = group_prefixes(
+    groups = PrefixSharing(share=True).groups(
         cache.block_tables.numpy(),
         np.arange(4, dtype=np.int32),
         np.array(num_partitions, np.int32),
         16,
-        share=True,
     )
     assert groups is not None
     expected = reference.prefix_attention(

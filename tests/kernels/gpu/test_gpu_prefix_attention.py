@@ -31,7 +31,7 @@ from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
-from pagedrun.paged.execution.prefix_sharing import group_prefixes
+from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.kernels.conftest import Context, build_context
 
 P, U = PARTITION_TOKENS, UNIT_PARTITIONS
@@ -78,8 +78,8 @@ def groups_of(
     context: Context, shared: Tensor, block_size: int, share: bool = True, rows: Any = None
 ) -> PrefixGroups:
     table_rows = np.arange(len(shared), dtype=np.int32) if rows is None else rows
-    groups = group_prefixes(
-        context.block_tables.numpy(), table_rows, shared.numpy(), block_size, share=share
+    groups = PrefixSharing(share=share).groups(
+        context.block_tables.numpy(), table_rows, shared.numpy(), block_size
     )
     assert groups is not None
     return groups
