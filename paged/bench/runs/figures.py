@@ -101,7 +101,7 @@ def measure(
         peak_blocks=kv["peak_blocks"],
         block_size=kv["block_size"],
         pool_bytes=kv["pool_bytes"],
-        preemptions=sum(report["preemptions"].values()),
+        preemptions=report["preemptions"]["swap"] + report["preemptions"]["recompute"],
         peak_memory=peak_resident_bytes(),
         others_busy=others_busy,
         ops=timer.since(before) if is_timed else {},
