@@ -265,12 +265,14 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 def _step_lines(step: dict[str, Any]) -> list[str]:
     from pagedrun.cli.bench.publish import markdown
-    from pagedrun.cli.bench.session import lines_of, sheets_of
+    from pagedrun.cli.bench.view import VIEWS
+    from pagedrun.paged.bench.result import Measured, Result
 
     lines: list[str] = []
     if "result" in step:
-        result = step["result"]
-        lines += [markdown(step["name"], lines_of(result), sheets_of(result)), ""]
+        result: Result[Measured] = Result.of_dict(step["result"])
+        view = VIEWS[result.frame["bench"]]
+        lines += [markdown(step["name"], view.lines(result), view.sheets(result.figures)), ""]
     else:
         lines += [f"## {step['name']}", "", f"- command: `{step['command']}`", ""]
     if "tests" in step:

@@ -16,6 +16,7 @@ from pagedrun.paged.job.output.output_file import OutputError
 
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings
+    from pagedrun.paged.report.record.report_sections import JobReport
 
 HELP = """Answer every row of INPUT: one output row each, and a memory report at the end.
 
@@ -95,7 +96,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     return exits.ROWS_FAILED if result.num_failed else exits.OK
 
 
-def _print_json(report: dict[str, object]) -> None:
+def _print_json(report: "JobReport") -> None:
     try:
         # ASCII: a path in it may hold what turns a terminal around.
         json.dump(report, sys.stdout, ensure_ascii=True, allow_nan=False)

@@ -16,6 +16,7 @@ from pagedrun.paged.models.model_identity import model_identity
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.pool_sizing import PoolSizer
+from pagedrun.paged.report.record.report_sections import LoadTimes
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run import Run
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
@@ -42,7 +43,7 @@ class Engine:
         self.config = config
         self.loaded = loaded
         self.policy = policy
-        self._times = {"load_s": loaded.load_s}
+        self._times: LoadTimes = {"load_s": loaded.load_s}
 
     def reconfigured(self, **changes: Any) -> "Engine":
         """Return an engine with other settings and the same weights, not loaded again.

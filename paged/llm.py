@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.hub import resolve_model
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import PagedrunError, RowError
@@ -46,7 +47,7 @@ class LLM:
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
         config, shape = EngineConfig(model=folder, **engine), ModelConfig.from_folder(folder)
         self._engine = Engine(config, LoadedModel.load(config, shape, self.tokenizer))
-        self.report: dict[str, Any] = {}
+        self.report = cast(EngineReport, {})  # there is none before the first call
 
     def generate(
         self,

@@ -7,9 +7,8 @@ its stop token is then thrown away; the answers are the same.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.kv_cache import KVCache
@@ -29,6 +28,7 @@ from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.planner import PlannedWindow
 from pagedrun.paged.report.record.memory_report import memory_report
 from pagedrun.paged.report.record.recorder import Recorder
+from pagedrun.paged.report.record.report_sections import EngineReport, LoadTimes, StageTimes
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
@@ -64,7 +64,7 @@ class Run:
         windows: Iterator[PlannedWindow],
         max_model_len: int,
         budget: MemoryBudget,
-        times: Mapping[str, float],
+        times: LoadTimes,
         on_step: Callable[[StepRecord], None] | None,
         stored: StoredPrefixes | None = None,
         on_window: Callable[[], None] | None = None,
@@ -75,7 +75,7 @@ class Run:
         config = engine_config
         self._config = config
         self._model = model
-        self._times = {**times, "plan_s": 0.0}
+        self._times: StageTimes = {**times, "plan_s": 0.0}
         self._on_step = on_step
         self._windows = windows
         self._on_window = on_window
@@ -315,7 +315,7 @@ class Run:
         """Return what runs and waits now and which blocks it holds; any thread may ask."""
         return engine_state(self.scheduler, self._num_steps, self._num_finished)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> EngineReport:
         """Return what happened so far, in the report's shape; the job adds `rows`."""
         counted, reads = self.statistics, self.attention_reads
         bytes_per_layer = counted.bytes_per_token // len(self._model.network.layers)
@@ -336,7 +336,9 @@ class Run:
             config=asdict(self._config),
             found_in_store=0 if stored is None else stored.counts.achievable_tokens,
         )
-        return report if stored is None else {**report, "prefix_store": stored.report()}
+        if stored is not None:
+            report["prefix_store"] = stored.report()
+        return report
 
     def snapshot(self) -> Snapshot:
         """Return what became of every block so far."""

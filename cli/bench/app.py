@@ -1,6 +1,6 @@
 """`pagedrun bench`: its subcommands, and a short run of all of them."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -10,6 +10,10 @@ from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE
 from pagedrun.cli.bench.options.result_options import ResultOptions
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.paged.values.errors import UsageError
+
+if TYPE_CHECKING:
+    from pagedrun.cli.bench.session import Bench
+    from pagedrun.paged.bench.result import Measured
 
 LAYERS = 2
 HELP = f"""Measure pagedrun on this machine.
@@ -41,14 +45,19 @@ app.callback()(Flags.of(ResultOptions).only("json_result", "quiet").command(_ben
 
 def _run_all(given: Given) -> None:
     from pagedrun.cli.bench.session import Session
+    from pagedrun.cli.bench.view import VIEWS
     from pagedrun.cli.options.reading import read
 
     session = Session.of(read(ResultOptions, given))
-    results = {name: session.measure(name, short) for name, short in _short_benches().items()}
-    session.finish(results)
+    session.finish(
+        {
+            name: session.measure(VIEWS[name], short).to_dict()
+            for name, short in _short_benches().items()
+        }
+    )
 
 
-def _short_benches() -> dict[str, Any]:
+def _short_benches() -> "dict[str, Bench[Measured]]":
     """Return every benchmark in a form that takes seconds rather than minutes."""
     from pagedrun.cli.bench.kernels import short_kernels_bench
     from pagedrun.cli.bench.setting import comparison

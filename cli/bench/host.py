@@ -35,11 +35,12 @@ FLAGS = Flags.of(HostOptions) + Flags.of(ResultOptions)
 def _host(context: typer.Context, given: Given) -> None:
     """Measure what the host does in a step, with kernels that cost nothing."""
     from pagedrun.cli.bench.session import Session
+    from pagedrun.cli.bench.view import HOST
     from pagedrun.cli.options.reading import read
 
     with exits.boundary():
         session = Session.of(read(ResultOptions, given))
-        session.finish(session.measure("host", host_bench(read(HostOptions, given))))
+        session.finish(session.measure(HOST, host_bench(read(HostOptions, given))).to_dict())
 
 
 host = FLAGS.command(_host)

@@ -1,16 +1,12 @@
 """The result of `bench host` as a table."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from pagedrun.cli.bench.sheet import Sheet
 from pagedrun.cli.bench.spread_text import show_ms, show_number, show_spread
 from pagedrun.cli.bench.throughput_sheets import show_tokens
+from pagedrun.paged.bench.host.host_figures import HostBenchFigures
 
-Result = Mapping[str, Any]
 
-
-def host_sheets(result: Result) -> list[Sheet]:
+def host_sheets(result: HostBenchFigures) -> list[Sheet]:
     """Return the table: a line for each number of seats."""
     header = ("seats", "rows", "tokens/s", "decode, µs/row", "admission, ms", "total, s")
     rows = [
@@ -36,7 +32,7 @@ def host_sheets(result: Result) -> list[Sheet]:
     ]
 
 
-def describe_host_rows(result: Result) -> str:
+def describe_host_rows(result: HostBenchFigures) -> str:
     """Return the workload in a line."""
     rows = result["workload"]
     return (

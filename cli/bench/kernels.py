@@ -75,6 +75,7 @@ _SWEPT = {
 def _kernels(context: typer.Context, given: Given) -> None:
     """Measure the kernels alone, beside what the device can do at all."""
     from pagedrun.cli.bench.session import Session
+    from pagedrun.cli.bench.view import KERNELS
     from pagedrun.cli.options.reading import read
 
     with exits.boundary():
@@ -82,7 +83,7 @@ def _kernels(context: typer.Context, given: Given) -> None:
         bench = kernels_bench(
             read(KernelsOptions, given), EngineConfig(Path(), **_engine_values(given))
         )
-        session.finish(session.measure("kernels", bench))
+        session.finish(session.measure(KERNELS, bench).to_dict())
 
 
 kernels = FLAGS.command(_kernels)

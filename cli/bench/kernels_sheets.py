@@ -1,8 +1,7 @@
 """The result of `bench kernels` as tables."""
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from typing import Any
+from typing import Literal
 
 from pagedrun.cli.bench.sheet import Sheet
 from pagedrun.cli.bench.spread_text import (
@@ -14,22 +13,33 @@ from pagedrun.cli.bench.spread_text import (
     show_spread,
 )
 from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.bench.kernels.kernel_figures import (
+    CallFigures,
+    FailedCall,
+    KernelsBenchFigures,
+    Part,
+    PartFigures,
+    Place,
+    PointFigures,
+    SkippedPoint,
+)
+from pagedrun.paged.bench.spread import SpreadFigures
 
-Result = Mapping[str, Any]
-
-_SIZES = {
+_Size = Literal["context", "batch", "prefix", "group", "chunk", "before", "op", "rows"]
+_Rate = Literal["gb_per_s", "tflop_per_s"]
+_SIZES: dict[Part, tuple[_Size, _Size]] = {
     "decode": ("context", "batch"),
     "prefix": ("prefix", "group"),
     "prefill": ("chunk", "before"),
     "ops": ("op", "rows"),
 }
-_TITLES = {
+_TITLES: dict[Part, str] = {
     "decode": "Decode attention",
     "prefix": "Attention over a shared prefix",
     "prefill": "Prefill attention",
     "ops": "Other ops",
 }
-_CAPTIONS = {
+_CAPTIONS: dict[Part, str] = {
     "decode": "Contiguous: dense attention in torch on the same keys and values. Over it: what "
     "paging costs; below 1x it is the faster one.",
     "prefix": "Each row has 64 tokens of its own behind the prefix, and both ways read them.",
@@ -37,7 +47,7 @@ _CAPTIONS = {
     "ops": "PackedLinear is the layer's gate and up at once.",
 }
 # What bounds a part, as the result has it, its unit, and what to know of the figures.
-_RATES = {
+_RATES: dict[Part, tuple[_Rate, str, str]] = {
     "decode": ("gb_per_s", "GB/s", "Bytes of keys and values, queries and answers."),
     "prefix": (
         "tflop_per_s",
@@ -50,7 +60,7 @@ _RATES = {
 }
 
 
-def kernels_sheets(result: Result) -> list[Sheet]:
+def kernels_sheets(result: PartFigures) -> list[Sheet]:
     """Return two tables for each part that was measured, times and rates, then what was not."""
     sheets = []
     for part in _SIZES:
@@ -62,7 +72,7 @@ def kernels_sheets(result: Result) -> list[Sheet]:
     return sheets
 
 
-def describe_sizes(result: Result) -> str:
+def describe_sizes(result: KernelsBenchFigures) -> str:
     """Return how it was measured, in a line."""
     shape = result["shape"]
     busy = result["others_busy"]
@@ -73,7 +83,7 @@ def describe_sizes(result: Result) -> str:
     )
 
 
-def describe_shape(result: Result) -> str:
+def describe_shape(result: KernelsBenchFigures) -> str:
     """Return the layer in a line."""
     shape = result["shape"]
     return (
@@ -82,13 +92,15 @@ def describe_shape(result: Result) -> str:
     )
 
 
-def describe_roofline(result: Result) -> str:
+def describe_roofline(result: KernelsBenchFigures) -> str:
     """Return what the device can do, in a line."""
     roofline = result["roof"]
     copied, multiplied = (
-        f"{show_number(roofline[f'{key}_per_s'] / unit)} (usually "
-        f"{show_number(roofline[f'usual_{key}_per_s'] / unit)})"
-        for key, unit in (("bytes", 1e9), ("flops", 1e12))
+        f"{show_number(best / unit)} (usually {show_number(usual / unit)})"
+        for best, usual, unit in (
+            (roofline["bytes_per_s"], roofline["usual_bytes_per_s"], 1e9),
+            (roofline["flops_per_s"], roofline["usual_flops_per_s"], 1e12),
+        )
     )
     return (
         f"GB/s of a copy, read + written: {copied}; TFLOP/s of a {roofline['dtype']} matrix "
@@ -96,7 +108,7 @@ def describe_roofline(result: Result) -> str:
     )
 
 
-def _times(part: str, points: Seq[Result]) -> Sheet:
+def _times(part: Part, points: Seq[PointFigures]) -> Sheet:
     names = _names(points)
     ratios = list(dict.fromkeys(name for point in points for name in point["ratios"]))
     show = _spread if len(ratios) == 1 else _middle  # there is room for one
@@ -112,7 +124,7 @@ def _times(part: str, points: Seq[Result]) -> Sheet:
     return Sheet(f"{_TITLES[part]}, ms", (*_SIZES[part], *names, *ratios), rows, caption)
 
 
-def _rates(part: str, points: Seq[Result]) -> Sheet:
+def _rates(part: Part, points: Seq[PointFigures]) -> Sheet:
     key, unit, caption = _RATES[part]
     names = _names(points)
     rows = [
@@ -123,11 +135,11 @@ def _rates(part: str, points: Seq[Result]) -> Sheet:
     return Sheet(title, (*_SIZES[part], *names), rows, caption)
 
 
-def _place(part: str, point: Result) -> list[str]:
+def _place(part: Part, point: Place) -> list[str]:
     return [_size(point[size]) for size in _SIZES[part]]
 
 
-def _names(points: Seq[Result]) -> list[str]:
+def _names(points: Seq[PointFigures]) -> list[str]:
     """Return the contenders of a part, what they are held against last."""
     names = list(points[0]["contenders"]) if points else []
     return names[1:] + names[:1]
@@ -137,25 +149,25 @@ def _size(value: int | str) -> str:
     return value if isinstance(value, str) else f"{value:,}"
 
 
-def _milliseconds(contender: Result) -> str:
+def _milliseconds(contender: CallFigures | FailedCall) -> str:
     return show_ms(contender["seconds"]["median"]) if "seconds" in contender else "failed"
 
 
-def _rate(contender: Result, key: str) -> str:
-    if key not in contender:
+def _rate(contender: CallFigures | FailedCall, key: _Rate) -> str:
+    if "failed" in contender:
         return NOTHING
     return f"{show_number(contender[key])} ({show_percent(contender['of_roof'])})"
 
 
-def _spread(ratio: Result | None) -> str:
+def _spread(ratio: SpreadFigures | None) -> str:
     return show_spread(ratio, show_ratio)
 
 
-def _middle(ratio: Result | None) -> str:
+def _middle(ratio: SpreadFigures | None) -> str:
     return NOTHING if ratio is None else show_ratio(ratio["median"])
 
 
-def _failures(part: str, points: Seq[Result]) -> list[str]:
+def _failures(part: Part, points: Seq[PointFigures]) -> list[str]:
     return [
         f"{name} at {' x '.join(_place(part, point))}: {each['failed']}."
         for point in points
@@ -164,12 +176,12 @@ def _failures(part: str, points: Seq[Result]) -> list[str]:
     ]
 
 
-def _skipped(skipped: Seq[Result]) -> Sheet:
+def _skipped(skipped: Seq[SkippedPoint]) -> Sheet:
     rows = [(each["part"], " x ".join(_place(each["part"], each)), _why(each)) for each in skipped]
     return Sheet("Not measured", ("part", "size", "why"), rows)
 
 
-def _why(skipped: Result) -> str:
+def _why(skipped: SkippedPoint) -> str:
     match skipped["reason"]:
         case "memory":
             needed, free = skipped["needed_bytes"], skipped["free_bytes"]
@@ -177,4 +189,4 @@ def _why(skipped: Result) -> str:
         case "time":
             return f"takes about {show_number(skipped['estimated_s'])} s, more than --budget leaves"
         case _:
-            return str(skipped["failure"])
+            return skipped["failure"]

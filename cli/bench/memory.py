@@ -54,7 +54,8 @@ memory = FLAGS.command(_memory)
 
 
 def _run(given: Given) -> None:
-    from pagedrun.cli.bench.session import Session, lines_of
+    from pagedrun.cli.bench.session import Session
+    from pagedrun.cli.bench.view import MEMORY
     from pagedrun.cli.options.reading import read
     from pagedrun.cli.page.target import check_target
 
@@ -62,13 +63,13 @@ def _run(given: Given) -> None:
     if html is not None:
         check_target(html, [(result_options.save, "--save file")])
     session = Session.of(result_options)
-    result = session.measure("memory", memory_bench(given))
+    result = session.measure(MEMORY, memory_bench(given))
     if html is not None:
         from pagedrun.cli.bench.memory_page import write_memory_page
 
-        write_memory_page(result, lines_of(result), html)
+        write_memory_page(result.figures, MEMORY.lines(result), html)
         session.say(f"Page in {html}")
-    session.finish(result)
+    session.finish(result.to_dict())
 
 
 def memory_bench(given: Given) -> "MemoryBench":

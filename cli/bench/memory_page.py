@@ -1,29 +1,27 @@
 """The page of `bench memory`: its tables, and beside each a chart."""
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import Any
 
 from pagedrun.cli.bench.memory_sheets import WAYS, memory_tables
 from pagedrun.cli.bench.spread_text import show_number, show_ratio
 from pagedrun.cli.page.document import Document
 from pagedrun.cli.page.headline import Headline
+from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
 
-_SHOWN = ("at_once", "sharing", "over_time", "block_sizes")
 _HEIGHTS = {"at_once": 280, "sharing": 260, "over_time": 520, "block_sizes": 320}
 
 
-def write_memory_page(result: Mapping[str, Any], lines: Seq[tuple[str, str]], path: Path) -> None:
-    """Write the result of `bench memory` to `path` as a page; raises `OutputError`.
+def write_memory_page(result: MemoryBenchFigures, lines: Seq[tuple[str, str]], path: Path) -> None:
+    """Write the figures of `bench memory` to `path` as a page; raises `OutputError`.
 
     `lines` are what was run, on what and when, each with its label.
     """
     memory_document(result, lines).write(path)
 
 
-def memory_document(result: Mapping[str, Any], lines: Seq[tuple[str, str]]) -> Document:
-    """Return the page of a framed result of `bench memory`."""
+def memory_document(result: MemoryBenchFigures, lines: Seq[tuple[str, str]]) -> Document:
+    """Return the page of the figures of `bench memory`."""
     tables = memory_tables(result)
     return Document(
         template="memory.html",
@@ -34,11 +32,18 @@ def memory_document(result: Mapping[str, Any], lines: Seq[tuple[str, str]]) -> D
             "tables": tables,
             "heights": _HEIGHTS,
         },
-        data={name: result[name] for name in (*_SHOWN, "block_size", "shape")},
+        data={
+            "at_once": result["at_once"],
+            "sharing": result["sharing"],
+            "over_time": result["over_time"],
+            "block_sizes": result["block_sizes"],
+            "block_size": result["block_size"],
+            "shape": result["shape"],
+        },
     )
 
 
-def _headlines(result: Mapping[str, Any]) -> list[Headline]:
+def _headlines(result: MemoryBenchFigures) -> list[Headline]:
     most = result["at_once"][-1]
     contiguous, paged = (most[way] for way in WAYS)
     flows = {way: result["over_time"][way] for way in WAYS}

@@ -1,30 +1,31 @@
 """The result of `bench memory` as tables."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Literal
 
 from pagedrun.cli.bench.sheet import Sheet
 from pagedrun.cli.bench.spread_text import NOTHING, show_number, show_ratio
 from pagedrun.cli.report.report_figures import sparkline
 from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures, SavedBlocks, Sharing
 
-Result = Mapping[str, Any]
-
-WAYS = ("contiguous", "paged")
+Way = Literal["contiguous", "paged"]
+WAYS: tuple[Way, ...] = ("contiguous", "paged")
 CHART_CHARS = 44
+_Charted = Literal["running", "tokens", "blocks_used"]
 DONE = "·"  # where a run is over while the other goes on
 
 
-def memory_sheets(result: Result) -> list[Sheet]:
+def memory_sheets(result: MemoryBenchFigures) -> list[Sheet]:
     """Return the tables: at once, the system prompt, over time, and block sizes."""
     tables = memory_tables(result)
     block_sizes = tables.pop("block_sizes")
     return [*tables.values(), _charts(result), block_sizes]
 
 
-def memory_tables(result: Result) -> dict[str, Sheet]:
+def memory_tables(result: MemoryBenchFigures) -> dict[str, Sheet]:
     """Return the tables that hold figures, by the result's own names for them."""
-    sharing = {} if result["sharing"] is None else {"sharing": _sharing(result)}
+    found = result["sharing"]
+    sharing = {} if found is None else {"sharing": _sharing(found)}
     return {
         "at_once": _at_once(result),
         **sharing,
@@ -33,7 +34,7 @@ def memory_tables(result: Result) -> dict[str, Sheet]:
     }
 
 
-def describe_token(result: Result) -> str:
+def describe_token(result: MemoryBenchFigures) -> str:
     """Return the model that bytes are given for, in a line."""
     shape = result["shape"]
     return (
@@ -43,7 +44,7 @@ def describe_token(result: Result) -> str:
     )
 
 
-def describe_requests(result: Result) -> str:
+def describe_requests(result: MemoryBenchFigures) -> str:
     """Return the requests in a line."""
     lengths = result["lengths"]
     return (
@@ -52,7 +53,7 @@ def describe_requests(result: Result) -> str:
     )
 
 
-def _at_once(result: Result) -> Sheet:
+def _at_once(result: MemoryBenchFigures) -> Sheet:
     rows = [
         (
             f"{each['requests']:,}",
@@ -73,19 +74,21 @@ def _at_once(result: Result) -> Sheet:
     )
 
 
-def _sharing(result: Result) -> Sheet:
-    sharing = result["sharing"]
-    names = {"prompt": "answers to one prompt", "rows": "rows that begin with it"}
+def _sharing(sharing: Sharing) -> Sheet:
+    prompt = sharing["prompt"]
+    saved: dict[str, SavedBlocks] = {
+        "answers to one prompt": prompt,
+        "rows that begin with it": sharing["rows"],
+    }
     rows = [
         (
             name,
-            f"{sharing[key]['blocks_alone']:,}",
-            f"{sharing[key]['blocks']:,}",
-            show_size(sharing[key]["bytes_saved"]),
+            f"{each['blocks_alone']:,}",
+            f"{each['blocks']:,}",
+            show_size(each["bytes_saved"]),
         )
-        for key, name in names.items()
+        for name, each in saved.items()
     ]
-    prompt = sharing["prompt"]
     copied = f"{prompt['copies']} block{'' if prompt['copies'] == 1 else 's'} copied"
     return Sheet(
         f"A system prompt of {sharing['tokens']:,} tokens, {sharing['requests']:,} requests",
@@ -96,7 +99,7 @@ def _sharing(result: Result) -> Sheet:
     )
 
 
-def _over_time(result: Result) -> Sheet:
+def _over_time(result: MemoryBenchFigures) -> Sheet:
     flows = result["over_time"]
     rows = [
         (
@@ -113,8 +116,10 @@ def _over_time(result: Result) -> Sheet:
     ]
     contiguous, paged = (flows[way] for way in WAYS)
     gains = [
-        _ratio(paged[name], contiguous[name])
-        for name in ("max_running", "mean_running", "utilization", "memory_used")
+        _ratio(paged["max_running"], contiguous["max_running"]),
+        _ratio(paged["mean_running"], contiguous["mean_running"]),
+        _ratio(paged["utilization"], contiguous["utilization"]),
+        _ratio(paged["memory_used"], contiguous["memory_used"]),
     ]
     fewer = _ratio(contiguous["steps"], paged["steps"])
     header = ("", "most", "in flight", "of held", "of all", "at peak", "preempted", "steps")
@@ -133,7 +138,7 @@ def _ratio(above: float, below: float) -> str:
     return show_ratio(above / below) if below else NOTHING
 
 
-def _charts(result: Result) -> Sheet:
+def _charts(result: MemoryBenchFigures) -> Sheet:
     rows = [
         *_chart(result, "in flight", "running"),
         *_chart(result, "tokens stored", "tokens"),
@@ -149,7 +154,7 @@ def _charts(result: Result) -> Sheet:
     )
 
 
-def _chart(result: Result, name: str, key: str) -> list[tuple[str, str, str]]:
+def _chart(result: MemoryBenchFigures, name: str, key: _Charted) -> list[tuple[str, str, str]]:
     """Return a line for each way, on the same axes: steps, and what is counted.
 
     Blocks of different sizes are not the same; there, full height is all of the memory.
@@ -168,7 +173,7 @@ def _chart(result: Result, name: str, key: str) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _block_sizes(result: Result) -> Sheet:
+def _block_sizes(result: MemoryBenchFigures) -> Sheet:
     rows = [
         (
             f"{each['block_size']:,}",

@@ -49,11 +49,12 @@ FLAGS = (
 def _prefix(context: typer.Context, given: Given) -> None:
     """Measure what a shared prefix costs, by its length and by how many rows share it."""
     from pagedrun.cli.bench.session import Session
+    from pagedrun.cli.bench.view import PREFIX
     from pagedrun.cli.options.reading import read
 
     with exits.boundary():
         session = Session.of(read(ResultOptions, given))
-        session.finish(session.measure("prefix", prefix_bench(given)))
+        session.finish(session.measure(PREFIX, prefix_bench(given)).to_dict())
 
 
 prefix = FLAGS.command(_prefix)

@@ -1,17 +1,19 @@
 """The result of `bench prefix` as tables."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Literal
 
 from pagedrun.cli.bench.sheet import Sheet
 from pagedrun.cli.bench.spread_text import NOTHING, show_ms, show_number, show_ratio, show_spread
+from pagedrun.paged.bench.runs.run_figures import ModeFigures, PrefixBenchFigures, PrefixPoint
 
-Result = Mapping[str, Any]
-# The names of paged.bench.prefix.Mode, which is not imported here because it takes long.
+_Figure = Literal["rows_per_s", "decode_attention_s", "decode_step_s"]
+_Gain = Literal["end_to_end", "decode_attention", "decode_step"]
+# The names of paged.bench.runs.prefix.Mode, which is not imported here because it takes long.
 MODES = ("prefix once", "re-read", "no caching")
 
 
-def prefix_sheets(result: Result) -> list[Sheet]:
+def prefix_sheets(result: PrefixBenchFigures) -> list[Sheet]:
     """Return the tables: rows per second, and the attention of a decode step."""
     num_layers = result["model"]["num_layers"]
     return [
@@ -44,13 +46,13 @@ def prefix_sheets(result: Result) -> list[Sheet]:
     ]
 
 
-def _busiest(result: Result) -> str:
+def _busiest(result: PrefixBenchFigures) -> str:
     """Return how much others disturbed the point that they disturbed most."""
     busy = [mode["others_busy"] for point in result["points"] for mode in point["modes"].values()]
     return f"Other processes kept up to {max(busy, default=0.0):.1f} CPUs busy during a run."
 
 
-def describe_sweep(result: Result) -> str:
+def describe_sweep(result: PrefixBenchFigures) -> str:
     """Return the workload in a line."""
     rows = result["workload"]
     return (
@@ -60,17 +62,17 @@ def describe_sweep(result: Result) -> str:
 
 
 def _sheet(
-    result: Result,
+    result: PrefixBenchFigures,
     title: str,
-    key: str,
+    key: _Figure,
     show: Callable[[float], str],
-    ratio: str,
+    ratio: _Gain,
     caption: str,
 ) -> Sheet:
     rows = [
         (
             *_place(point),
-            *(_middle(point["modes"].get(mode, {}).get(key), show) for mode in MODES),
+            *(_middle(point["modes"].get(mode), key, show) for mode in MODES),
             _gain(point, "once_over_reread", ratio),
             _gain(point, "caching_over_none", ratio),
         )
@@ -82,19 +84,21 @@ def _sheet(
     )
 
 
-def _place(point: Result) -> tuple[str, str]:
+def _place(point: PrefixPoint) -> tuple[str, str]:
     return f"{point['prefix']:,}", f"{point['group']:,}"
 
 
-def _gain(point: Result, name: str, key: str) -> str:
-    return show_spread(point["ratios"].get(name, {}).get(key), show_ratio)
+def _gain(point: PrefixPoint, name: str, key: _Gain) -> str:
+    ratio = point["ratios"].get(name)
+    return NOTHING if ratio is None else show_spread(ratio[key], show_ratio)
 
 
-def _middle(spread: Mapping[str, Any] | None, show: Callable[[float], str]) -> str:
+def _middle(mode: ModeFigures | None, key: _Figure, show: Callable[[float], str]) -> str:
+    spread = None if mode is None else mode[key]
     return NOTHING if spread is None else show(spread["median"])
 
 
-def _skipped(result: Result) -> str:
+def _skipped(result: PrefixBenchFigures) -> str:
     skipped = [
         f"{point['prefix']:,} x {point['group']:,} {each['mode']} (about "
         f"{show_number(each['estimated_s'])} s)"

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -14,6 +13,8 @@ from pagedrun.cli.bench.sheet import Sheet
 from pagedrun.cli.terminal.console import note
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.bench.result import Frame, MeasuredDevice
+from pagedrun.paged.bench.runs.run_figures import PrefixBenchFigures, ThroughputBenchFigures
 from pagedrun.paged.values.errors import UsageError
 
 SUFFIXES = (".json", ".md")
@@ -34,7 +35,7 @@ def check_save(path: Path | None) -> None:
         raise UsageError(f"--save {path}: there is no folder {path.parent}")
 
 
-def describe_model(result: Mapping[str, Any]) -> str:
+def describe_model(result: ThroughputBenchFigures | PrefixBenchFigures) -> str:
     """Return the model in a line."""
     model = result["model"]
     return (
@@ -44,17 +45,17 @@ def describe_model(result: Mapping[str, Any]) -> str:
 
 
 def describe_run(
-    result: Mapping[str, Any], described: Seq[tuple[str, str]]
+    frame: Frame, device: MeasuredDevice, described: Seq[tuple[str, str]]
 ) -> list[tuple[str, str]]:
     """Return what was run (`described`), on what and when, as labelled lines."""
-    hardware = result["hardware"]
+    hardware = frame["hardware"]
     versions = ", ".join(
         f"{name} {version}" for name, version in hardware["versions"].items() if version
     )
     loads = " ".join(f"{load:.1f}" for load in hardware["load_average"])
-    gpu = result.get("device", {}).get("name")
+    gpu = device.get("name")
     return [
-        ("command", result["command"]),
+        ("command", frame["command"]),
         *described,
         (
             "machine",
@@ -62,7 +63,7 @@ def describe_run(
             f"{show_size(hardware['memory'])}, load {loads}",
         ),
         ("versions", f"python {hardware['python']}, {versions}"),
-        ("date", f"{result['began']}, {result['seconds']:.0f} s in all"),
+        ("date", f"{frame['began']}, {frame['seconds']:.0f} s in all"),
     ]
 
 
@@ -76,7 +77,10 @@ def draw(console: Console, lines: Seq[tuple[str, str]], sheets: Seq[Sheet]) -> N
 
 
 def keep(
-    path: Path, result: Mapping[str, Any], lines: Seq[tuple[str, str]], sheets: Seq[Sheet]
+    path: Path,
+    result: Mapping[str, object],
+    lines: Seq[tuple[str, str]],
+    sheets: Seq[Sheet],
 ) -> None:
     """Write the result to `path`, in the form that its suffix names; raises `UsageError`."""
     if path.suffix == ".md":
@@ -95,7 +99,7 @@ def markdown(title: str, lines: Seq[tuple[str, str]], sheets: Seq[Sheet]) -> str
     return "\n".join([f"## {title}", "", *listed, "", *(sheet.markdown() for sheet in sheets)])
 
 
-def print_json(result: Mapping[str, Any]) -> None:
+def print_json(result: Mapping[str, object]) -> None:
     """Print the result on stdout, as one line."""
     json.dump(result, sys.stdout, ensure_ascii=True, allow_nan=False)
     sys.stdout.write("\n")

@@ -3,48 +3,23 @@
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Protocol, TypeVar
 
-from pagedrun.cli.bench.host_sheets import describe_host_rows, host_sheets
-from pagedrun.cli.bench.kernels_sheets import (
-    describe_roofline,
-    describe_shape,
-    describe_sizes,
-    kernels_sheets,
-)
-from pagedrun.cli.bench.memory_sheets import describe_requests, describe_token, memory_sheets
 from pagedrun.cli.bench.options.result_options import ResultOptions
-from pagedrun.cli.bench.prefix_sheets import describe_sweep, prefix_sheets
-from pagedrun.cli.bench.publish import (
-    check_save,
-    describe_model,
-    describe_run,
-    draw,
-    keep,
-    print_json,
-    typed_command,
-)
-from pagedrun.cli.bench.sheet import Sheet
-from pagedrun.cli.bench.throughput_sheets import describe_rows, throughput_sheets
+from pagedrun.cli.bench.publish import check_save, draw, keep, print_json, typed_command
+from pagedrun.cli.bench.view import View
 from pagedrun.cli.terminal.console import note, stderr_console
+from pagedrun.paged.bench.result import Figures, Measured, Result
 
-Describe = Callable[[Mapping[str, Any]], str]
+Made = TypeVar("Made", bound=Measured, covariant=True)
 
-# What to say of a result above its tables, each line with its label.
-_DESCRIBED: dict[str, dict[str, Describe]] = {
-    "throughput": {"model": describe_model, "rows": describe_rows},
-    "prefix": {"model": describe_model, "rows": describe_sweep},
-    "kernels": {"layer": describe_shape, "sizes": describe_sizes, "roof": describe_roofline},
-    "memory": {"token": describe_token, "requests": describe_requests},
-    "host": {"rows": describe_host_rows},
-}
-_SHEETS = {
-    "throughput": throughput_sheets,
-    "prefix": prefix_sheets,
-    "kernels": kernels_sheets,
-    "memory": memory_sheets,
-    "host": host_sheets,
-}
+
+class Bench(Protocol[Made]):
+    """A benchmark with its settings."""
+
+    def run(self, say: Callable[[str], None], /) -> Made:
+        """Measure, telling `say` what is being done; return what was measured."""
+        ...
 
 
 class Session:
@@ -74,32 +49,20 @@ class Session:
         if not self._quiet:
             note(self._console, message, style="dim")
 
-    def measure(self, name: str, bench: Any) -> dict[str, Any]:
-        """Run a benchmark, show its tables and return its result, framed."""
-        from pagedrun.paged.bench.result import framed
-
+    def measure(self, view: View[Figures], bench: Bench[Figures]) -> Result[Figures]:
+        """Run a benchmark, show its tables and return its result."""
         began = datetime.now(UTC)
-        result = framed(name, typed_command(), began, bench.run(self.say))
+        result = Result.of(view.name, typed_command(), began, bench.run(self.say))
         if not self._quiet:
             self._console.print()
-            draw(self._console, lines_of(result), sheets_of(result))
+            draw(self._console, view.lines(result), view.sheets(result.figures))
         if self._save is not None:
-            keep(self._save, result, lines_of(result), sheets_of(result))
+            sheets = view.sheets(result.figures)
+            keep(self._save, result.to_dict(), view.lines(result), sheets)
             self.say(f"Kept in {self._save}")
         return result
 
-    def finish(self, result: Mapping[str, Any]) -> None:
+    def finish(self, result: Mapping[str, object]) -> None:
         """Print the result as JSON if that was asked for."""
         if self._json:
             print_json(result)
-
-
-def lines_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what a framed result says above its tables, as labelled lines."""
-    described = _DESCRIBED[result["bench"]]
-    return describe_run(result, [(label, each(result)) for label, each in described.items()])
-
-
-def sheets_of(result: Mapping[str, Any]) -> list[Sheet]:
-    """Return the tables of a framed result."""
-    return _SHEETS[result["bench"]](result)

@@ -1,12 +1,13 @@
 """A spread as people read it: the middle, and how far the measurements lay apart."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+
+from pagedrun.paged.bench.spread import SpreadFigures
 
 NOTHING = "–"
 
 
-def show_spread(spread: Mapping[str, Any] | None, show: Callable[[float], str]) -> str:
+def show_spread(spread: SpreadFigures | None, show: Callable[[float], str]) -> str:
     """Return `12.3 (11.9…12.8)`, the middle alone if it is the only one, – without any."""
     if spread is None:
         return NOTHING

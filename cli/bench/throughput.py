@@ -54,11 +54,12 @@ FLAGS = (
 def _throughput(context: typer.Context, given: Given) -> None:
     """Measure prompt and generated tokens per second on this machine."""
     from pagedrun.cli.bench.session import Session
+    from pagedrun.cli.bench.view import THROUGHPUT
     from pagedrun.cli.options.reading import read
 
     with exits.boundary():
         session = Session.of(read(ResultOptions, given))
-        session.finish(session.measure("throughput", throughput_bench(given)))
+        session.finish(session.measure(THROUGHPUT, throughput_bench(given)).to_dict())
 
 
 throughput = FLAGS.command(_throughput)

@@ -2,16 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from typing import Any
+from typing import Literal
 
 from pagedrun.cli.bench.sheet import Sheet
 from pagedrun.cli.bench.spread_text import NOTHING, show_ms, show_number, show_ratio, show_spread
 from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.bench.runs.length_figures import TokenCount
+from pagedrun.paged.bench.runs.run_figures import (
+    ContenderSummary,
+    RunRecord,
+    ThroughputBenchFigures,
+)
 
-Result = Mapping[str, Any]
 
-
-def throughput_sheets(result: Result) -> list[Sheet]:
+def throughput_sheets(result: ThroughputBenchFigures) -> list[Sheet]:
     """Return the tables: figures, then ratios and time by op where they were asked for."""
     sheets = [_figures(result)]
     if result["ratios"]:
@@ -21,7 +25,7 @@ def throughput_sheets(result: Result) -> list[Sheet]:
     return sheets
 
 
-def describe_rows(result: Result) -> str:
+def describe_rows(result: ThroughputBenchFigures) -> str:
     """Return the workload in a line."""
     rows = result["workload"]
     size = rows["group_size"]
@@ -33,17 +37,17 @@ def describe_rows(result: Result) -> str:
     )
 
 
-def show_tokens(length: int | Mapping[str, int]) -> str:
+def show_tokens(length: TokenCount) -> str:
     """Return a number of tokens, or the range that rows draw theirs from."""
     if isinstance(length, int):
         return f"{length:,}"
     return f"{length['low']:,} to {length['high']:,}"
 
 
-def _figures(result: Result) -> Sheet:
+def _figures(result: ThroughputBenchFigures) -> Sheet:
     contenders = result["contenders"]
 
-    def row(label: str, show: Callable[[Result, Result], str]) -> tuple[str, ...]:
+    def row(label: str, show: Callable[[ContenderSummary, RunRecord], str]) -> tuple[str, ...]:
         """Return a line; `show` gets a contender's summary and its last run."""
         return (label, *(show(each["summary"], each["runs"][-1]) for each in contenders))
 
@@ -71,19 +75,26 @@ def _figures(result: Result) -> Sheet:
     )
 
 
-def _generated(summary: Result, _: Result) -> str:
+def _generated(summary: ContenderSummary, _: RunRecord) -> str:
     return show_spread(summary["generated_tokens_per_s"], show_number)
 
 
-def _of(run: Result, key: str, form: str) -> str:
-    return form.format(run[key]) if run.get(key) is not None else NOTHING
+def _of(
+    run: RunRecord,
+    key: Literal["hit_rate", "peak_blocks", "others_busy", "preemptions"],
+    form: str,
+) -> str:
+    figure = run.get(key)
+    return NOTHING if figure is None else form.format(figure)
 
 
-def _ratios(result: Result) -> Sheet:
+def _ratios(result: ThroughputBenchFigures) -> Sheet:
     rows = [
         (
             f"than {ratio['name']}",
-            *(show_spread(ratio[key], show_ratio) for key in ("end_to_end", "prefill", "decode")),
+            show_spread(ratio["end_to_end"], show_ratio),
+            show_spread(ratio["prefill"], show_ratio),
+            show_spread(ratio["decode"], show_ratio),
             f"{ratio['rows_alike']:,} of {ratio['rows']:,}",
         )
         for ratio in result["ratios"]
@@ -97,7 +108,7 @@ def _ratios(result: Result) -> Sheet:
     )
 
 
-def _profiles(result: Result) -> list[Sheet]:
+def _profiles(result: ThroughputBenchFigures) -> list[Sheet]:
     timed = [each for each in result["contenders"] if each["runs"][-1].get("ops")]
     header = ("op", *(each["name"] for each in timed))
     runs = [each["runs"][-1] for each in timed]
@@ -109,7 +120,7 @@ def _profiles(result: Result) -> list[Sheet]:
     ]
 
 
-def _of_a_step(run: Result) -> tuple[float, dict[str, float]]:
+def _of_a_step(run: RunRecord) -> tuple[float, dict[str, float]]:
     """Return the mean seconds of a decode step, and of each op in one."""
     steps = run["decode_step"]
     if steps is None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,12 @@ MIN_CELLS, MAX_CELLS = 16, 256
 FREE = "."
 STYLES = {"S": "bold magenta", "P": "green", "C": "yellow", FREE: "dim"}
 # Where a character is for as many blocks of one kind as of another, the first one wins.
-NAMES = {"S": "shared", "P": "private", "C": "cached", FREE: "free"}
+NAMES: dict[str, Literal["shared", "private", "cached", "free"]] = {
+    "S": "shared",
+    "P": "private",
+    "C": "cached",
+    FREE: "free",
+}
 
 
 def map_lines(blocks: str, width: int) -> tuple[list[Text], int]:

@@ -1,25 +1,28 @@
 """Block tables of chosen rows: logical to physical, and what each block is."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
 from pagedrun.cli.inspect.block_map import NAMES, STYLES
 from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.paged.report.inspect.inspection_sections import (
+    InspectedRow,
+    PoolMoment,
+    ShownTable,
+    TableBlock,
+)
 
 MAX_BLOCKS = 400
 GAP = "    "
-_LETTERS = {name: letter for letter, name in NAMES.items()}
+_LETTERS: dict[str, str] = {name: letter for letter, name in NAMES.items()}
 
 
-def row_lines(
-    row: Mapping[str, Any], moment: Mapping[str, Any] | None, row_stride: int
-) -> Iterator[str]:
+def row_lines(row: InspectedRow, moment: PoolMoment | None, row_stride: int) -> Iterator[str]:
     """Yield what there is to say of a row beside its tables, one sentence each."""
     number, named = row["row"], f"row {row['row']}"
-    if row.get("id") is not None:
-        named += f" ({safe(str(row['id']), 60)})"
+    if (asked := row.get("id")) is not None:
+        named += f" ({safe(asked, 60)})"
     if not row["is_kept"]:
         yield (
             f"{named}: of this run the holdings of one row in {row_stride} were kept; "
@@ -44,7 +47,7 @@ def row_lines(
     yield from (event["cause"] for event in row["preemptions"])
 
 
-def table_sentence(table: Mapping[str, Any], block_size: int) -> str:
+def table_sentence(table: ShownTable, block_size: int) -> str:
     """Return how much a block table holds, and how the slot of its last token is found."""
     last = table["last_token"]
     blocks = f"{len(table['blocks']):,} {'block' if len(table['blocks']) == 1 else 'blocks'}"
@@ -57,7 +60,7 @@ def table_sentence(table: Mapping[str, Any], block_size: int) -> str:
     )
 
 
-def table_lines(blocks: Sequence[Mapping[str, Any]], block_size: int, width: int) -> Iterator[Text]:
+def table_lines(blocks: Sequence[TableBlock], block_size: int, width: int) -> Iterator[Text]:
     """Yield the lines of one block table, in as many columns as `width` has room for."""
     shown = blocks[:MAX_BLOCKS]
     entries = _entries(shown, block_size)
@@ -77,7 +80,7 @@ def table_lines(blocks: Sequence[Mapping[str, Any]], block_size: int, width: int
         yield Text(f"  … and {len(blocks) - len(shown):,} blocks more (--json has all)", "dim")
 
 
-def _entries(blocks: Sequence[Mapping[str, Any]], block_size: int) -> list[Text]:
+def _entries(blocks: Sequence[TableBlock], block_size: int) -> list[Text]:
     """Return one piece for each block, all equally long."""
     logical = max((len(f"{block['logical']:,}") for block in blocks), default=0)
     physical = max((len(f"{block['physical']:,}") for block in blocks), default=0)

@@ -159,6 +159,7 @@ def _show_store(options: InspectOptions, display: Display, given: Given) -> None
 def _show_run(options: InspectOptions, display: Display, given: Given) -> None:
     from pagedrun.cli.inspect.inspect_cache_notes import run_notes
     from pagedrun.cli.inspect.inspect_cache_report import draw_inspection
+    from pagedrun.cli.inspect.shown_inspection import ShownInspection
     from pagedrun.cli.options.reading import read
     from pagedrun.cli.page.saved_page import check_saved_page, write_saved_page
     from pagedrun.cli.terminal.console import note, stderr_console
@@ -178,8 +179,11 @@ def _show_run(options: InspectOptions, display: Display, given: Given) -> None:
     rows = find_rows(options.row, files.output)
     indices = tuple(dict.fromkeys(rows[name] for name in options.row))
     question = Question(options.at or PEAK, indices, options.top or DEFAULT_TOP)
-    found = {"files": files.to_dict(), **inspect_run(snapshot, report, question)}
-    found["notes"] = run_notes(files, snapshot, report, has_rows=bool(indices))
+    found: ShownInspection = {
+        "files": files.to_dict(),
+        **inspect_run(snapshot, report, question),
+        "notes": run_notes(files, snapshot, report, has_rows=bool(indices)),
+    }
     ids = {i: name.removeprefix(ID_PREFIX) for name, i in rows.items() if row_index(name) is None}
     for row in found["rows"]:
         row["id"] = ids.get(row["row"])

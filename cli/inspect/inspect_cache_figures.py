@@ -1,13 +1,16 @@
 """The figures of `inspect-cache`: pool, prefix cache and lifetimes, a line each."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from pagedrun.cli.report.report_figures import Figure, sparkline
 from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.report.inspect.inspection_sections import (
+    Inspection,
+    Lifetimes,
+    PoolMoment,
+    RunCounts,
+)
 
 
-def pool_figures(found: Mapping[str, Any], num_bars: int) -> list[Figure]:
+def pool_figures(found: Inspection, num_bars: int) -> list[Figure]:
     """Return what the pool is, and what of it was taken at the moment shown and at the peak.
 
     Its use over time takes `num_bars` characters, which may be none.
@@ -34,7 +37,7 @@ def pool_figures(found: Mapping[str, Any], num_bars: int) -> list[Figure]:
     return figures
 
 
-def _moment(title: str, counts: Mapping[str, Any], num_blocks: int) -> list[Figure]:
+def _moment(title: str, counts: PoolMoment, num_blocks: int) -> list[Figure]:
     free = counts["free"] + counts["cached"]
     use = f"{counts['utilization']:.1%} of their slots hold a token"
     return [
@@ -49,7 +52,7 @@ def _moment(title: str, counts: Mapping[str, Any], num_blocks: int) -> list[Figu
     ]
 
 
-def cache_figures(counted: Mapping[str, Any]) -> list[Figure]:
+def cache_figures(counted: RunCounts) -> list[Figure]:
     """Return hits, misses and what came of them; what nobody counted is left out."""
     lines = (
         ("hits", counted["hits"], "whole blocks of prompts found in the cache"),
@@ -79,7 +82,7 @@ def cache_figures(counted: Mapping[str, Any]) -> list[Figure]:
     return figures
 
 
-def lifetime_figures(lifetimes: Mapping[str, Any], note_width: int, bar: str) -> list[Figure]:
+def lifetime_figures(lifetimes: Lifetimes, note_width: int, bar: str) -> list[Figure]:
     """Return how long blocks were kept from filling to last release, with a bar for each class."""
     if not lifetimes["num_lives"]:
         return []

@@ -1,8 +1,7 @@
 """What `inspect-cache` found, on stderr: counts, the block map, tables, the tree, lives, causes."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
@@ -12,30 +11,37 @@ from rich.text import Text
 from pagedrun.cli.inspect.block_map import NAMES, STYLES, map_lines
 from pagedrun.cli.inspect.block_table_lines import row_lines, table_lines, table_sentence
 from pagedrun.cli.inspect.inspect_cache_figures import cache_figures, lifetime_figures, pool_figures
+from pagedrun.cli.inspect.shown_inspection import ShownInspection
 from pagedrun.cli.report.prefix_lines import draw_prefixes
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
 from pagedrun.cli.report.report_figures import Figure
 from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.paged.report.inspect.inspection_sections import (
+    BlockLife,
+    HeldPrefixes,
+    Inspection,
+    PreemptionEvents,
+)
 
 MAX_WIDTH = 140
 TEXT_WIDTH = 100
 
 
-def draw_inspection(found: Mapping[str, Any], console: Console) -> None:
+def draw_inspection(found: ShownInspection, console: Console) -> None:
     """Print what `inspect_run` found, with the command's `notes`, on `console`."""
     note_width = max(_width(console, TEXT_WIDTH) - NOTE_BEGINS, MIN_NOTE_WIDTH)
     bar = "#" if console.options.ascii_only else "█"
     bars = 0 if console.options.ascii_only else note_width
     _draw(console, "KV pool", pool_figures(found, bars))
     _draw(console, "Prefix cache", cache_figures(found["statistics"]))
-    if found["block_map"] is not None:
-        _draw_map(console, found)
+    _draw_map(console, found)
     if found["rows"]:
         _draw_rows(console, found)
     if found["prefixes"] is not None:
         _draw_prefixes(console, found["prefixes"])
     if found["lifetimes"] is not None:
         _draw(console, "Block lifetimes", lifetime_figures(found["lifetimes"], note_width, bar))
+    if found["most_shared"]:
         _draw_most_shared(console, found["most_shared"])
     if found["preemptions"] is not None:
         _draw_preemptions(console, found["preemptions"])
@@ -53,15 +59,17 @@ def _draw(console: Console, title: str, figures: Sequence[Figure]) -> None:
             console.print(line, soft_wrap=True)
 
 
-def _draw_map(console: Console, found: Mapping[str, Any]) -> None:
-    moment = found["moment"]
+def _draw_map(console: Console, found: Inspection) -> None:
+    moment, block_map, held = found["moment"], found["block_map"], found["rows_held"]
+    if moment is None or block_map is None or held is None:
+        return  # there is no snapshot, or no sample in it
     width = _width(console, MAX_WIDTH)
     title = f"Block map, step {moment['step']:,} of {found['pool']['num_steps']:,}"
     console.print(heading(title, console, _width(console, TEXT_WIDTH)))
     asked = moment["asked"]
     if asked.isdecimal() and int(asked) != moment["step"]:
         _wrapped(console, f"step {asked} was not sampled; this is the nearest that was")
-    lines, per_cell = map_lines(found["block_map"]["blocks"], width)
+    lines, per_cell = map_lines(block_map["blocks"], width)
     for line in lines:
         console.print(line, soft_wrap=True)
     legend = Text("  ")
@@ -76,7 +84,6 @@ def _draw_map(console: Console, found: Mapping[str, Any]) -> None:
             f"one character is {per_cell} blocks: a capital if all of them are in that state, "
             "a small letter for what most of those are that are not free",
         )
-    held = found["rows_held"]
     if held["count"] and not found["rows"]:
         rows = ", ".join(f"{row}" for row in held["first"])
         more = ", …" if held["count"] > len(held["first"]) else ""
@@ -86,7 +93,7 @@ def _draw_map(console: Console, found: Mapping[str, Any]) -> None:
         )
 
 
-def _draw_rows(console: Console, found: Mapping[str, Any]) -> None:
+def _draw_rows(console: Console, found: Inspection) -> None:
     console.print(heading("Block tables", console, _width(console, TEXT_WIDTH)))
     block_size = found["pool"]["block_size"]
     _wrapped(
@@ -97,15 +104,15 @@ def _draw_rows(console: Console, found: Mapping[str, Any]) -> None:
     for row in found["rows"]:
         for sentence in row_lines(row, found["moment"], found["row_stride"]):
             _wrapped(console, sentence)
-        if row.get("text") is not None:
-            _wrapped(console, f"prompt: {' '.join(row['text'].split())}", "dim")
+        if (text := row.get("text")) is not None:
+            _wrapped(console, f"prompt: {' '.join(text.split())}", "dim")
         for table in row["tables"]:
             _wrapped(console, table_sentence(table, block_size))
             for line in table_lines(table["blocks"], block_size, _width(console, MAX_WIDTH)):
                 console.print(line, soft_wrap=True)
 
 
-def _draw_prefixes(console: Console, prefixes: Mapping[str, Any]) -> None:
+def _draw_prefixes(console: Console, prefixes: HeldPrefixes) -> None:
     console.print(heading("Shared prefixes", console, _width(console, TEXT_WIDTH)))
     if prefixes["top"]:
         draw_prefixes(console, prefixes["top"])
@@ -113,21 +120,20 @@ def _draw_prefixes(console: Console, prefixes: Mapping[str, Any]) -> None:
         _wrapped(console, "no two rows have a whole block in common")
 
 
-def _draw_most_shared(console: Console, lives: Sequence[Mapping[str, int]]) -> None:
-    if not lives:
-        return
+def _draw_most_shared(console: Console, lives: Sequence[BlockLife]) -> None:
     console.print(heading("Most shared blocks", console, _width(console, TEXT_WIDTH)))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     for name in ("   block", "in the row", "holders", "rows", "found", "from step", "to step"):
         table.add_column(name, justify="right")
     for life in lives:
-        numbers = [life[name] for name in ("block", "position", "peak_refs", "rows", "hits")]
-        numbers += [life["begin"], max(life["end"] - 1, life["begin"])]
+        last = max(life["end"] - 1, life["begin"])
+        numbers = [life["block"], life["position"], life["peak_refs"], life["rows"], life["hits"]]
+        numbers += [life["begin"], last]
         table.add_row(*(f"{number:,}" for number in numbers))
     console.print(table)
 
 
-def _draw_preemptions(console: Console, preemptions: Mapping[str, Any]) -> None:
+def _draw_preemptions(console: Console, preemptions: PreemptionEvents) -> None:
     if not preemptions["count"]:
         return
     console.print(heading("Preemptions", console, _width(console, TEXT_WIDTH)))

@@ -1,8 +1,8 @@
 """The texts of `inspect-cache --show-text`: of what is shown, how it begins."""
 
 from pathlib import Path
-from typing import Any
 
+from pagedrun.cli.inspect.shown_inspection import ShownInspection
 from pagedrun.cli.options.flags import Given
 from pagedrun.cli.options.reading import text_or_file
 from pagedrun.cli.options.settings import recipe_settings
@@ -16,7 +16,7 @@ from pagedrun.recipes.recipe import Recipe
 NAMES = ("system", "prompt_template", "chat_template")
 
 
-def add_texts(found: dict[str, Any], files: RunFiles, given: Given) -> None:
+def add_texts(found: ShownInspection, files: RunFiles, given: Given) -> None:
     """Put a `text` to the prefixes and rows in `found`; a note if the input cannot give it."""
     prefixes = [] if found["prefixes"] is None else found["prefixes"]["top"]
     rows = {each["row"] for each in (*prefixes, *found["rows"])}
@@ -45,7 +45,7 @@ def _given_texts(manifest: Path, given: Given) -> GivenTexts:
     )
 
 
-def _recipe_texts(manifest: Path) -> dict[str, Any]:
+def _recipe_texts(manifest: Path) -> dict[str, object]:
     """Return what the run took from its recipe, if that is still what it was."""
     try:
         saved = read_manifest(manifest)

@@ -13,7 +13,6 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -40,8 +39,8 @@ class Document:
 
     template: str
     scripts: Seq[str]
-    values: Mapping[str, Any]
-    data: Mapping[str, Any]
+    values: Mapping[str, object]
+    data: Mapping[str, object]
 
     def html(self) -> str:
         """Return the page."""
@@ -71,7 +70,7 @@ class Document:
             raise OutputError(f"{path} cannot be written ({error.strerror})", error) from error
 
 
-def embed(data: Mapping[str, Any]) -> str:
+def embed(data: Mapping[str, object]) -> str:
     """Return `data` as JSON that may be in a script element: in ASCII, and without a tag."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.translate(_JSON_ESCAPES)

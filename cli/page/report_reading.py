@@ -3,36 +3,96 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, TypedDict
 
-from pagedrun.paged.report.record.timeline import TIMELINE_KEYS
+from pagedrun.paged.report.record.report_sections import (
+    CopyCounts,
+    KVFigures,
+    MemoryFigures,
+    PreemptionCounts,
+    PrefixFigures,
+    RowCounts,
+    Section,
+    TimeFigures,
+    TokenFigures,
+    section_of,
+)
 
-LEDGER = ("weights", "kv_pool", "activations_peak", "other", "free")
+LedgerPart = Literal["weights", "kv_pool", "activations_peak", "other", "free"]
+LEDGER: tuple[LedgerPart, ...] = ("weights", "kv_pool", "activations_peak", "other", "free")
+
+
+class Timeline(TypedDict):
+    """The report's `timeline` as columns, equally long; one that nobody knows is empty."""
+
+    t: list[float]
+    step: list[float]
+    running: list[float]
+    waiting: list[float]
+    blocks_used: list[float]
+    blocks_shared: list[float]
+    blocks_cached: list[float]
+    tokens: list[float]
 
 
 @dataclass(frozen=True, slots=True)
 class ReportReading:
-    """The figures of a report (the object in `OUT.report.json`): numbers, whatever is in it."""
+    """The sections of a report (the object in `OUT.report.json`), whatever is in it.
 
-    report: Mapping[str, Any]
+    A figure that is not there, or is no finite number, is 0.
+    """
 
-    def number(self, part: str, name: str) -> float:
-        """Return a figure, 0 for one that is not there or is no finite number."""
-        return _number(self.group(part).get(name))
+    report: Mapping[str, object]
 
-    def group(self, part: str) -> Mapping[str, Any]:
-        """Return an object of the report, empty if there is none."""
-        found = self.report.get(part)
-        return found if isinstance(found, dict) else {}
+    @property
+    def rows(self) -> RowCounts:
+        """How the rows ended."""
+        return self._section("rows", RowCounts)
+
+    @property
+    def tokens(self) -> TokenFigures:
+        """What was computed."""
+        return self._section("tokens", TokenFigures)
+
+    @property
+    def time(self) -> TimeFigures:
+        """How long it took."""
+        return self._section("time", TimeFigures)
+
+    @property
+    def kv(self) -> KVFigures:
+        """What the pool held."""
+        return self._section("kv", KVFigures)
+
+    @property
+    def prefix(self) -> PrefixFigures:
+        """What sharing gave."""
+        return self._section("prefix", PrefixFigures)
+
+    @property
+    def copy_on_write(self) -> CopyCounts:
+        """What was copied to be written to."""
+        return self._section("copy_on_write", CopyCounts)
+
+    @property
+    def preemptions(self) -> PreemptionCounts:
+        """How often a row gave way."""
+        return self._section("preemptions", PreemptionCounts)
+
+    @property
+    def ledger(self) -> dict[LedgerPart, int]:
+        """Where the bytes went, by the report's names, in its order."""
+        memory = self._section("memory", MemoryFigures)
+        return {name: memory[name] for name in LEDGER}
 
     def numbers(self, part: str) -> dict[str, float]:
         """Return the figures of an object by name; names are whatever the report has."""
-        return {str(name): _number(value) for name, value in self.group(part).items()}
+        return {str(name): _number(value) for name, value in self._object(part).items()}
 
     def texts(self, part: str) -> dict[str, str]:
         """Return what an object of the report says, by name, as text; objects in it are opened."""
         lines: dict[str, str] = {}
-        for name, value in self.group(part).items():
+        for name, value in self._object(part).items():
             inside = value if isinstance(value, dict) else {"": value}
             lines |= {f"{name} {each}".rstrip(): str(told) for each, told in inside.items()}
         return lines
@@ -43,18 +103,21 @@ class ReportReading:
         each = found if isinstance(found, list) else []
         return [str(one["sentence"]) for one in each if isinstance(one, dict) and "sentence" in one]
 
-    def timeline(self) -> dict[str, list[float]]:
+    def timeline(self) -> Timeline:
         """Return the timeline as columns."""
         found = self.report.get("timeline")
-        records = found if isinstance(found, list) else []
-        return {
-            name: [_number(each.get(name)) for each in records if isinstance(each, dict)]
-            for name in TIMELINE_KEYS
-        }
+        each = found if isinstance(found, list) else []
+        records = [one for one in each if isinstance(one, dict)]
+        return section_of(Timeline, lambda name: [_number(one.get(name)) for one in records])
 
-    def ledger(self) -> dict[str, float]:
-        """Return where the bytes went, by the report's names, in its order."""
-        return {name: self.number("memory", name) for name in LEDGER}
+    def _section(self, part: str, kind: type[Section]) -> Section:
+        found = self._object(part)
+        return section_of(kind, lambda name: _number(found.get(name)))
+
+    def _object(self, part: str) -> Mapping[str, object]:
+        """Return an object of the report, empty if there is none."""
+        found = self.report.get(part)
+        return found if isinstance(found, dict) else {}
 
 
 def _number(value: object) -> float:

@@ -1,12 +1,12 @@
 """What the page of a run gives its charts: the report's columns, and the snapshot cut to size."""
 
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.cli.page.packed import pack
-from pagedrun.cli.page.report_reading import ReportReading
+from pagedrun.cli.page.packed import Packed, pack
+from pagedrun.cli.page.report_reading import LedgerPart, ReportReading, Timeline
 from pagedrun.paged.report.inspect.block_states import num_tokens_held, state_counts
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.snapshot_tables import Holdings, PrefixNodes
@@ -16,14 +16,30 @@ MAX_HOLDINGS = 400_000
 MAX_PREFIXES = 2_000
 MAX_BARS = 40
 _STEPS_OF_TEN = (1, 2, 5)
-_KV = (
-    "block_size",
-    "num_blocks",
-    "utilization_at_peak",
-    "contiguous_utilization",
-    "paged_max_requests",
-    "contiguous_max_requests",
-)
+
+
+class PoolShown(TypedDict):
+    """The pool, and what of it was used."""
+
+    block_size: int
+    num_blocks: int
+    utilization_at_peak: float
+    contiguous_utilization: float
+    paged_max_requests: int
+    contiguous_max_requests: int
+
+
+class MapShown(TypedDict):
+    """The pool at its sampled moments, and who held what; `rowStride` divides the rows' indices."""
+
+    blockSize: int
+    numBlocks: int
+    rowStride: int
+    steps: list[int]
+    times: list[float]
+    refCounts: Packed
+    fills: Packed
+    holdings: dict[str, Packed]
 
 
 class Histogram(TypedDict):
@@ -34,35 +50,60 @@ class Histogram(TypedDict):
     counts: list[int]
 
 
+class LengthsShown(TypedDict):
+    """How long prompts were, and answers, in tokens."""
+
+    prompts: Histogram
+    answers: Histogram
+
+
+class RunData(TypedDict):
+    """What the scripts draw; a prefix is [parent, start, end, rows, row, saved]."""
+
+    kv: PoolShown
+    rows: int
+    timeline: Timeline
+    memory: dict[LedgerPart, int]
+    map: MapShown | None
+    prefixes: list[list[int]]
+    lengths: LengthsShown | None
+
+
 def run_data(
     reading: ReportReading,
     snapshot: Snapshot | None,
     *,
     max_holdings: int = MAX_HOLDINGS,
     max_prefixes: int = MAX_PREFIXES,
-) -> dict[str, Any]:
+) -> RunData:
     """Return what the scripts draw, as JSON can hold it; holdings and prefixes up to so many."""
     timeline = reading.timeline()
     if not timeline["t"] and snapshot is not None:
         timeline = sampled_timeline(snapshot)
     return {
-        "kv": {name: reading.number("kv", name) for name in _KV} | _pool(snapshot),
-        "rows": reading.number("rows", "total"),
+        "kv": _pool(reading, snapshot),
+        "rows": reading.rows["total"],
         "timeline": timeline,
-        "memory": reading.ledger(),
+        "memory": reading.ledger,
         "map": None if snapshot is None else _map(snapshot, max_holdings),
         "prefixes": [] if snapshot is None else _prefixes(snapshot.prefixes, max_prefixes),
         "lengths": None if snapshot is None else _lengths(snapshot),
     }
 
 
-def _pool(snapshot: Snapshot | None) -> dict[str, float]:
-    if snapshot is None:
-        return {}
-    return {"block_size": snapshot.block_size, "num_blocks": snapshot.num_blocks}
+def _pool(reading: ReportReading, snapshot: Snapshot | None) -> PoolShown:
+    kv = reading.kv
+    return {
+        "block_size": kv["block_size"] if snapshot is None else snapshot.block_size,
+        "num_blocks": kv["num_blocks"] if snapshot is None else snapshot.num_blocks,
+        "utilization_at_peak": kv["utilization_at_peak"],
+        "contiguous_utilization": kv["contiguous_utilization"],
+        "paged_max_requests": kv["paged_max_requests"],
+        "contiguous_max_requests": kv["contiguous_max_requests"],
+    }
 
 
-def sampled_timeline(snapshot: Snapshot) -> dict[str, list[float]]:
+def sampled_timeline(snapshot: Snapshot) -> Timeline:
     """Return the timeline as far as the samples tell it: who ran and who waited they do not."""
     samples = snapshot.samples
     _, cached, private, shared = state_counts(samples).T
@@ -78,7 +119,7 @@ def sampled_timeline(snapshot: Snapshot) -> dict[str, list[float]]:
     }
 
 
-def _map(snapshot: Snapshot, max_holdings: int) -> dict[str, Any] | None:
+def _map(snapshot: Snapshot, max_holdings: int) -> MapShown | None:
     """Return the pool at its sampled moments, and who held what; None without a moment."""
     samples = snapshot.samples
     if not len(samples) or not snapshot.num_blocks:
@@ -133,7 +174,7 @@ def _prefixes(prefixes: PrefixNodes, max_prefixes: int) -> list[list[int]]:
     ]
 
 
-def _lengths(snapshot: Snapshot) -> dict[str, Histogram]:
+def _lengths(snapshot: Snapshot) -> LengthsShown:
     """Return a histogram of the prompts' lengths and one of the answers'."""
     lengths = snapshot.lengths
     return {

@@ -2,20 +2,19 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pagedrun.cli.page.document import Document
 from pagedrun.cli.page.headline import Headline
-from pagedrun.cli.page.report_reading import ReportReading
+from pagedrun.cli.page.report_reading import LedgerPart, ReportReading
 from pagedrun.cli.page.run_data import MAX_PREFIXES, kept_moments, run_data
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.report.record.snapshot import Snapshot
 
 MAX_PREEMPTIONS = 200
 SCRIPTS = ("block_map.js", "map_controls.js", "prefix_tree.js", "run.js")
-_LEDGER_LABELS = {
+_LEDGER_LABELS: dict[LedgerPart, str] = {
     "weights": "weights",
     "kv_pool": "KV pool",
     "activations_peak": "activations at peak",
@@ -25,7 +24,7 @@ _LEDGER_LABELS = {
 
 
 def write_run_page(
-    report: Mapping[str, Any] | None, snapshot: Snapshot | None, path: Path, name: str = ""
+    report: Mapping[str, object] | None, snapshot: Snapshot | None, path: Path, name: str = ""
 ) -> None:
     """Write the page of a run to `path`.
 
@@ -38,7 +37,7 @@ def write_run_page(
 
 
 def run_document(
-    report: Mapping[str, Any] | None, snapshot: Snapshot | None, name: str
+    report: Mapping[str, object] | None, snapshot: Snapshot | None, name: str
 ) -> Document:
     """Return the page of a run."""
     reading = ReportReading(report or {})
@@ -49,7 +48,7 @@ def run_document(
             "name": name,
             "headlines": [] if report is None else headlines(reading),
             "advice": reading.advice(),
-            "has_run": snapshot is not None or reading.number("kv", "num_blocks") > 0,
+            "has_run": snapshot is not None or reading.kv["num_blocks"] > 0,
             "has_report": report is not None,
             "ledger": _ledger(reading),
             "endings": _endings(reading),
@@ -67,34 +66,31 @@ def run_document(
 
 def headlines(reading: ReportReading) -> list[Headline]:
     """Return the large figures."""
-    number = reading.number
-    peak, blocks = number("kv", "peak_blocks"), number("kv", "num_blocks")
-    paged, contiguous = (number("kv", f"{way}_max_requests") for way in ("paged", "contiguous"))
-    seconds = number("prefix", "seconds_saved")
-    failed = number("rows", "failed")
-    rows = Headline(
-        "rows", f"{number('rows', 'total'):,.0f}", f"{failed:,.0f} failed" if failed else "all ok"
-    )
-    if not blocks:
-        return [rows]
+    rows, kv, prefix = reading.rows, reading.kv, reading.prefix
+    failed = f"{rows['failed']:,.0f} failed" if rows["failed"] else "all ok"
+    of_rows = Headline("rows", f"{rows['total']:,.0f}", failed)
+    if not kv["num_blocks"]:
+        return [of_rows]
+    paged, contiguous = kv["paged_max_requests"], kv["contiguous_max_requests"]
     times = f"; {paged / contiguous:.1f} times as many" if contiguous else ""
-    preempted = sum(reading.numbers("preemptions").values())
+    seconds = prefix["seconds_saved"]
+    preempted = reading.preemptions["swap"] + reading.preemptions["recompute"]
     return [
-        rows,
+        of_rows,
         Headline(
             "prompt tokens from the cache",
-            f"{number('prefix', 'hit_rate'):.1%}",
-            f"{number('prefix', 'achievable_hit_rate'):.1%} was achievable",
+            f"{prefix['hit_rate']:.1%}",
+            f"{prefix['achievable_hit_rate']:.1%} was achievable",
         ),
         Headline(
             "of the pool in use at peak",
-            f"{peak / blocks:.1%}",
-            f"{peak:,.0f} of {blocks:,.0f} blocks",
+            f"{kv['peak_blocks'] / kv['num_blocks']:.1%}",
+            f"{kv['peak_blocks']:,.0f} of {kv['num_blocks']:,.0f} blocks",
         ),
         Headline(
             "of held slots store a token",
-            f"{number('kv', 'utilization_at_peak'):.1%}",
-            f"{number('kv', 'contiguous_utilization'):.1%} if contiguous",
+            f"{kv['utilization_at_peak']:.1%}",
+            f"{kv['contiguous_utilization']:.1%} if contiguous",
         ),
         Headline(
             "requests the pool holds at once",
@@ -103,25 +99,25 @@ def headlines(reading: ReportReading) -> list[Headline]:
         ),
         Headline(
             "of KV not computed again",
-            show_size(number("prefix", "bytes_saved")),
+            show_size(prefix["bytes_saved"]),
             f"about {seconds:,.2f} s of computing" if seconds else "",
         ),
         Headline(
             "generated tokens a second",
-            f"{number('time', 'generated_tokens_per_s'):,.0f}",
-            f"{number('tokens', 'generated'):,.0f} in {number('time', 'run_s'):,.2f} s",
+            f"{reading.time['generated_tokens_per_s']:,.0f}",
+            f"{reading.tokens['generated']:,.0f} in {reading.time['run_s']:,.2f} s",
         ),
         Headline(
             "preemptions",
             f"{preempted:,.0f}",
-            f"{number('copy_on_write', 'block_copies'):,.0f} blocks copied on write",
+            f"{reading.copy_on_write['block_copies']:,.0f} blocks copied on write",
         ),
     ]
 
 
 def _ledger(reading: ReportReading) -> list[tuple[str, str, float]]:
     """Return label, size and share of the whole for each part of the memory."""
-    ledger = reading.ledger()
+    ledger = reading.ledger
     total = sum(ledger.values())
     if not total:
         return []
@@ -158,13 +154,9 @@ def _map_notes(snapshot: Snapshot | None) -> list[str]:
     return notes
 
 
-def _preemptions(snapshot: Snapshot | None) -> list[dict[str, Any]]:
+def _preemptions(snapshot: Snapshot | None) -> list[dict[str, int]]:
     """Return the first preemptions as the table shows them."""
     if snapshot is None:
         return []
     first = np.arange(min(len(snapshot.preemptions), MAX_PREEMPTIONS))
-    columns = snapshot.preemptions.where(first).columns()
-    return [
-        dict(zip(columns, values, strict=True))
-        for values in zip(*(column.tolist() for column in columns.values()), strict=True)
-    ]
+    return snapshot.preemptions.where(first).records()

@@ -1,8 +1,8 @@
 """The forecast on stderr: tables, the tree of shared prefixes, and the pool over time."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal
 
 from rich import box
 from rich.console import Console
@@ -14,12 +14,18 @@ from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines
 from pagedrun.cli.report.report_figures import Figure, sparkline
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.planning.preview.forecast_sections import (
+    BlockSizeComparison,
+    BlockSizeFigures,
+    PlanReport,
+)
+from pagedrun.paged.report.record.report_sections import TemplateAdvice
 
 Line = tuple[str, str, str]  # label, value, note
 MAX_WIDTH = 110
 
 
-def draw_forecast(forecast: Mapping[str, Any], console: Console) -> None:
+def draw_forecast(forecast: PlanReport, console: Console) -> None:
     """Print the forecast (the object that `plan --json` gives) on `console`."""
     _draw(console, "Rows", _rows(forecast))
     if not forecast["rows"]["planned"]:
@@ -45,7 +51,7 @@ def _draw(console: Console, title: str, lines: Sequence[Line]) -> None:
             console.print(line, soft_wrap=True)
 
 
-def _rows(forecast: Mapping[str, Any]) -> list[Line]:
+def _rows(forecast: PlanReport) -> list[Line]:
     rows = forecast["rows"]
     lines: list[Line] = [("rows", _count(rows["total"]), "")]
     if rows["refused"]:
@@ -62,7 +68,7 @@ def _rows(forecast: Mapping[str, Any]) -> list[Line]:
     return lines
 
 
-def _tokens(forecast: Mapping[str, Any]) -> list[Line]:
+def _tokens(forecast: PlanReport) -> list[Line]:
     tokens, prefix = forecast["tokens"], forecast["prefix"]
     read, alone = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]
     achievable = f"{prefix['achievable_hit_rate']:.1%} if prefixes were shared to the token"
@@ -81,7 +87,7 @@ def _tokens(forecast: Mapping[str, Any]) -> list[Line]:
     return lines
 
 
-def _draw_tree(console: Console, forecast: Mapping[str, Any]) -> None:
+def _draw_tree(console: Console, forecast: PlanReport) -> None:
     found = forecast["tree"]
     _heading(console, "Shared prefixes")
     _wrapped(
@@ -95,7 +101,7 @@ def _draw_tree(console: Console, forecast: Mapping[str, Any]) -> None:
     draw_prefixes(console, found["top_prefixes"])
 
 
-def _memory(forecast: Mapping[str, Any]) -> list[Line]:
+def _memory(forecast: PlanReport) -> list[Line]:
     kv, preemptions = forecast["kv"], forecast["preemptions"]
     pool = f"of {kv['block_size']} tokens, {show_size(kv['pool_bytes'])} in all"
     others = ", ".join(
@@ -111,14 +117,14 @@ def _memory(forecast: Mapping[str, Any]) -> list[Line]:
         ("in use at peak", _count(kv["peak_blocks"]), peak),
         ("fragmentation at peak", f"{kv['tail_waste']:.1%}", "empty ends of last blocks"),
     ]
-    if any(preemptions.values()):
+    total = preemptions["swap"] + preemptions["recompute"]
+    if total:
         note = f"{_count(preemptions['swap'])} by swap, {_count(preemptions['recompute'])} by "
-        total = sum(preemptions.values())
         lines.append(("preemptions", _count(total), f"{note}recompute; a larger pool has fewer"))
     return lines
 
 
-def _draw_timeline(console: Console, forecast: Mapping[str, Any]) -> None:
+def _draw_timeline(console: Console, forecast: PlanReport) -> None:
     timeline = forecast["timeline"]
     if not timeline:
         return
@@ -132,7 +138,7 @@ def _draw_timeline(console: Console, forecast: Mapping[str, Any]) -> None:
     _plain(console, f"  {highest}{steps.rjust(max(min(len(used), width) - len(highest), 0))}")
 
 
-def _batch(forecast: Mapping[str, Any]) -> list[Line]:
+def _batch(forecast: PlanReport) -> list[Line]:
     kv, steps = forecast["kv"], forecast["steps"]
     contiguous = kv["contiguous_max_requests"]
     gain = f"; paged {kv['rows_at_once_typical'] / contiguous:.1f}×" if contiguous else ""
@@ -151,7 +157,7 @@ def _batch(forecast: Mapping[str, Any]) -> list[Line]:
     ]
 
 
-def _draw_block_sizes(console: Console, compared: Mapping[str, Any], current: int) -> None:
+def _draw_block_sizes(console: Console, compared: BlockSizeComparison, current: int) -> None:
     _heading(console, "Block sizes for this file")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     for name in ("    size", "to compute", "blocks", "at peak", "fragmentation"):
@@ -178,7 +184,7 @@ def _draw_block_sizes(console: Console, compared: Mapping[str, Any], current: in
     _wrapped(console, _cost(compared, current))
 
 
-def _cost(compared: Mapping[str, Any], current: int) -> str:
+def _cost(compared: BlockSizeComparison, current: int) -> str:
     """Say what the best block size gives against the one in force, or costs against the least."""
     by_size = {each["block_size"]: each for each in compared["sizes"]}
     best, now = by_size[compared["best"]], by_size[current]
@@ -191,24 +197,28 @@ def _cost(compared: Mapping[str, Any], current: int) -> str:
     hits, memory = by_size[compared["most_hits"]], by_size[compared["least_memory"]]
     if hits is best and memory is best:
         return f"no other size computes fewer prompt tokens or holds less memory than {current}"
-    gains = [
-        f"{_change(each, best, name, word)} with {each['block_size']}"
-        for each, name, word in (
-            (hits, "computed_tokens", "fewer prompt tokens"),
-            (memory, "peak_bytes", "less memory"),
-        )
-        if each is not best
-    ]
+    gains = []
+    if hits is not best:
+        fewer = _change(hits, best, "computed_tokens", "fewer prompt tokens")
+        gains.append(f"{fewer} with {hits['block_size']}")
+    if memory is not best:
+        less = _change(memory, best, "peak_bytes", "less memory")
+        gains.append(f"{less} with {memory['block_size']}")
     return f"beside prompts and answers, smaller blocks gain little: {', '.join(gains)}"
 
 
-def _change(one: Mapping[str, Any], other: Mapping[str, Any], name: str, down: str) -> str:
+def _change(
+    one: BlockSizeFigures,
+    other: BlockSizeFigures,
+    name: Literal["computed_tokens", "peak_bytes"],
+    down: str,
+) -> str:
     """Return how much more or less of something one has; `down` is the word for less of it."""
     change = one[name] / other[name] - 1 if other[name] else 0.0
     return f"{abs(change):.1%} {'more ' + down.partition(' ')[2] if change > 0 else down}"
 
 
-def _draw_advice(console: Console, advice: Mapping[str, Any] | None) -> None:
+def _draw_advice(console: Console, advice: TemplateAdvice | None) -> None:
     _heading(console, "Order of the prompts' parts")
     if advice is None:
         _plain(console, "  not looked at: the input is a stream and was read once")

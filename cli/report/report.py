@@ -1,8 +1,8 @@
 """The memory report on stderr: what was computed, where the bytes went, what sharing saved."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -12,6 +12,7 @@ from pagedrun.cli.terminal.safe_text import safe
 
 if TYPE_CHECKING:
     from pagedrun.paged.job.job import JobResult  # which imports much
+    from pagedrun.paged.report.record.report_sections import JobReport
 
 WIDTH = 80
 LABEL_WIDTH = 25
@@ -20,7 +21,7 @@ NOTE_BEGINS = 2 + LABEL_WIDTH + VALUE_WIDTH + 2
 MIN_NOTE_WIDTH = 16
 
 
-def draw_report(report: Mapping[str, Any], console: Console) -> None:
+def draw_report(report: "JobReport", console: Console) -> None:
     """Print the report (the object in `OUT.report.json`) on `console`.
 
     Off a terminal the same words come without rules and without blanks at line ends.
@@ -32,7 +33,7 @@ def draw_report(report: Mapping[str, Any], console: Console) -> None:
         for figure in figures:
             for line in figure_lines(figure, note_width):
                 console.print(line, soft_wrap=True)
-    if report.get("advice"):
+    if report["advice"]:
         console.print(heading("Advice", console, width))
         for each in report["advice"]:
             for words in textwrap.wrap(safe(each["sentence"]), width - 4):

@@ -1,16 +1,24 @@
 """The memory report in words: sections of figures, each a label, a value and what it means."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from pagedrun.cli.progress.durations import show_seconds
 from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
+from pagedrun.paged.report.record.report_sections import (
+    JobReport,
+    MemoryFigures,
+    PrefixFigures,
+    TimeFigures,
+)
 
 _ENDINGS = {
     "stop": "at their end or a stop string",
     "length": "cut at max_tokens",
 }
-_MEMORY = {
+_MemoryPart = Literal["weights", "kv_pool", "activations_peak", "other", "free", "device_total"]
+_MEMORY: dict[_MemoryPart, tuple[str, str]] = {
     "weights": ("weights", ""),
     "kv_pool": ("KV pool", ""),
     "activations_peak": ("activations", "at peak"),
@@ -30,7 +38,7 @@ class Figure(NamedTuple):
     style: str = "bold"
 
 
-def sections(report: Mapping[str, Any], sparkline_chars: int) -> Iterator[tuple[str, list[Figure]]]:
+def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, list[Figure]]]:
     """Yield title and figures of each section of the report (the object in `OUT.report.json`).
 
     Where no row reached the engine there is nothing to report but how the rows ended.
@@ -45,15 +53,15 @@ def sections(report: Mapping[str, Any], sparkline_chars: int) -> Iterator[tuple[
         yield "Copies and preemptions", _events(report)
 
 
-def _answers(report: Mapping[str, Any]) -> list[Figure]:
+def _answers(report: JobReport) -> list[Figure]:
     rows, accuracy = report["rows"], report.get("accuracy")
     figures = [Figure("rows", _count(rows["total"]))]
     if rows["failed"]:
         note = f"{_share(rows['failed'], rows['total'])}; each says why under error"
         figures.append(Figure("failed", _count(rows["failed"]), note, "bold red"))
-        codes = sorted(report.get("errors", {}).items(), key=lambda item: -item[1])
+        codes = sorted(report["errors"].items(), key=lambda item: -item[1])
         figures += [Figure(f"  {code}", _count(number)) for code, number in codes]
-    reasons = dict(report.get("finish_reasons", {}))
+    reasons = dict(report["finish_reasons"])
     reasons.pop("error", None)  # shown above
     total = sum(reasons.values())
     for reason, number in sorted(reasons.items(), key=lambda item: -item[1]):
@@ -66,7 +74,7 @@ def _answers(report: Mapping[str, Any]) -> list[Figure]:
     return figures
 
 
-def _tokens(report: Mapping[str, Any]) -> list[Figure]:
+def _tokens(report: JobReport) -> list[Figure]:
     tokens = report["tokens"]
     figures = [
         Figure("prompt tokens", _count(tokens["prompt"])),
@@ -83,7 +91,7 @@ def _tokens(report: Mapping[str, Any]) -> list[Figure]:
     return figures
 
 
-def _times(times: Mapping[str, float]) -> list[Figure]:
+def _times(times: TimeFigures) -> list[Figure]:
     return [
         Figure("load", _seconds(times["load_s"])),
         Figure("compile", _seconds(times["compile_s"]), "long in the first run on a machine"),
@@ -96,15 +104,11 @@ def _times(times: Mapping[str, float]) -> list[Figure]:
     ]
 
 
-def _memory(memory: Mapping[str, int]) -> list[Figure]:
-    return [
-        Figure(label, show_size(memory[key]), note)
-        for key, (label, note) in _MEMORY.items()
-        if key in memory
-    ]
+def _memory(memory: MemoryFigures) -> list[Figure]:
+    return [Figure(label, show_size(memory[key]), note) for key, (label, note) in _MEMORY.items()]
 
 
-def _pool(report: Mapping[str, Any], sparkline_chars: int) -> list[Figure]:
+def _pool(report: JobReport, sparkline_chars: int) -> list[Figure]:
     kv = report["kv"]
     block_bytes = show_size(kv["block_size"] * kv["bytes_per_token"])
     expected = f"at half a block for each row: {kv['tail_waste_expected']:.1%}"
@@ -124,7 +128,7 @@ def _pool(report: Mapping[str, Any], sparkline_chars: int) -> list[Figure]:
         ),
         Figure("internal fragmentation", f"{kv['tail_waste']:.1%}", expected),
     ]
-    used = [record["blocks_used"] for record in report.get("timeline", [])]
+    used = [record["blocks_used"] for record in report["timeline"]]
     if len(used) > 1:
         figures.append(Figure("in use, step by step", "", sparkline(used, sparkline_chars)))
     if kv["mean_use_when_short"]:
@@ -141,7 +145,7 @@ def _pool(report: Mapping[str, Any], sparkline_chars: int) -> list[Figure]:
     ]
 
 
-def _prefixes(prefix: Mapping[str, Any]) -> list[Figure]:
+def _prefixes(prefix: PrefixFigures) -> list[Figure]:
     achievable = f"of prompt tokens; {prefix['achievable_hit_rate']:.1%} was achievable"
     figures = [Figure("hit rate", f"{prefix['hit_rate']:.1%}", achievable)]
     if prefix["duplicate_rows"]:
@@ -163,7 +167,7 @@ def _prefixes(prefix: Mapping[str, Any]) -> list[Figure]:
     return figures
 
 
-def _stored(store: Mapping[str, Any] | None) -> list[Figure]:
+def _stored(store: StoreFigures | None) -> list[Figure]:
     """Return what `--prefix-store` gave and got, nothing without one."""
     if store is None:
         return []
@@ -179,7 +183,7 @@ def _stored(store: Mapping[str, Any] | None) -> list[Figure]:
     return figures
 
 
-def _events(report: Mapping[str, Any]) -> list[Figure]:
+def _events(report: JobReport) -> list[Figure]:
     copies, preemptions = report["copy_on_write"], report["preemptions"]
     swap, recompute = preemptions["swap"], preemptions["recompute"]
     how = f"{_count(swap)} by swap, {_count(recompute)} by recompute"

@@ -1,8 +1,8 @@
 """DeviceFacts: what a measurement must know of the device that it runs on."""
 
 from dataclasses import dataclass
-from typing import Any
 
+from pagedrun.paged.bench.result import MeasuredDevice
 from pagedrun.paged.execution.device import Device
 
 # What a measurement may take of the free memory: torch keeps some back, and so do others.
@@ -26,7 +26,7 @@ class DeviceFacts:
         """Return the bytes that a measurement may take now."""
         return int(self.device.free_bytes() * SHARE_OF_FREE)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> MeasuredDevice:
         """Return what a result says of its device, besides the machine that it is in."""
         return {
             "type": self.device.torch_device.type,

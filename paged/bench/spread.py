@@ -2,9 +2,19 @@
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
+from typing import TypedDict
+
+
+class SpreadFigures(TypedDict):
+    """As `Spread`."""
+
+    median: float
+    mean: float
+    low: float
+    high: float
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,12 @@ class Spread:
         pairs = zip(numerators, denominators, strict=True)
         return cls.of(above / below for above, below in pairs if above is not None and below)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> SpreadFigures:
         """Return the fields, as a result states them."""
-        return asdict(self)
+        return {
+            "median": self.median,
+            "mean": self.mean,
+            "low": self.low,
+            "high": self.high,
+            "count": self.count,
+        }

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.device_dtypes import GpuDtypes
+from pagedrun.paged.execution.gpu_description import GpuDescription
 from pagedrun.paged.execution.host_copy import HostCopy
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
@@ -144,8 +145,8 @@ class CudaDevice(Device):
         """Return the bytes of the L2 cache, None where that is not known."""
         return int(getattr(self._properties, "L2_cache_size", 0)) or None
 
-    def describe(self) -> dict[str, object]:
-        """Return the name, the memory and the runtime of the GPU, as plain JSON values."""
+    def describe(self) -> GpuDescription:
+        """Return the name, the memory and the runtime of the GPU."""
         properties = self._properties
         return {
             "name": properties.name,

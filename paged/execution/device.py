@@ -3,7 +3,6 @@
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.execution.cpu_caches import largest_cpu_cache
 from pagedrun.paged.execution.device_dtypes import CpuDtypes, DeviceDtypes
+from pagedrun.paged.execution.gpu_description import GpuDescription
 from pagedrun.paged.execution.host_copy import HostCopy
 from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError
@@ -145,6 +145,6 @@ class Device:
         """Return the bytes of the last cache before the memory, None where that is not known."""
         return largest_cpu_cache()
 
-    def describe(self) -> dict[str, Any]:
-        """Return what a result says of the device besides its type, as plain JSON values."""
+    def describe(self) -> GpuDescription:
+        """Return what a result says of the device besides its type."""
         return {}

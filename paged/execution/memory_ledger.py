@@ -6,6 +6,7 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.report.record.report_sections import LedgerFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class MemoryLedger:
     device: Device
     budget: MemoryBudget
 
-    def report(self, peak_blocks: int, step_tokens: int, step_logits: int) -> dict[str, int]:
+    def report(self, peak_blocks: int, step_tokens: int, step_logits: int) -> LedgerFigures:
         """Return the report's `memory` object, in bytes.
 
         peak_blocks: the most blocks of the pool that were held. step_tokens, step_logits: of the

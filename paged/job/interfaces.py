@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.chat_message import ChatMessage
@@ -42,7 +43,7 @@ class RunLike(Protocol):
     def close(self) -> None:
         """End what the run does beside its steps; nothing is read from its input any more."""
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> EngineReport:
         """Return what happened, in the shape of the report file, without the rows."""
 
     def state(self) -> Mapping[str, object]:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.control.disk_space import missing_space, space_warning
@@ -27,6 +26,7 @@ from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare, warn
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.sharing_check import check_sharing
 from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.report.record.report_sections import EngineReport, JobReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -41,7 +41,7 @@ class JobResult:
     became of every block; None if no row needed the engine.
     """
 
-    report: dict[str, Any]
+    report: JobReport
     num_failed: int
     report_path: Path | None
     manifest_path: Path | None
@@ -275,7 +275,7 @@ class _Job:
         self._write_failed(rows, writer)
         self._ask(rows)
 
-    def _answer(self, writer: RowWriter, run: RunLike | None) -> dict[str, Any]:
+    def _answer(self, writer: RowWriter, run: RunLike | None) -> EngineReport:
         """Write every row: first those that cannot be asked, then the answers as they come."""
         self._listener.on_phase(Phase.RUN)
         self._write_failed(self._prepared.rows, writer)
@@ -314,7 +314,7 @@ class _Job:
         if warning is not None:
             self._listener.on_warning(warning)
 
-    def _report(self, engine_report: dict[str, Any]) -> dict[str, Any]:
+    def _report(self, engine_report: EngineReport) -> JobReport:
         config = self._config
         return job_report(
             engine_report,

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pagedrun.paged.execution.device_facts import DeviceFacts
 from pagedrun.paged.execution.device_probe import probe_device
@@ -27,7 +26,9 @@ from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.pool_sizing import PoolSizer
 from pagedrun.paged.planning.preview.forecast import Forecast
+from pagedrun.paged.planning.preview.forecast_sections import ForecastFigures, PlanReport
 from pagedrun.paged.planning.preview.simulation import Simulator
+from pagedrun.paged.report.record.report_sections import PlainValue
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.precision import DTYPE_BYTES
@@ -62,7 +63,7 @@ def plan_file(
     max_simulated_rows: int = DEFAULT_SIMULATED_ROWS,
     show_text: bool = False,
     device: DeviceFacts | None = None,
-) -> dict[str, Any]:
+) -> PlanReport:
     """Return the forecast of the job, an object that JSON can hold.
 
     Raises `UsageError` for what a run would refuse as a whole. At most `max_simulated_rows` are
@@ -95,7 +96,7 @@ class _FilePlan:
         self._num_rows = 0
         self._began = time.perf_counter()
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> PlanReport:
         config = self._config
         with open_rows(config.input, config.max_line_bytes) as source:
             prepared = prepare(config, source, self._listener, PlanModel)
@@ -120,7 +121,7 @@ class _FilePlan:
             "config": {"model": str(config.engine.model), **_engine_flags(config.engine)},
         }
 
-    def _simulate(self, prepared: Prepared) -> dict[str, Any]:
+    def _simulate(self, prepared: Prepared) -> ForecastFigures:
         """Plan the windows one after the other and simulate them as far as is asked for."""
         config = self._config.engine
         model = prepared.model
@@ -195,7 +196,7 @@ class _FilePlan:
         self._began = now
 
 
-def _engine_flags(config: EngineConfig) -> dict[str, Any]:
+def _engine_flags(config: EngineConfig) -> dict[str, PlainValue]:
     names = (
         "dtype",
         "max_model_len",

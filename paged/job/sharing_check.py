@@ -1,15 +1,14 @@
 """Whether a run's prompts had little in common only because of what comes early in them."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import is_repeatable
 from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.job.row_sample import sample_rows
+from pagedrun.paged.report.record.report_sections import EngineReport, TemplateAdvice
 from pagedrun.paged.values.errors import PagedrunError
 
 # Trying takes about half a second: not for runs that are nearly as short, nor where sharing works.
@@ -21,10 +20,10 @@ MAX_CHARS = 500_000  # of all of them
 
 def check_sharing(
     config: JobConfig,
-    engine_report: Mapping[str, Any],
+    engine_report: EngineReport,
     tokenizer: TokenizerLike,
     max_chars: int = MAX_CHARS,
-) -> dict[str, Any] | None:
+) -> TemplateAdvice | None:
     """Return what `TemplateAdvisor` finds on the first rows; None where it is not worth a try.
 
     max_chars: of all rows that are tried.

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.report.record.report_sections import Accuracy, RowCounts
 from pagedrun.paged.values.errors import EngineError, RowError
 from pagedrun.paged.values.request import Completion
 
@@ -52,7 +53,7 @@ class Tally:
         """Rows that are in the output by now, those of an earlier run included."""
         return self.ok + self.failed + self.skipped
 
-    def rows(self) -> dict[str, int]:
+    def rows(self) -> RowCounts:
         """Return the `rows` object of report and manifest."""
         return {
             "total": self.total,
@@ -61,7 +62,7 @@ class Tally:
             "skipped": self.skipped,
         }
 
-    def accuracy(self) -> dict[str, int] | None:
+    def accuracy(self) -> Accuracy | None:
         """Return the `accuracy` object of the report; None if no row names an answer."""
         if not self.num_expected:
             return None

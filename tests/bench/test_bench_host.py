@@ -1,5 +1,7 @@
 """bench host: the kernels cost nothing, and everything else is what a run does."""
 
+from typing import Any
+
 from pagedrun.paged.bench.host.costless_backend import CostlessBackend
 from pagedrun.paged.bench.host.host import ROWS_PER_SEAT, HostBench
 from pagedrun.paged.bench.runs.lengths import Lengths
@@ -8,7 +10,8 @@ from pagedrun.paged.bench.runs.lengths import Lengths
 def test_every_row_gets_its_tokens() -> None:
     bench = HostBench(seats=(4, 8), shared=40, unique=5, output=Lengths(3, 9), repeat=2)
     said: list[str] = []
-    small, large = bench.run(said.append)["points"]
+    result: Any = bench.run(said.append)
+    small, large = result["points"]
     assert [small["rows"], large["rows"]] == [4 * ROWS_PER_SEAT, 8 * ROWS_PER_SEAT]
     for point in (small, large):
         assert 3 * point["rows"] <= point["generated_tokens"] <= 9 * point["rows"]

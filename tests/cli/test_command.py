@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pagedrun.paged.job.control.signals import JobInterrupted
 from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.output.output_file import OutputError
-from pagedrun.paged.job.output.report_file import empty_engine_report
+from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError, ModelError, RowError, UsageError
@@ -48,12 +49,9 @@ RunJob = Callable[[JobConfig, JobListener], JobResult]
 def result_with(num_failed: int) -> JobResult:
     engine = empty_engine_report()
     engine["kv"]["num_blocks"] = engine["tokens"]["prompt"] = 3
-    report = {
-        "rows": {"total": 3, "ok": 3 - num_failed, "failed": num_failed, "skipped": 0},
-        **engine,
-        "finish_reasons": {"stop": 3 - num_failed, "error": num_failed},
-    }
-    return JobResult(report, num_failed, Path("out.report.json"), None)
+    reasons = Counter({"stop": 3 - num_failed, "error": num_failed})
+    tally = Tally(total=3, ok=3 - num_failed, failed=num_failed, finish_reasons=reasons)
+    return JobResult(job_report(engine, tally), num_failed, Path("out.report.json"), None)
 
 
 @pytest.fixture

@@ -4,12 +4,13 @@ import json
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 from rich.console import Console
 
 from pagedrun.cli.report.plan_report import draw_forecast
+from pagedrun.paged.planning.preview.forecast_sections import PlanReport
 from pagedrun.recipes.demo import demo_prompts_path
 from tests.cli.light_command import light_command
 from tests.command import Command
@@ -95,31 +96,31 @@ def test_advice_is_told(run: Command, tmp_path: Path) -> None:
 
 class TestDrawing:
     @pytest.fixture
-    def forecast(self, run: Command) -> dict[str, Any]:
+    def forecast(self, run: Command) -> PlanReport:
         _, out, _ = run(str(demo_prompts_path()), "--json", "--quiet", "--show-text")
-        return dict(json.loads(out))
+        return cast(PlanReport, json.loads(out))
 
     @staticmethod
-    def draw(forecast: dict[str, Any], width: int) -> list[str]:
+    def draw(forecast: PlanReport, width: int) -> list[str]:
         stream = StringIO()
         draw_forecast(forecast, Console(file=stream, width=width, markup=False, emoji=False))
         return stream.getvalue().splitlines()
 
     @pytest.mark.parametrize("width", [80, 140])
-    def test_no_line_is_wider_than_the_terminal(self, forecast: dict[str, Any], width: int) -> None:
+    def test_no_line_is_wider_than_the_terminal(self, forecast: PlanReport, width: int) -> None:
         lines = self.draw(forecast, width)
         assert max(map(len, lines)) <= width
         assert any("█" in line for line in lines)
         assert any("706 tokens × 68 rows" in line for line in lines)
 
-    def test_text_of_the_file_is_made_safe(self, forecast: dict[str, Any]) -> None:
+    def test_text_of_the_file_is_made_safe(self, forecast: PlanReport) -> None:
         forecast["tree"]["top_prefixes"][0]["text"] = "\x1b[2J[/red]\u202e"
         shown = "\n".join(self.draw(forecast, 140))
         assert "\x1b" not in shown
         assert "\u202e" not in shown
         assert "\\x1b[2J[/red]\\u202e" in shown
 
-    def test_a_prefix_hangs_from_the_one_it_continues(self, forecast: dict[str, Any]) -> None:
+    def test_a_prefix_hangs_from_the_one_it_continues(self, forecast: PlanReport) -> None:
         lines = self.draw(forecast, 140)
         (around,) = [i for i, line in enumerate(lines) if "21 tokens × 120 rows" in line]
         (inside,) = [i for i, line in enumerate(lines) if "706 tokens × 68 rows" in line]

@@ -10,6 +10,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import ModelOpener
 from pagedrun.paged.job.output.report_file import empty_engine_report
 from pagedrun.paged.report.record.recorder import Recorder
+from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.scheduling.residency_log import ResidencyLog
@@ -64,7 +65,7 @@ class ScriptedRun:
     def close(self) -> None:
         pass
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> EngineReport:
         report = empty_engine_report()
         return {**report, "tokens": {**report["tokens"], "prompt": 7}}
 

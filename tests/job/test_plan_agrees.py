@@ -56,7 +56,7 @@ class ModelOnGpu(LocalModel):
         return Engine(config, replace(loaded, memory=memory))
 
 
-def told_and_done(config: JobConfig, device: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def told_and_done(config: JobConfig, device: str) -> tuple[Any, Any]:
     """The forecast and the report of the same job."""
     if device == "gpu":
         forecast = plan_file(config, SilentListener(), device=gpu_facts())

@@ -77,7 +77,7 @@ def job(path: Path, model: Path, **flags: Any) -> JobConfig:
     )
 
 
-def assert_told(forecast: dict[str, Any], report: dict[str, Any]) -> None:
+def assert_told(forecast: Any, report: Any) -> None:
     """What both name, both say the same of."""
     for name in ("prompt", "cached", "computed", "generated", "preempted_recomputed"):
         assert forecast["tokens"][name] == report["tokens"][name], name

@@ -1,22 +1,26 @@
 """What a finished run tries on its prompts, and what may never go wrong there."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.output.report_file import empty_engine_report
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.job.sharing_check import NUM_ROWS, check_sharing
+from pagedrun.paged.report.record.report_sections import EngineReport, TemplateAdvice
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.job.scripted_model import ScriptedModel
 
 TEMPLATE = "{{ date }} " + "You answer questions about our opening hours. " * 20 + "{{ question }}"
 
 
-def report(hit_rate: float = 0.1, run_s: float = 60.0) -> dict[str, Any]:
-    return {"prefix": {"possible_hit_rate": hit_rate}, "time": {"run_s": run_s}}
+def report(hit_rate: float = 0.1, run_s: float = 60.0) -> EngineReport:
+    report = empty_engine_report()
+    report["prefix"]["possible_hit_rate"] = hit_rate
+    report["time"]["run_s"] = run_s
+    return report
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ def config(tmp_path: Path) -> JobConfig:
     )
 
 
-def check(config: JobConfig, engine_report: dict[str, Any], **limits: int) -> dict[str, Any] | None:
+def check(config: JobConfig, engine_report: EngineReport, **limits: int) -> TemplateAdvice | None:
     tokenizer = ScriptedModel().open()(config.engine, Path(), None).tokenizer
     return check_sharing(config, engine_report, tokenizer, **limits)
 

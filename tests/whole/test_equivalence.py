@@ -101,7 +101,7 @@ def _generate(model: Any, prompt: list[int]) -> list[int]:
     return list(out[0, len(prompt) :].tolist())
 
 
-def _check(oracle: Oracle, policy: RunPolicy = DEFAULT_POLICY, **engine: Any) -> dict[str, Any]:
+def _check(oracle: Oracle, policy: RunPolicy = DEFAULT_POLICY, **engine: Any) -> Any:
     config = EngineConfig(model=oracle.folder, dtype="float32", **engine)
     params = SamplingParams(max_tokens=NUM_GENERATED, ignore_eos=True)
     requests = [Request(i, tuple(prompt), params) for i, prompt in enumerate(oracle.prompts)]

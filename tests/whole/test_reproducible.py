@@ -82,7 +82,7 @@ CROWDED = partial(LocalModel, policy=RunPolicy(AdmitAll, ANY_PREFIX))
 
 def answers(
     rows: Path, folder: Path, tmp_path: Path, opener: ModelOpener = CAREFUL, **engine: Any
-) -> tuple[str, dict[str, Any]]:
+) -> tuple[str, Any]:
     """Run the job and return its rows, `cached_tokens` struck out, with the report."""
     output = tmp_path / "out.jsonl"
     config = JobConfig(

@@ -11,14 +11,14 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 from pagedrun.paged.bench.host.costless_backend import CostlessBackend
+from pagedrun.paged.bench.host.host_figures import HostBenchFigures, HostPoint
 from pagedrun.paged.bench.result import plain_spread
 from pagedrun.paged.bench.runs.lengths import Lengths
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.workload import Workload
-from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.errors import UsageError
@@ -70,7 +70,7 @@ class HostBench:
             raise UsageError(f"{option('seats')} is {least}; it must be at least 1")
         self._workload(least)  # which checks the other values
 
-    def run(self, say: Say) -> dict[str, Any]:
+    def run(self, say: Say) -> HostBenchFigures:
         """Measure, telling `say` what is being done; return the result as JSON can hold it.
 
         Raises `UsageError` if a row is too long for the model.
@@ -138,8 +138,8 @@ class HostBench:
         )
 
 
-def _point(seats: int, runs: Seq[HostRun]) -> dict[str, Any]:
-    def spread(values: list[float | None]) -> dict[str, Any] | None:
+def _point(seats: int, runs: Seq[HostRun]) -> HostPoint:
+    def spread(values: list[float | None]) -> SpreadFigures | None:
         return plain_spread(Spread.of(value for value in values if value is not None))
 
     return {

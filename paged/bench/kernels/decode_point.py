@@ -11,6 +11,7 @@ from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.dense_attention import dense_decode
 from pagedrun.paged.bench.kernels.kernel_context import KernelContext, KernelContexts
+from pagedrun.paged.bench.kernels.kernel_figures import Place
 from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
 from pagedrun.paged.bench.kernels.roofline import Work
 
@@ -27,7 +28,7 @@ class DecodePoint:
     batch: int
 
     @property
-    def place(self) -> dict[str, int]:
+    def place(self) -> Place:
         """The sizes, as a result states them."""
         return {"context": self.context, "batch": self.batch}
 

@@ -3,11 +3,16 @@
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from pagedrun.paged.bench.kernels.kernel_figures import (
+    CallFigures,
+    FailedCall,
+    Place,
+    PointFigures,
+)
 from pagedrun.paged.bench.kernels.roofline import Roofline, Work
 from pagedrun.paged.bench.kernels.stopwatch import Call, Stopwatch
 from pagedrun.paged.bench.result import plain_spread
@@ -35,12 +40,12 @@ class KernelPoint:
     long the first takes as the second.
     """
 
-    place: Mapping[str, Any]
+    place: Place
     calls: Seq[KernelCall]
     truth: Callable[[], Tensor] | None = None
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def measure(self, stopwatch: Stopwatch, turns: int, roofline: Roofline) -> dict[str, Any]:
+    def measure(self, stopwatch: Stopwatch, turns: int, roofline: Roofline) -> PointFigures:
         """Check the calls, time those that are right, in turns, and return the result.
 
         A call that fails or answers otherwise than the truth gets no figure, but its failure told.
@@ -55,7 +60,7 @@ class KernelPoint:
                     failures[call.name] = told(error)
         taken = stopwatch.seconds(list(prepared.values()), turns)
         seconds = dict(zip(prepared, taken, strict=True))
-        contenders = {
+        contenders: dict[str, CallFigures | FailedCall] = {
             call.name: _figures(call.work, seconds[call.name], errors.get(call.name), roofline)
             if call.name in seconds
             else {"failed": failures[call.name]}
@@ -125,7 +130,7 @@ def told(error: Exception) -> str:
 
 def _figures(
     work: Work, seconds: Seq[float], error: float | None, roofline: Roofline
-) -> dict[str, Any]:
+) -> CallFigures:
     spread = Spread.of(seconds)
     assert spread is not None, "every call has its turn"
     return {

@@ -1,7 +1,6 @@
 """KernelShape: the sizes of one layer, as far as kernels see them."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
@@ -47,7 +46,7 @@ class KernelShape:
     ) -> "KernelShape":
         """Return the shape of a model's layers, with other heads where they are given."""
         given = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
-        changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        changes = {key: value for key, value in given.items() if value is not None}
         shape = cls(
             name=name,
             num_heads=config.num_heads,

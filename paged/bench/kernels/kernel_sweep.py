@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.paged.bench.kernels.kernel_figures import Part
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 
-PARTS = ("decode", "prefix", "prefill", "ops")
+PARTS: tuple[Part, ...] = ("decode", "prefix", "prefill", "ops")
 _POWERS = tuple(2**power for power in range(16))  # 1 to 32,768
 
 
@@ -81,6 +81,6 @@ class KernelSweep:
         """Return the smallest number of tokens that are whole partitions and whole blocks."""
         return math.lcm(PARTITION_TOKENS, block_size)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, list[int] | list[str]]:
         """Return the fields, as a result states them."""
         return {name: list(values) for name, values in asdict(self).items()}

@@ -1,7 +1,7 @@
 """KernelsBench: attention kernels by size, beside dense attention and the device's own limits."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -13,6 +13,16 @@ from pagedrun.paged.bench.budget import Budget
 from pagedrun.paged.bench.device_facts import DeviceFacts
 from pagedrun.paged.bench.kernels.decode_point import DecodePoint
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
+from pagedrun.paged.bench.kernels.kernel_figures import (
+    KernelsBenchFigures,
+    MeasuredParts,
+    Part,
+    PartFigures,
+    Place,
+    PointFigures,
+    SkippedPoint,
+    SkipReason,
+)
 from pagedrun.paged.bench.kernels.kernel_point import KernelPoint, told
 from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
 from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
@@ -27,7 +37,7 @@ from pagedrun.paged.execution.device import Device
 Say = Callable[[str], None]
 
 # What the parts may have used of the budget when they end; what one leaves, the next ones get.
-SHARES = {"decode": 0.5, "prefix": 0.75, "prefill": 0.9, "ops": 1.0}
+SHARES: dict[Part, float] = {"decode": 0.5, "prefix": 0.75, "prefill": 0.9, "ops": 1.0}
 MOST_AT_ONCE = 0.3  # of what a part has, for one point
 
 
@@ -35,7 +45,7 @@ class Point(Protocol):
     """One size of what is measured; its data is made when its turn comes."""
 
     @property
-    def place(self) -> Mapping[str, Any]:
+    def place(self) -> Place:
         """The sizes, as a result states them."""
         ...
 
@@ -71,7 +81,7 @@ class KernelsBench:
     def __post_init__(self) -> None:
         self.sweep.check(self.shape.block_size)
 
-    def run(self, say: Say) -> dict[str, Any]:
+    def run(self, say: Say) -> KernelsBenchFigures:
         """Measure, telling `say` what is being done; return the result as JSON can hold it."""
         threads.configure()
         stopwatch = self._stopwatch()
@@ -83,8 +93,19 @@ class KernelsBench:
             self._warm_up(contexts, say)
             parts = self._parts(contexts, stopwatch, roofline, say)
         dtype = str(self.dtype).removeprefix("torch.")
+        shape = self.shape
         return {
-            "shape": {**asdict(self.shape), "dtype": dtype},
+            "shape": {
+                "name": shape.name,
+                "num_heads": shape.num_heads,
+                "num_kv_heads": shape.num_kv_heads,
+                "head_dim": shape.head_dim,
+                "hidden_size": shape.hidden_size,
+                "intermediate_size": shape.intermediate_size,
+                "vocab_size": shape.vocab_size,
+                "block_size": shape.block_size,
+                "dtype": dtype,
+            },
             "device": DeviceFacts(self.device).to_dict(),
             "flushed_bytes": stopwatch.flushed_bytes,
             "roof": roofline.to_dict(),
@@ -99,10 +120,10 @@ class KernelsBench:
         kind = GpuStopwatch if self.device.is_asynchronous else HostStopwatch
         return kind(DeviceFacts(self.device).cache_bytes)
 
-    def _points(self) -> dict[str, list[Point]]:
+    def _points(self) -> dict[Part, list[Point]]:
         """Return the points of each part, cheap ones first."""
         sweep = self.sweep
-        points: dict[str, list[Point]] = {
+        points: dict[Part, list[Point]] = {
             "decode": [DecodePoint(n, size) for n in sweep.contexts for size in sweep.batches],
             "prefix": [PrefixPoint(n, size) for n in sweep.prefixes for size in sweep.groups],
             "prefill": [PrefillPoint(n, before) for n in sweep.chunks for before in sweep.befores],
@@ -132,15 +153,15 @@ class KernelsBench:
 
     def _parts(
         self, contexts: KernelContexts, stopwatch: Stopwatch, roofline: Roofline, say: Say
-    ) -> dict[str, Any]:
+    ) -> PartFigures:
         """Return what was measured, part by part, and what was not."""
         began = perf_counter()
-        measured: dict[str, list[dict[str, Any]]] = {}
-        skipped: list[dict[str, Any]] = []
+        parts: MeasuredParts = {}
+        skipped: list[SkippedPoint] = []
         for name, points in self._points().items():
             left = SHARES[name] * self.budget_s - (perf_counter() - began)
             budget = Budget(max(left, 0.0), MOST_AT_ONCE)
-            measured[name] = []
+            parts[name] = measured = []
             for point in points:
                 reason = self._reason_to_skip(point, contexts, budget)
                 if reason is not None:
@@ -155,14 +176,14 @@ class KernelsBench:
                     skipped.append({"part": name, **point.place, **_failure(error)})
                     continue
                 budget.note(point.work, perf_counter() - started)
-                measured[name].append(result)
+                measured.append(result)
                 say(_line(name, result))
-            measured[name].sort(key=_order)
-        return {**measured, "skipped": skipped}
+            measured.sort(key=_order)
+        return {**parts, "skipped": skipped}
 
     def _reason_to_skip(
         self, point: Point, contexts: KernelContexts, budget: Budget
-    ) -> dict[str, Any] | None:
+    ) -> SkipReason | None:
         needed, free = point.num_bytes(contexts), DeviceFacts(self.device).free_bytes()
         if needed > free:
             return {"reason": "memory", "needed_bytes": needed, "free_bytes": free}
@@ -170,16 +191,16 @@ class KernelsBench:
         return None if seconds is None else {"reason": "time", "estimated_s": seconds}
 
 
-def _failure(error: Exception) -> dict[str, Any]:
+def _failure(error: Exception) -> SkipReason:
     return {"reason": "failure", "failure": told(error)}
 
 
-def _order(result: Mapping[str, Any]) -> tuple[Any, ...]:
+def _order(result: PointFigures) -> tuple[Any, ...]:
     """Return what results of a part are sorted by: their sizes, the ops' names first."""
     return tuple(value for value in result.values() if isinstance(value, int | str))
 
 
-def _line(part: str, result: Mapping[str, Any]) -> str:
+def _line(part: str, result: PointFigures) -> str:
     """Return what to say of a point."""
     sizes = ", ".join(f"{name} {value}" for name, value in result.items() if name in _SIZES)
     times = ", ".join(

@@ -11,6 +11,7 @@ from torch.nn import functional
 from pagedrun.kernels import reference
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
+from pagedrun.paged.bench.kernels.kernel_figures import Place
 from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
 from pagedrun.paged.bench.kernels.roofline import Work
 
@@ -31,7 +32,7 @@ class OpPoint:
     rows: int
 
     @property
-    def place(self) -> dict[str, str | int]:
+    def place(self) -> Place:
         """The op and its size, as a result states them."""
         return {"op": self.op, "rows": self.rows}
 

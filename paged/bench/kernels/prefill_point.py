@@ -8,6 +8,7 @@ from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.decode_point import CONTIGUOUS
 from pagedrun.paged.bench.kernels.dense_attention import dense_prefill
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
+from pagedrun.paged.bench.kernels.kernel_figures import Place
 from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
 from pagedrun.paged.bench.kernels.roofline import Work
 
@@ -22,7 +23,7 @@ class PrefillPoint:
     before: int
 
     @property
-    def place(self) -> dict[str, int]:
+    def place(self) -> Place:
         """The sizes, as a result states them."""
         return {"chunk": self.chunk, "before": self.before}
 

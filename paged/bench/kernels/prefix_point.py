@@ -10,6 +10,7 @@ from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
+from pagedrun.paged.bench.kernels.kernel_figures import Place
 from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
 from pagedrun.paged.bench.kernels.roofline import Work
 
@@ -25,7 +26,7 @@ class PrefixPoint:
     group: int
 
     @property
-    def place(self) -> dict[str, int]:
+    def place(self) -> Place:
         """The sizes, as a result states them."""
         return {"prefix": self.prefix, "group": self.group}
 

@@ -1,11 +1,11 @@
 """Roofline: what the device itself can do, measured in the same run as what is held against it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import torch
 
+from pagedrun.paged.bench.kernels.kernel_figures import RooflineFigures
 from pagedrun.paged.bench.kernels.stopwatch import Call, Stopwatch
 
 TURNS = 7
@@ -81,6 +81,13 @@ class Roofline:
         bounds = (work.num_bytes / self.bytes_per_s, work.flops / self.flops_per_s)
         return max(bounds) / seconds
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> RooflineFigures:
         """Return the fields, as a result states them."""
-        return asdict(self)
+        return {
+            "bytes_per_s": self.bytes_per_s,
+            "flops_per_s": self.flops_per_s,
+            "usual_bytes_per_s": self.usual_bytes_per_s,
+            "usual_flops_per_s": self.usual_flops_per_s,
+            "launch_s": self.launch_s,
+            "dtype": self.dtype,
+        }

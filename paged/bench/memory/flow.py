@@ -11,16 +11,14 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
+from pagedrun.paged.bench.memory.memory_figures import FlowFigures, FlowOverTime, FlowPoint
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling import SamplingParams
-
-_SHOWN = ("step", "running", "waiting", "blocks_used", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +79,9 @@ class Flow:
         num_slots = self.num_blocks * self.block_size
         return _mean(record.tokens / num_slots for record in self.records)
 
-    def to_dict(self, *, over_time: bool = True) -> dict[str, Any]:
-        """Return the figures, as a result states them, with the sampled steps if `over_time`."""
-        figures: dict[str, Any] = {
+    def to_dict(self) -> FlowFigures:
+        """Return the figures, as a result states them."""
+        return {
             "block_size": self.block_size,
             "blocks": self.num_blocks,
             "steps": self.simulation.num_steps,
@@ -95,12 +93,20 @@ class Flow:
             "preemptions": sum(self.simulation.counts.preemptions.values()),
             "generated_tokens": self.simulation.generated_tokens,
         }
-        if over_time:
-            figures["timeline"] = [
-                {name: getattr(record, name) for name in _SHOWN}
-                for record in self.simulation.timeline
-            ]
-        return figures
+
+    def over_time(self) -> FlowOverTime:
+        """Return the same with the sampled steps."""
+        return {**self.to_dict(), "timeline": [_point(each) for each in self.simulation.timeline]}
+
+
+def _point(record: StepRecord) -> FlowPoint:
+    return {
+        "step": record.step,
+        "running": record.running,
+        "waiting": record.waiting,
+        "blocks_used": record.blocks_used,
+        "tokens": record.tokens,
+    }
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -7,8 +7,8 @@ engines without paging do, is the same with blocks of that length: each request 
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any
 
+from pagedrun.paged.bench.memory.memory_figures import HeldFigures
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
@@ -72,7 +72,7 @@ class HeldBlocks:
         """Return the bytes of the held blocks."""
         return self.num_blocks * self.block_size * bytes_per_token
 
-    def to_dict(self, bytes_per_token: int) -> dict[str, Any]:
+    def to_dict(self, bytes_per_token: int) -> HeldFigures:
         """Return the figures, as a result states them."""
         return {
             "block_size": self.block_size,

@@ -3,10 +3,16 @@
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import Any
 
 from pagedrun.paged.bench.memory.flow import Flow
 from pagedrun.paged.bench.memory.held_blocks import HeldBlocks
+from pagedrun.paged.bench.memory.memory_figures import (
+    AtOnce,
+    BlockSize,
+    MemoryBenchFigures,
+    SavedBlocks,
+    Sharing,
+)
 from pagedrun.paged.bench.memory.model_shape import ModelShape
 from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
 from pagedrun.paged.bench.memory.sample_fork import SampleFork
@@ -66,7 +72,7 @@ class MemoryBench:
             return NUM_RESERVED * self.lengths.high
         return self.memory_bytes // self.shape.bytes_per_token
 
-    def run(self, say: Say) -> dict[str, Any]:
+    def run(self, say: Say) -> MemoryBenchFigures:
         """Count, telling `say` what is being done; return the result as JSON can hold it."""
         drawn = self.lengths.draw(self.seed, max(self.counts))
         sizes = sorted({*(b for b in BLOCK_SIZES if b <= self.lengths.high), self.block_size})
@@ -86,13 +92,13 @@ class MemoryBench:
                 "requests": len(drawn),
                 "tokens": sum(drawn),
                 "memory_bytes": self.num_slots * self.shape.bytes_per_token,
-                "contiguous": flows[self.lengths.high].to_dict(),
-                "paged": flows[self.block_size].to_dict(),
+                "contiguous": flows[self.lengths.high].over_time(),
+                "paged": flows[self.block_size].over_time(),
             },
             "block_sizes": [self._block_size(drawn, flows[size]) for size in sizes],
         }
 
-    def _at_once(self, lengths: Seq[int]) -> dict[str, Any]:
+    def _at_once(self, lengths: Seq[int]) -> AtOnce:
         bytes_per_token = self.shape.bytes_per_token
         return {
             "requests": len(lengths),
@@ -101,7 +107,7 @@ class MemoryBench:
             "paged": HeldBlocks.by(lengths, self.block_size).to_dict(bytes_per_token),
         }
 
-    def _sharing(self, drawn: Seq[int]) -> dict[str, Any]:
+    def _sharing(self, drawn: Seq[int]) -> Sharing:
         """Return what a system prompt takes: one prompt's samples, and rows that begin alike."""
         num_tokens, size = self.num_shared, self.block_size
         lengths = drawn[: min(*self.counts, MAX_N)]
@@ -122,7 +128,7 @@ class MemoryBench:
             },
         }
 
-    def _saved(self, held: HeldBlocks, alone: HeldBlocks) -> dict[str, int]:
+    def _saved(self, held: HeldBlocks, alone: HeldBlocks) -> SavedBlocks:
         token = self.shape.bytes_per_token
         return {
             "blocks": held.num_blocks,
@@ -133,11 +139,11 @@ class MemoryBench:
     def _flow(self, drawn: Seq[int], block_size: int) -> Flow:
         return Flow.through(drawn, block_size, self.num_slots, self.shape.bytes_per_token)
 
-    def _block_size(self, drawn: Seq[int], flow: Flow) -> dict[str, Any]:
+    def _block_size(self, drawn: Seq[int], flow: Flow) -> BlockSize:
         """Return what the requests hold in blocks of this size, all at once and over time."""
         held = HeldBlocks.by(drawn, flow.block_size)
         return {
             **held.to_dict(self.shape.bytes_per_token),
             "expected_empty": (flow.block_size - 1) / 2,
-            "over_time": flow.to_dict(over_time=False),
+            "over_time": flow.to_dict(),
         }

@@ -1,8 +1,9 @@
 """ModelShape: as much of a model as says how many bytes a token takes."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pagedrun.paged.bench.memory.memory_figures import TokenShape
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.models.model_config import ModelConfig
 
@@ -37,6 +38,13 @@ class ModelShape:
         spec = KVCacheSpec(self.num_layers, self.num_kv_heads, self.head_dim, "float32")
         return spec.stored_as(self.dtype).bytes_per_token
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> TokenShape:
         """Return the fields and what a token takes, as a result states them."""
-        return {**asdict(self), "bytes_per_token": self.bytes_per_token}
+        return {
+            "name": self.name,
+            "num_layers": self.num_layers,
+            "num_kv_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "dtype": self.dtype,
+            "bytes_per_token": self.bytes_per_token,
+        }

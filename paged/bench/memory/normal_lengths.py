@@ -1,10 +1,10 @@
 """NormalLengths: how long requests get, drawn from a normal distribution and clipped."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from pagedrun.paged.bench.memory.memory_figures import LengthRange
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 
@@ -38,6 +38,6 @@ class NormalLengths:
         lengths: list[int] = np.clip(drawn, self.low, self.high).astype(np.int64).tolist()
         return lengths
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> LengthRange:
         """Return the fields, as a result states them."""
-        return asdict(self)
+        return {"mean": self.mean, "std": self.std, "low": self.low, "high": self.high}

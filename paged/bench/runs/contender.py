@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Seq
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -11,6 +11,7 @@ from pagedrun.paged.bench.runs.alone import SharingSwitch
 from pagedrun.paged.bench.runs.figures import RunFigures, measure
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.op_timer import OpTimer
+from pagedrun.paged.bench.runs.run_figures import RunRecord
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.engine import Engine
@@ -42,7 +43,7 @@ class Figures(Protocol):
         """Seconds of such a step, None if there was none."""
         ...
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> RunRecord:
         """Return everything that was measured, as a result states it."""
         ...
 

@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 from pagedrun.paged.bench.neighbours import Neighbours
+from pagedrun.paged.bench.result import plain_spread
 from pagedrun.paged.bench.runs.op_timer import OpSeconds, OpTimer, attention_seconds
+from pagedrun.paged.bench.runs.run_figures import RunRecord
 from pagedrun.paged.bench.runs.step_log import StepLog
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.engine import Engine
@@ -48,13 +49,28 @@ class RunFigures:
     ops: OpSeconds
     decode_ops: OpSeconds
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> RunRecord:
         """Return the fields and the rates that follow from them, as a result states them."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name in ("decode_step", "decode_attention"):
-            fields[name] = fields[name].to_dict() if fields[name] else None
         return {
-            **fields,
+            "total_s": self.total_s,
+            "prefill_s": self.prefill_s,
+            "decode_s": self.decode_s,
+            "rows": self.rows,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "generated_tokens": self.generated_tokens,
+            "decode_rows": self.decode_rows,
+            "decode_step": plain_spread(self.decode_step),
+            "decode_attention": plain_spread(self.decode_attention),
+            "hit_rate": self.hit_rate,
+            "peak_blocks": self.peak_blocks,
+            "block_size": self.block_size,
+            "pool_bytes": self.pool_bytes,
+            "preemptions": self.preemptions,
+            "peak_memory": self.peak_memory,
+            "others_busy": self.others_busy,
+            "ops": self.ops,
+            "decode_ops": self.decode_ops,
             "rows_per_s": self.rows / self.total_s,
             "prompt_tokens_per_s": self.prompt_tokens / self.total_s,
             "generated_tokens_per_s": self.generated_tokens / self.total_s,
@@ -101,7 +117,7 @@ def measure(
         peak_blocks=kv["peak_blocks"],
         block_size=kv["block_size"],
         pool_bytes=kv["pool_bytes"],
-        preemptions=sum(report["preemptions"].values()),
+        preemptions=report["preemptions"]["swap"] + report["preemptions"]["recompute"],
         peak_memory=peak_resident_bytes(),
         others_busy=others_busy,
         ops=timer.since(before) if is_timed else {},

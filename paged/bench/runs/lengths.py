@@ -1,9 +1,10 @@
 """Lengths: how many tokens rows have, all of them the same or each its own."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
+
+from pagedrun.paged.bench.runs.length_figures import TokenCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,6 @@ class Lengths:
         drawn: list[int] = random.integers(self.low, self.high, size=rows, endpoint=True).tolist()
         return drawn
 
-    def to_dict(self) -> int | dict[str, Any]:
+    def to_dict(self) -> TokenCount:
         """Return the one number, or the fields, as a result states them."""
-        return self.low if self.is_fixed else asdict(self)
+        return self.low if self.is_fixed else {"low": self.low, "high": self.high}

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pagedrun.kernels.backend import Backend
+from pagedrun.paged.bench.runs.run_figures import ModelDescription
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.loaded_model import LoadedModel
@@ -71,7 +72,7 @@ class BenchModel:
         backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="0"))
         return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend), None)
 
-    def describe(self, dtype: torch.dtype) -> dict[str, Any]:
+    def describe(self, dtype: torch.dtype) -> ModelDescription:
         """Return what a result says of its model."""
         config = self.config
         return {

@@ -15,8 +15,14 @@ from pagedrun.paged.bench.runs.figures import RunFigures
 from pagedrun.paged.bench.runs.lengths import Lengths
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.op_timer import OpTimer
+from pagedrun.paged.bench.runs.run_figures import (
+    ModeFigures,
+    ModeRatio,
+    PrefixBenchFigures,
+    PrefixPoint,
+)
 from pagedrun.paged.bench.runs.workload import Workload
-from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
@@ -72,7 +78,7 @@ class PrefixBench:
             for group_size in self.group_sizes:
                 self._workload(length, group_size)
 
-    def run(self, say: Say) -> dict[str, Any]:
+    def run(self, say: Say) -> PrefixBenchFigures:
         """Measure, telling `say` what is being done; return the result as JSON can hold it.
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
@@ -97,13 +103,12 @@ class PrefixBench:
             say(f"Warming up: {contender.name}")
             contender.warm_up(longest)
         budget = Budget(self.budget_s)
-        points: list[dict[str, Any]] = []
+        points: list[PrefixPoint] = []
         for workload in self._workloads():
             point = self._measure(workload, modes, budget)
             points.append(point)
-            ran = ", ".join(
-                f"{mode} {each['total_s']['median']:.2f} s" for mode, each in point["modes"].items()
-            )
+            took = {mode: each["total_s"] for mode, each in point["modes"].items()}
+            ran = ", ".join(f"{mode} {s['median']:.2f} s" for mode, s in took.items() if s)
             say(f"prefix {workload.shared} x {workload.rows} rows: {ran or 'skipped'}")
         points.sort(key=lambda point: (point["prefix"], point["group"]))
         return {
@@ -127,7 +132,7 @@ class PrefixBench:
 
     def _measure(
         self, workload: Workload, modes: Mapping[Mode, EngineContender], budget: Budget
-    ) -> dict[str, Any]:
+    ) -> PrefixPoint:
         """Return the point: the modes that the budget allows, run in turns, and their ratios."""
         config = self.model.config
         work = {mode: _work(config, workload, mode) for mode in modes}
@@ -165,7 +170,7 @@ def _work(config: ModelConfig, workload: Workload, mode: Mode) -> float:
     return (prompt + decoded) * weights + head + 2 * config.num_layers * size * pairs
 
 
-def _mode(runs: Seq[RunFigures]) -> dict[str, Any]:
+def _mode(runs: Seq[RunFigures]) -> ModeFigures:
     return {
         "rows_per_s": plain_spread(Spread.of(run.rows / run.total_s for run in runs)),
         "total_s": plain_spread(Spread.of(run.total_s for run in runs)),
@@ -178,10 +183,10 @@ def _mode(runs: Seq[RunFigures]) -> dict[str, Any]:
     }
 
 
-def _ratio(slow: Seq[RunFigures], fast: Seq[RunFigures]) -> dict[str, Any]:
+def _ratio(slow: Seq[RunFigures], fast: Seq[RunFigures]) -> ModeRatio:
     """Return how many times as long the first took, turn by turn."""
 
-    def spread(key: Callable[[RunFigures], float | None]) -> dict[str, Any] | None:
+    def spread(key: Callable[[RunFigures], float | None]) -> SpreadFigures | None:
         return plain_spread(Spread.of_ratios([*map(key, slow)], [*map(key, fast)]))
 
     return {
@@ -193,7 +198,7 @@ def _ratio(slow: Seq[RunFigures], fast: Seq[RunFigures]) -> dict[str, Any]:
 
 def _over_runs(
     runs: Seq[RunFigures], key: Callable[[RunFigures], float | None]
-) -> dict[str, Any] | None:
+) -> SpreadFigures | None:
     return plain_spread(Spread.of(value for value in map(key, runs) if value is not None))
 
 

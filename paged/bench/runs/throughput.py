@@ -1,6 +1,6 @@
 """ThroughputBench: the same rows again and again, by pagedrun and by what it is compared with."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,14 +17,18 @@ from pagedrun.paged.bench.runs.contender import (
 )
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.op_timer import OpTimer
+from pagedrun.paged.bench.runs.run_figures import (
+    ContenderFigures,
+    ContenderRatio,
+    ThroughputBenchFigures,
+)
 from pagedrun.paged.bench.runs.workload import Workload
-from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 
 NAME = "pagedrun"
-SUMMARISED = ("total_s", "prefill_s", "prompt_tokens_per_s", "generated_tokens_per_s")
 
 Say = Callable[[str], None]
 
@@ -60,7 +64,7 @@ class ThroughputBench:
         if self.peer is not None:
             self.peer.check(self.workload)
 
-    def run(self, say: Say) -> dict[str, Any]:
+    def run(self, say: Say) -> ThroughputBenchFigures:
         """Measure, telling `say` what is being done; return the result as JSON can hold it.
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
@@ -115,23 +119,32 @@ class ThroughputBench:
         }
 
 
-def _contender(name: str, figures: Seq[Figures]) -> dict[str, Any]:
+def _contender(name: str, figures: Seq[Figures]) -> ContenderFigures:
     runs = [each.to_dict() for each in figures]
-    summary = {key: plain_spread(Spread.of(run[key] for run in runs)) for key in SUMMARISED}
     steps = [each.decode_step.median for each in figures if each.decode_step]
+
+    def spread(values: Iterable[float]) -> SpreadFigures | None:
+        return plain_spread(Spread.of(values))
+
     return {
         "name": name,
-        "summary": {**summary, "decode_step_s": plain_spread(Spread.of(steps))},
+        "summary": {
+            "total_s": spread(run["total_s"] for run in runs),
+            "prefill_s": spread(run["prefill_s"] for run in runs),
+            "prompt_tokens_per_s": spread(run["prompt_tokens_per_s"] for run in runs),
+            "generated_tokens_per_s": spread(run["generated_tokens_per_s"] for run in runs),
+            "decode_step_s": spread(steps),
+        },
         "runs": runs,
     }
 
 
 def _ratio(
     name: str, ours: Seq[Figures], theirs: Seq[Figures], our_tokens: Tokens, their_tokens: Tokens
-) -> dict[str, Any]:
+) -> ContenderRatio:
     """Return how many times as long the other took, turn by turn."""
 
-    def spread(key: Callable[[Figures], float | None]) -> dict[str, Any] | None:
+    def spread(key: Callable[[Figures], float | None]) -> SpreadFigures | None:
         return plain_spread(Spread.of_ratios([*map(key, theirs)], [*map(key, ours)]))
 
     pairs = list(zip(our_tokens, their_tokens, strict=True))

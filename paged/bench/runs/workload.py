@@ -1,11 +1,11 @@
 """Workload: rows of random tokens with shared beginnings, the same ones every time."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from pagedrun.paged.bench.runs.lengths import Lengths
+from pagedrun.paged.bench.runs.run_figures import WorkloadFigures
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.request import Request
@@ -76,11 +76,13 @@ class Workload:
             requests.append(Request(index, shared + unique, params))
         return requests
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> WorkloadFigures:
         """Return the fields, as a result states them."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {
-            **fields,
+            "rows": self.rows,
+            "shared": self.shared,
             "unique": Lengths.of(self.unique).to_dict(),
             "output": Lengths.of(self.output).to_dict(),
+            "group_size": self.group_size,
+            "seed": self.seed,
         }

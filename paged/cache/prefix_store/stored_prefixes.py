@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from pagedrun.paged.cache.prefix_store.entry import (
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
 from pagedrun.paged.cache.prefix_store.index import Match, PrefixIndex
+from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
 from pagedrun.paged.cache.staged_blocks import StagedBlocks
 from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.option_names import option
@@ -124,11 +125,17 @@ class StoredPrefixes:
                 self._store(row, block_tables[chunk].tolist())
                 self.counts.seconds += time.perf_counter() - began
 
-    def report(self) -> dict[str, float]:
+    def report(self) -> StoreFigures:
         """Return the report's `prefix_store` object."""
-        counts = asdict(self.counts)
-        del counts["achievable_tokens"]
-        return counts
+        counts = self.counts
+        return {
+            "loaded_tokens": counts.loaded_tokens,
+            "stored_tokens": counts.stored_tokens,
+            "loaded_bytes": counts.loaded_bytes,
+            "stored_bytes": counts.stored_bytes,
+            "ignored_files": counts.ignored_files,
+            "seconds": counts.seconds,
+        }
 
     # ── Taking from the store ───────────────────────────────────────────────────────────────────
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from pagedrun.paged.files.atomic import replace_file, replace_json
 from pagedrun.paged.job.config import JobConfig
@@ -12,6 +11,7 @@ from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.report.record.report_sections import JobReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 
 
@@ -36,7 +36,7 @@ class SideFiles:
                 with suppress(OSError):  # then writing the new one raises
                     path.unlink(missing_ok=True)
 
-    def write_report(self, report: dict[str, Any]) -> None:
+    def write_report(self, report: JobReport) -> None:
         """Write the report. Raises `OutputError`."""
         path = self._config.report_path
         if path is not None:

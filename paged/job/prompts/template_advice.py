@@ -7,7 +7,6 @@ of its place and put at the end, encoded, and its tree of prefixes compared with
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from jinja2 import Environment, TemplateError, meta, nodes
@@ -19,6 +18,7 @@ from pagedrun.paged.job.prompts.line_order import LineOrder
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.report.record.report_sections import MovableParts, TemplateAdvice
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling import SamplingParams
 
@@ -71,11 +71,10 @@ class Advice:
             f"common again: at the end it would save {share}"
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> MovableParts:
         """Return it as data, with the sentence."""
-        kind = "column" if self.columns else "line"
-        return {
-            "kind": kind,
+        parts: MovableParts = {
+            "kind": "column" if self.columns else "line",
             "columns": list(self.columns),
             "position": self.position,
             "varies": self.varies,
@@ -83,8 +82,10 @@ class Advice:
             "sample_computed_tokens": self.num_computed,
             "saved_share": self.saved_share,
             "sentence": self.sentence(),
-            **({} if self.text is None else {"text": self.text}),
         }
+        if self.text is not None:
+            parts["text"] = self.text
+        return parts
 
 
 class TemplateAdvisor:
@@ -99,7 +100,7 @@ class TemplateAdvisor:
         # Takes a text that a template has made already, and what goes around it.
         self._rendered = PromptBuilder(replace(config, template=None), sampling, tokenizer)
 
-    def advise(self, rows: Sequence[Columns], *, show_text: bool = False) -> dict[str, Any]:
+    def advise(self, rows: Sequence[Columns], *, show_text: bool = False) -> TemplateAdvice:
         """Return what is worth moving, best first: nothing if nothing is to be gained."""
         template = self._config.template
         if template is not None:

@@ -4,13 +4,11 @@ Small blocks share prefixes to the last tokens and leave little empty; they make
 and many keys. Everything follows from what neighbours in the run order have in common.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.planning.prefix_tree import PrefixTree
+from pagedrun.paged.planning.preview.forecast_sections import BlockSizeFigures
 from pagedrun.paged.planning.preview.prefix_reads import common_with_previous
 
 CANDIDATES = (8, 16, 32, 64, 128, 256)
@@ -19,25 +17,6 @@ CANDIDATES = (8, 16, 32, 64, 128, 256)
 TOLERANCE = 0.05
 
 Int64s = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockSizeFigures:
-    """One block size. `hit_tokens` are the prompt tokens that whole blocks spare, duplicates
-    included; `computed_tokens` those that are left. `peak_blocks` hold what the rows held that
-    ran when most blocks were held; of their slots the share `tail_waste` was empty.
-    """
-
-    block_size: int
-    hit_tokens: int
-    computed_tokens: int
-    peak_blocks: int
-    peak_bytes: int
-    tail_waste: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
 
 
 class BlockSizes:
@@ -70,14 +49,14 @@ class BlockSizes:
             shared_tokens = int((common // size * size).sum())
             stored = int(tokens.sum()) - shared_tokens
             found.append(
-                BlockSizeFigures(
-                    block_size=size,
-                    hit_tokens=self._hit_tokens[size],
-                    computed_tokens=self._prompt_tokens - self._hit_tokens[size],
-                    peak_blocks=blocks,
-                    peak_bytes=blocks * size * bytes_per_token,
-                    tail_waste=1.0 - stored / (blocks * size) if blocks else 0.0,
-                )
+                {
+                    "block_size": size,
+                    "hit_tokens": self._hit_tokens[size],
+                    "computed_tokens": self._prompt_tokens - self._hit_tokens[size],
+                    "peak_blocks": blocks,
+                    "peak_bytes": blocks * size * bytes_per_token,
+                    "tail_waste": 1.0 - stored / (blocks * size) if blocks else 0.0,
+                }
             )
         return found
 
@@ -96,13 +75,13 @@ def best_block_size(figures: list[BlockSizeFigures], generated_tokens: int) -> B
 
     Answers of `generated_tokens` are computed whatever the block size.
     """
-    least_computed = min(each.computed_tokens for each in figures) + generated_tokens
-    least_bytes = min(each.peak_bytes for each in figures)
+    least_computed = min(each["computed_tokens"] for each in figures) + generated_tokens
+    least_bytes = min(each["peak_bytes"] for each in figures)
     good = [
         each
         for each in figures
-        if each.computed_tokens + generated_tokens <= least_computed * (1 + TOLERANCE)
-        and each.peak_bytes <= least_bytes * (1 + TOLERANCE)
+        if each["computed_tokens"] + generated_tokens <= least_computed * (1 + TOLERANCE)
+        and each["peak_bytes"] <= least_bytes * (1 + TOLERANCE)
     ]
-    fallback = min(figures, key=lambda each: (each.peak_bytes, each.computed_tokens))
-    return max(good, key=lambda each: each.block_size, default=fallback)
+    fallback = min(figures, key=lambda each: (each["peak_bytes"], each["computed_tokens"]))
+    return max(good, key=lambda each: each["block_size"], default=fallback)

@@ -6,7 +6,6 @@ Where it says the same as a run's memory report it uses the report's names.
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,17 @@ from numpy.typing import NDArray
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.preview.block_sizes import BlockSizes, best_block_size
+from pagedrun.paged.planning.preview.forecast_sections import (
+    BlockSizeComparison,
+    ForecastFigures,
+    ForecastKV,
+    ForecastSavings,
+    ForecastTokens,
+    SharedPrefix,
+    SimulatedPoint,
+)
 from pagedrun.paged.planning.preview.simulation import Simulation
+from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Request
@@ -84,9 +93,9 @@ class Forecast:
             known[0] += shared.num_rows
             known[1] += shared.num_tokens_saved
 
-    def to_dict(self, simulation: Simulation, refused: Counter[str], total: int) -> dict[str, Any]:
+    def to_dict(self, simulation: Simulation, refused: Counter[str], total: int) -> ForecastFigures:
         """Return the forecast of a file of `total` rows, with those refused before by code."""
-        totals = self._totals
+        totals, preemptions = self._totals, simulation.counts.preemptions
         refused = refused + Counter({TOO_LARGE: totals["too_large"]})
         return {
             "rows": {
@@ -110,9 +119,10 @@ class Forecast:
             "block_sizes": self._compared_block_sizes(simulation),
             "steps": {"count": simulation.num_steps, "max_running": simulation.max_running},
             "preemptions": {
-                mode.value: simulation.counts.preemptions[mode] for mode in PreemptionMode
+                "swap": preemptions[PreemptionMode.SWAP],
+                "recompute": preemptions[PreemptionMode.RECOMPUTE],
             },
-            "timeline": [_without_time(record.to_dict()) for record in simulation.timeline],
+            "timeline": [_point(record) for record in simulation.timeline],
         }
 
     def _is_whole(self, simulation: Simulation) -> bool:
@@ -127,7 +137,7 @@ class Forecast:
             return simulation.counts.cached_tokens + self._totals["copied"]
         return self._totals["block_hits"]
 
-    def _tokens(self, simulation: Simulation) -> dict[str, Any]:
+    def _tokens(self, simulation: Simulation) -> ForecastTokens:
         prompt, cached = self._totals["prompt"], self._cached(simulation)
         return {
             "prompt": prompt,
@@ -138,7 +148,7 @@ class Forecast:
             "longest_row": self._longest,
         }
 
-    def _savings(self, simulation: Simulation) -> dict[str, Any]:
+    def _savings(self, simulation: Simulation) -> ForecastSavings:
         prompt, cached = max(self._totals["prompt"], 1), self._cached(simulation)
         spec = self._spec
         bytes_per_layer = spec.bytes_per_token // spec.num_layers
@@ -151,7 +161,7 @@ class Forecast:
             "attention_bytes_without_sharing": simulation.reads_without_sharing * bytes_per_layer,
         }
 
-    def _memory(self, simulation: Simulation) -> dict[str, Any]:
+    def _memory(self, simulation: Simulation) -> ForecastKV:
         rows_at_once = np.concatenate([*self._rows_at_once, np.zeros(0, dtype=np.int64)])
         return {
             **simulation.kv,
@@ -173,22 +183,22 @@ class Forecast:
         asked = self._config.kv_cache_dtype
         return asked if self._spec.is_quantized else self._spec.dtype
 
-    def _compared_block_sizes(self, simulation: Simulation) -> dict[str, Any]:
+    def _compared_block_sizes(self, simulation: Simulation) -> BlockSizeComparison:
         figures = self._block_sizes.figures(simulation.at_peak, self._spec.bytes_per_token)
-        most_hits = max(figures, key=lambda each: (each.hit_tokens, each.block_size))
-        least_memory = min(figures, key=lambda each: (each.peak_bytes, -each.block_size))
+        most_hits = max(figures, key=lambda each: (each["hit_tokens"], each["block_size"]))
+        least_memory = min(figures, key=lambda each: (each["peak_bytes"], -each["block_size"]))
         return {
-            "best": best_block_size(figures, self._totals["generated"]).block_size,
-            "most_hits": most_hits.block_size,
-            "least_memory": least_memory.block_size,
-            "sizes": [each.to_dict() for each in figures],
+            "best": best_block_size(figures, self._totals["generated"])["block_size"],
+            "most_hits": most_hits["block_size"],
+            "least_memory": least_memory["block_size"],
+            "sizes": figures,
         }
 
-    def _top_prefixes(self) -> list[dict[str, Any]]:
+    def _top_prefixes(self) -> list[SharedPrefix]:
         """Return the prefixes that save most; `parent` is the place in this list of the longest
         one that it continues, None if there is none."""
         best = sorted(self._prefixes.items(), key=lambda item: -item[1][1])[:TOP_PREFIXES]
-        told: list[dict[str, Any]] = []
+        told: list[SharedPrefix] = []
         for place, (tokens, (num_rows, num_saved)) in enumerate(best):
             around = [
                 (len(other), index)
@@ -196,7 +206,7 @@ class Forecast:
                 if index != place and len(other) < len(tokens) and tokens[: len(other)] == other
             ]
             parent = max(around, default=None)
-            prefix: dict[str, Any] = {
+            prefix: SharedPrefix = {
                 "tokens": len(tokens),
                 "rows": num_rows,
                 "tokens_saved": num_saved,
@@ -235,5 +245,13 @@ def _num_copied_answers(asked: dict[int, list[Request]]) -> int:
     )
 
 
-def _without_time(record: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in record.items() if name != "t"}
+def _point(record: StepRecord) -> SimulatedPoint:
+    return {
+        "step": record.step,
+        "running": record.running,
+        "waiting": record.waiting,
+        "blocks_used": record.blocks_used,
+        "blocks_shared": record.blocks_shared,
+        "blocks_cached": record.blocks_cached,
+        "tokens": record.tokens,
+    }

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.preview.prefix_reads import PrefixReads
 from pagedrun.paged.report.record.decimated import Decimated
+from pagedrun.paged.report.record.report_sections import PoolFigures
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
 from pagedrun.paged.report.record.timeline import StepRecord
@@ -49,7 +49,7 @@ class Simulation:
     max_running: int
     generated_tokens: int
     counts: SchedulerCounts
-    kv: dict[str, Any]
+    kv: PoolFigures
     timeline: tuple[StepRecord, ...]
     reads_without_sharing: int
     reads_with_sharing: int

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from pagedrun.paged.report.inspect.inspection_sections import Lifetimes
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.snapshot_tables import Holdings, Int32s, Int64s, Table
 
@@ -81,37 +82,22 @@ class BlockLives(Table):
         return BlockLives(**columns)
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetimes:
-    """How long blocks lived, in steps. `counts[i]` lives lasted `least[i]` steps to `most[i]`."""
-
-    num_lives: int
-    median: int
-    p90: int
-    longest: int
-    least: tuple[int, ...]
-    most: tuple[int, ...]
-    counts: tuple[int, ...]
-
-    @classmethod
-    def of(cls, lives: BlockLives) -> "Lifetimes":
-        """Count the lives in classes that double: 0, 1, 2 to 3, 4 to 7, …"""
-        if not len(lives):
-            return cls(0, 0, 0, 0, (), (), ())
-        steps = np.sort(lives.steps)
-        last = len(steps) - 1
-        bits = np.frexp(steps.astype(np.float64))[1]  # binary digits: exact below 2**53
-        counts = np.bincount(bits)
-        classes = range(len(counts))
-        return cls(
-            num_lives=len(steps),
-            median=int(steps[last // 2]),
-            p90=int(steps[last * 9 // 10]),
-            longest=int(steps[last]),
-            least=tuple(2**each // 2 for each in classes),
-            most=tuple(2**each - 1 for each in classes),
-            counts=tuple(counts.tolist()),
-        )
+def lifetimes(lives: BlockLives) -> Lifetimes:
+    """Return how long the lives were, counted in classes that double: 0, 1, 2 to 3, 4 to 7, …"""
+    steps = np.sort(lives.steps)
+    last = len(steps) - 1
+    bits = np.frexp(steps.astype(np.float64))[1]  # binary digits: exact below 2**53
+    counts = np.bincount(bits)
+    classes = range(len(counts))
+    return {
+        "num_lives": len(steps),
+        "median": int(steps[last // 2]) if len(steps) else 0,
+        "p90": int(steps[last * 9 // 10]) if len(steps) else 0,
+        "longest": int(steps[last]) if len(steps) else 0,
+        "least": [2**each // 2 for each in classes],
+        "most": [2**each - 1 for each in classes],
+        "counts": counts.tolist(),
+    }
 
 
 def _starts(held: Holdings) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":

@@ -1,13 +1,29 @@
 """Inspection: what a finished run did with its pool, as one object that JSON can hold."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
-from pagedrun.paged.report.inspect.block_lives import BlockLives, Lifetimes
-from pagedrun.paged.report.inspect.block_table import BlockTable, block_tables, residencies
+from pagedrun.paged.report.inspect.block_lives import BlockLives, lifetimes
+from pagedrun.paged.report.inspect.block_table import (
+    BlockTable,
+    TableEntry,
+    block_tables,
+    residencies,
+)
+from pagedrun.paged.report.inspect.inspection_sections import (
+    BlockLife,
+    HeldPrefixes,
+    InspectedPool,
+    InspectedRow,
+    Inspection,
+    Number,
+    RunCounts,
+    ShownTable,
+    TableBlock,
+)
 from pagedrun.paged.report.inspect.moment import PEAK, Moment
 from pagedrun.paged.report.inspect.pool_moments import (
     LETTERS,
@@ -23,22 +39,6 @@ from pagedrun.paged.report.inspect.shown_prefixes import top_prefixes
 from pagedrun.paged.report.record.snapshot import Snapshot
 
 DEFAULT_TOP = 10
-COUNTED = (  # in the report, once for a run
-    "hits",
-    "misses",
-    "hit_tokens",
-    "prompt_tokens",
-    "achievable_hit_rate",
-    "duplicate_rows",
-    "bytes_saved",
-    "shared_blocks_peak",
-    "peak_blocks",
-    "block_copies",
-    "forks",
-    "evictions",
-    "swap",
-    "recompute",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Question:
 
 def inspect_run(
     snapshot: Snapshot | None, report: SavedReport | None, question: Question
-) -> dict[str, Any]:
+) -> Inspection:
     """Return what snapshot and report tell; null where the one that would know is missing.
 
-    Raises `UsageError` if `question.at` names no moment.
+    One of them is there. Raises `UsageError` if `question.at` names no moment.
     """
-    found: dict[str, Any] = {
+    found: Inspection = {
         "pool": _pool(snapshot, report),
         "statistics": _statistics(snapshot, report),
         "moment": None,
@@ -75,64 +75,85 @@ def inspect_run(
         "preemptions": None,
     }
     if snapshot is not None:
-        return found | _of_blocks(snapshot, question)
-    if report is not None:
+        _add_blocks(found, snapshot, question)
+    elif report is not None:
         found["moment"] = timeline_moment(report, question.at)
         found["peak"] = timeline_moment(report, PEAK)
         found["use_over_time"] = [int(point["blocks_used"]) for point in report.timeline]
     return found
 
 
-def _pool(snapshot: Snapshot | None, report: SavedReport | None) -> dict[str, Any]:
-    names = ("block_size", "num_blocks", "bytes_per_token")
+def _pool(snapshot: Snapshot | None, report: SavedReport | None) -> InspectedPool:
     if snapshot is not None:
-        pool: dict[str, Any] = {name: getattr(snapshot, name) for name in names}
-    else:
-        pool = {name: report.get(name) if report else None for name in names}
-    sizes = [pool[name] or 0 for name in names]
-    steps = {} if snapshot is None else {"num_steps": snapshot.num_steps}
-    return pool | {"pool_bytes": sizes[0] * sizes[1] * sizes[2]} | steps
+        sizes = (snapshot.block_size, snapshot.num_blocks, snapshot.bytes_per_token)
+        return {**_shape(*sizes), "num_steps": snapshot.num_steps}
+    names = ("block_size", "num_blocks", "bytes_per_token")
+    return _shape(*(int((report and report.get(name)) or 0) for name in names))
 
 
-def _statistics(snapshot: Snapshot | None, report: SavedReport | None) -> dict[str, Any] | None:
+def _shape(block_size: int, num_blocks: int, bytes_per_token: int) -> InspectedPool:
+    return {
+        "block_size": block_size,
+        "num_blocks": num_blocks,
+        "bytes_per_token": bytes_per_token,
+        "pool_bytes": block_size * num_blocks * bytes_per_token,
+    }
+
+
+def _statistics(snapshot: Snapshot | None, report: SavedReport | None) -> RunCounts:
     """Return hits, misses and what else is counted once for a run."""
-    if report is None and snapshot is None:
-        return None
-    counted: dict[str, Any] = {name: report.get(name) if report else None for name in COUNTED}
+
+    def told(name: str) -> Number | None:
+        return None if report is None else report.get(name)
+
+    swap, recompute = told("swap"), told("recompute")
     if snapshot is not None and report is None:
-        swapped = int(np.count_nonzero(snapshot.preemptions.swapped))
-        counted["swap"], counted["recompute"] = swapped, len(snapshot.preemptions) - swapped
-    counted["hit_rate"] = _rate(counted["hits"], counted["misses"])
-    hit, prompt = counted["hit_tokens"], counted["prompt_tokens"]
-    counted["token_hit_rate"] = None if hit is None or not prompt else hit / prompt
-    return counted
+        swap = int(np.count_nonzero(snapshot.preemptions.swapped))
+        recompute = len(snapshot.preemptions) - swap
+    hits, misses = told("hits"), told("misses")
+    hit_tokens, prompt_tokens = told("hit_tokens"), told("prompt_tokens")
+    return {
+        "hits": hits,
+        "misses": misses,
+        "hit_tokens": hit_tokens,
+        "prompt_tokens": prompt_tokens,
+        "achievable_hit_rate": told("achievable_hit_rate"),
+        "duplicate_rows": told("duplicate_rows"),
+        "bytes_saved": told("bytes_saved"),
+        "shared_blocks_peak": told("shared_blocks_peak"),
+        "peak_blocks": told("peak_blocks"),
+        "block_copies": told("block_copies"),
+        "forks": told("forks"),
+        "evictions": told("evictions"),
+        "swap": swap,
+        "recompute": recompute,
+        "hit_rate": _rate(hits, misses),
+        "token_hit_rate": hit_tokens / prompt_tokens
+        if hit_tokens is not None and prompt_tokens
+        else None,
+    }
 
 
-def _rate(hits: float | None, misses: float | None) -> float | None:
+def _rate(hits: Number | None, misses: Number | None) -> float | None:
     if hits is None or misses is None or not hits + misses:
         return None
     return hits / (hits + misses)
 
 
-def _of_blocks(snapshot: Snapshot, question: Question) -> dict[str, Any]:
+def _add_blocks(found: Inspection, snapshot: Snapshot, question: Question) -> None:
+    """Add what only the snapshot tells."""
     moment = Moment.find(snapshot, question.at)
-    top = question.top
+    top, gone = question.top, snapshot.preemptions
     lives = BlockLives.read(snapshot)
-    found: dict[str, Any] = {
-        "row_stride": snapshot.row_stride,
-        "use_over_time": use_over_time(snapshot),
-        "peak": peak_moment(snapshot),
-        "rows": [_row(snapshot, row, moment, top) for row in question.rows],
-        "prefixes": _prefixes(snapshot, top),
-        "lifetimes": asdict(Lifetimes.of(lives)),
-        "most_shared": _records(lives.most_shared(top)),
-        "preemptions": {
-            "count": len(snapshot.preemptions),
-            "events": preemption_events(
-                snapshot.preemptions.where(np.arange(len(snapshot.preemptions))[:top])
-            ),
-        },
-    }
+    found["row_stride"] = snapshot.row_stride
+    found["use_over_time"] = use_over_time(snapshot)
+    found["peak"] = peak_moment(snapshot)
+    found["rows"] = [_row(snapshot, row, moment, top) for row in question.rows]
+    found["prefixes"] = _prefixes(snapshot, top)
+    found["lifetimes"] = lifetimes(lives)
+    found["most_shared"] = cast(list[BlockLife], lives.most_shared(top).records())
+    first = gone.where(np.arange(min(len(gone), top)))
+    found["preemptions"] = {"count": len(gone), "events": preemption_events(first)}
     if moment is not None:
         held = snapshot.holdings
         at_moment = (held.begin <= moment.step) & (moment.step < held.end)
@@ -143,10 +164,9 @@ def _of_blocks(snapshot: Snapshot, question: Question) -> dict[str, Any]:
             "letters": {letter: state.name.lower() for state, letter in LETTERS.items()},
             "blocks": block_letters(snapshot, moment),
         }
-    return found
 
 
-def _row(snapshot: Snapshot, row: int, moment: Moment | None, top: int) -> dict[str, Any]:
+def _row(snapshot: Snapshot, row: int, moment: Moment | None, top: int) -> InspectedRow:
     gone = snapshot.preemptions
     (mine,) = np.nonzero(gone.row == row)
     tables = [] if moment is None else block_tables(snapshot, row, moment)
@@ -165,12 +185,12 @@ def _row(snapshot: Snapshot, row: int, moment: Moment | None, top: int) -> dict[
     }
 
 
-def _table(table: BlockTable) -> dict[str, Any]:
+def _table(table: BlockTable) -> ShownTable:
     last = table.last
     return {
         "sample": table.sample,
         "tokens": table.num_tokens,
-        "blocks": [asdict(entry) | {"state": entry.state.name.lower()} for entry in table.entries],
+        "blocks": [_block(entry) for entry in table.entries],
         "last_token": None
         if last is None
         else {
@@ -182,7 +202,20 @@ def _table(table: BlockTable) -> dict[str, Any]:
     }
 
 
-def _prefixes(snapshot: Snapshot, top: int) -> dict[str, Any]:
+def _block(entry: TableEntry) -> TableBlock:
+    return {
+        "logical": entry.logical,
+        "physical": entry.physical,
+        "ref_count": entry.ref_count,
+        "state": entry.state.name.lower(),
+        "tokens": entry.tokens,
+        "found": entry.found,
+        "copied": entry.copied,
+        "since": entry.since,
+    }
+
+
+def _prefixes(snapshot: Snapshot, top: int) -> HeldPrefixes:
     nodes = snapshot.prefixes
     saved = sum(nodes.saved.tolist())  # not in 64 bits, which a file could make too few
     return {
@@ -202,8 +235,3 @@ def _prefixes(snapshot: Snapshot, top: int) -> dict[str, Any]:
             for each in top_prefixes(nodes, top)
         ],
     }
-
-
-def _records(lives: BlockLives) -> list[Mapping[str, int]]:
-    columns = {name: column.tolist() for name, column in lives.columns().items()}
-    return [dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)]

@@ -1,7 +1,5 @@
 """What the pool held at one moment, as counts: from a snapshot, else from the timeline."""
 
-from typing import Any
-
 import numpy as np
 
 from pagedrun.paged.report.inspect.block_states import (
@@ -10,11 +8,11 @@ from pagedrun.paged.report.inspect.block_states import (
     num_tokens_held,
     state_counts,
 )
+from pagedrun.paged.report.inspect.inspection_sections import PoolMoment, StateCounts
 from pagedrun.paged.report.inspect.moment import PEAK, Moment, choose_sample
 from pagedrun.paged.report.inspect.saved_report import SavedReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 
-Counts = dict[str, Any]
 LETTERS = {
     BlockState.FREE: ".",
     BlockState.CACHED: "C",
@@ -23,16 +21,20 @@ LETTERS = {
 }
 
 
-def snapshot_moment(snapshot: Snapshot, moment: Moment) -> Counts:
+def snapshot_moment(snapshot: Snapshot, moment: Moment) -> PoolMoment:
     """Return the counts of one sample: blocks in each state, allocated ones, tokens in these."""
     states = block_states(snapshot.samples, moment.number)
     free, cached, private, shared = np.bincount(states, minlength=len(BlockState)).tolist()
     tokens = num_tokens_held(snapshot.samples, moment.number)
-    place = {"asked": moment.asked, "step": moment.step, "time_s": moment.time_s}
-    return place | _counts(free, cached, private, shared, tokens, snapshot.block_size)
+    return {
+        "asked": moment.asked,
+        "step": moment.step,
+        "time_s": moment.time_s,
+        **_counts(free, cached, private, shared, tokens, snapshot.block_size),
+    }
 
 
-def timeline_moment(report: SavedReport, asked: str) -> Counts | None:
+def timeline_moment(report: SavedReport, asked: str) -> PoolMoment | None:
     """Return the same from a report's timeline; None if that is empty.
 
     Raises `UsageError` if `asked` names no moment.
@@ -47,12 +49,16 @@ def timeline_moment(report: SavedReport, asked: str) -> Counts | None:
     point = points[number]
     used, shared, cached = (int(point[f"blocks_{name}"]) for name in ("used", "shared", "cached"))
     free = int(report.get("num_blocks") or 0) - used - cached
-    place = {"asked": asked, "step": int(point["step"]), "time_s": float(point["t"])}
     size = int(report.get("block_size") or 0)
-    return place | _counts(free, cached, used - shared, shared, int(point["tokens"]), size)
+    return {
+        "asked": asked,
+        "step": int(point["step"]),
+        "time_s": float(point["t"]),
+        **_counts(free, cached, used - shared, shared, int(point["tokens"]), size),
+    }
 
 
-def peak_moment(snapshot: Snapshot) -> Counts | None:
+def peak_moment(snapshot: Snapshot) -> PoolMoment | None:
     """Return the counts of the sample in which most blocks were held, None without samples."""
     moment = Moment.find(snapshot, PEAK)
     return None if moment is None else snapshot_moment(snapshot, moment)
@@ -73,7 +79,7 @@ def block_letters(snapshot: Snapshot, moment: Moment) -> str:
 
 def _counts(
     free: int, cached: int, private: int, shared: int, tokens: int, block_size: int
-) -> Counts:
+) -> StateCounts:
     allocated = private + shared
     slots = allocated * block_size
     return {

@@ -1,18 +1,18 @@
 """Why a sequence gave way, in words."""
 
-from typing import Any
+from typing import cast
 
+from pagedrun.paged.report.inspect.inspection_sections import PreemptionEvent, PreemptionRecord
 from pagedrun.paged.report.record.snapshot_tables import Preemptions
 
 
-def preemption_events(preemptions: Preemptions) -> list[dict[str, Any]]:
+def preemption_events(preemptions: Preemptions) -> list[PreemptionEvent]:
     """Return each preemption as an object that JSON can hold, its cause in words included."""
-    columns = {name: column.tolist() for name, column in preemptions.columns().items()}
-    events = [dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)]
-    return [event | {"cause": _cause(event)} for event in events]
+    records = cast(list[PreemptionRecord], preemptions.records())
+    return [{**each, "cause": _cause(each)} for each in records]
 
 
-def _cause(event: dict[str, Any]) -> str:
+def _cause(event: PreemptionRecord) -> str:
     way = "swap to host memory" if event["swapped"] else "dropping them, to compute them again"
     who = f"row {event['row']}" + (f" (sample {event['sample']})" if event["sample"] else "")
     gave = f"{who} gave up {_count(event['blocks'], 'block')} ({_count(event['tokens'], 'token')})"

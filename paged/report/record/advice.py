@@ -1,9 +1,9 @@
 """Advice: what a report says is off, most costly first, with the flag that changes it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from pagedrun.paged.report.record.report_sections import JobReport
 from pagedrun.paged.values.option_names import option, turned_off
 
 MAX_ADVICE = 2
@@ -30,7 +30,7 @@ class Advice:
     weight: float
 
 
-def advise(report: Mapping[str, Any], *, ignore_eos: bool = False) -> list[Advice]:
+def advise(report: JobReport, *, ignore_eos: bool = False) -> list[Advice]:
     """Return at most MAX_ADVICE things that are off in a report, those that cost most first.
 
     With `ignore_eos` answers were meant to be as long as they may be.
@@ -43,10 +43,10 @@ def advise(report: Mapping[str, Any], *, ignore_eos: bool = False) -> list[Advic
     return sorted(found, key=lambda each: -each.weight)[:MAX_ADVICE]
 
 
-def _memory(report: Mapping[str, Any]) -> Iterator[Advice]:
+def _memory(report: JobReport) -> Iterator[Advice]:
     """A pool that is too small, and blocks that leave too much of it empty."""
     tokens, kv = report["tokens"], report["kv"]
-    num_preempted = sum(report["preemptions"].values())
+    num_preempted = report["preemptions"]["swap"] + report["preemptions"]["recompute"]
     again = tokens["preempted_recomputed"]
     lost = again / max(tokens["computed"] + tokens["generated"] + again, 1)
     short = kv["short_of_blocks"]
@@ -77,7 +77,7 @@ def _memory(report: Mapping[str, Any]) -> Iterator[Advice]:
         )
 
 
-def _hits(report: Mapping[str, Any]) -> Iterator[Advice]:
+def _hits(report: JobReport) -> Iterator[Advice]:
     """Hits below what was achievable, and why."""
     prefix, kv = report["prefix"], report["kv"]
     lost = prefix["achievable_hit_rate"] - prefix["hit_rate"]
@@ -110,12 +110,12 @@ def _hits(report: Mapping[str, Any]) -> Iterator[Advice]:
             )
 
 
-def _sharing(report: Mapping[str, Any]) -> Iterator[Advice]:
+def _sharing(report: JobReport) -> Iterator[Advice]:
     """Prompts that have hardly anything in common, though there are many of them."""
     prefix, tokens, total = report["prefix"], report["tokens"], report["rows"]["total"]
-    found = (report.get("template_advice") or {}).get("found") or []
-    if found:
-        best = found[0]
+    advice = report["template_advice"]
+    if advice is not None and advice["found"]:
+        best = advice["found"][0]
         yield Advice("prefix_broken", best["sentence"], best["saved_share"])
     elif (
         prefix["possible_hit_rate"] < LOW_HIT_RATE
@@ -130,7 +130,7 @@ def _sharing(report: Mapping[str, Any]) -> Iterator[Advice]:
         )
 
 
-def _endings(report: Mapping[str, Any]) -> Iterator[Advice]:
+def _endings(report: JobReport) -> Iterator[Advice]:
     """Answers that were cut."""
     reasons = report["finish_reasons"]
     cut, total = reasons.get("length", 0), sum(reasons.values())

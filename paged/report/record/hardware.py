@@ -3,14 +3,14 @@
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from pagedrun.kernels.environment.threads import cpu_quota
+from pagedrun.paged.report.record.report_sections import Hardware
 
 PACKAGES = ("pagedrun", "torch", "numba", "transformers")
 
 
-def describe_hardware(device: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
+def describe_hardware(device: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> Hardware:
     """Return what the report says of the machine: enough to compare figures, no host names."""
     return {
         "device": device,

@@ -1,15 +1,18 @@
 """The memory report: what a run did, in the shape that users and scripts rely on."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from pagedrun.paged.cache.block_pool import PoolCounts
 from pagedrun.paged.report.record.hardware import describe_hardware
+from pagedrun.paged.report.record.report_sections import (
+    EngineReport,
+    LedgerFigures,
+    PlainValue,
+    StageTimes,
+)
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
 from pagedrun.paged.values.preemption_mode import PreemptionMode
-
-LEDGER = ("weights", "kv_pool", "activations_peak", "other")
 
 
 def memory_report(
@@ -18,17 +21,15 @@ def memory_report(
     scheduler: SchedulerCounts,
     pool: PoolCounts,
     attention_bytes: Mapping[str, int],
-    times: Mapping[str, float],
-    memory: Mapping[str, int],
-    config: Mapping[str, Any],
+    times: StageTimes,
+    memory: LedgerFigures,
+    config: Mapping[str, object],
     device: str,
     found_in_store: int = 0,
-) -> dict[str, Any]:
+) -> EngineReport:
     """Return the report without `rows`, which only the job knows.
 
-    Bytes, seconds and tokens throughout; rates are 0 … 1. `memory` holds `LEDGER` and
-    `device_total`; what they leave is free. `attention_bytes` is what attention read, and would
-    have if every row read alone.
+    `attention_bytes` is what attention read, and would have if every row read alone.
 
     Rows that ask the same as another are answered with its tokens: their prompts count as cached,
     the answers as generated and, of these, copied. `hit_tokens` counts what whole cached blocks
@@ -42,6 +43,8 @@ def memory_report(
     prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
     run_s = max(statistics.run_s, 1e-9)
     token_s = statistics.step_times.seconds_per_prompt_token
+    preemptions = scheduler.preemptions
+    used = memory["weights"] + memory["kv_pool"] + memory["activations_peak"] + memory["other"]
 
     def rate(planned: int) -> float:
         return (planned + found_in_store) / prompt if prompt else 0.0
@@ -84,8 +87,11 @@ def memory_report(
             "attention_bytes_without_sharing": attention_bytes["without_sharing"],
         },
         "copy_on_write": {"forks": scheduler.forks, "block_copies": pool.copies},
-        "preemptions": {mode.value: scheduler.preemptions[mode] for mode in PreemptionMode},
-        "memory": {**memory, "free": memory["device_total"] - sum(memory[each] for each in LEDGER)},
+        "preemptions": {
+            "swap": preemptions[PreemptionMode.SWAP],
+            "recompute": preemptions[PreemptionMode.RECOMPUTE],
+        },
+        "memory": {**memory, "free": memory["device_total"] - used},
         "finish_reasons": dict(statistics.finish_reasons),
         "timeline": [record.to_dict() for record in statistics.timeline.items],
         "config": {name: _plain(value) for name, value in config.items()},
@@ -99,6 +105,6 @@ def _mean_use_when_short(scheduler: SchedulerCounts, num_blocks: int) -> float:
     return scheduler.blocks_held_when_short / (steps * num_blocks) if steps else 0.0
 
 
-def _plain(value: object) -> object:
+def _plain(value: object) -> PlainValue:
     """Return a value as JSON can hold it."""
     return value if isinstance(value, str | int | float | bool | None) else str(value)

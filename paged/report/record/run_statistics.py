@@ -2,10 +2,10 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.report.record.decimated import Decimated
+from pagedrun.paged.report.record.report_sections import PoolFigures
 from pagedrun.paged.report.record.step_times import StepTimes
 from pagedrun.paged.report.record.timeline import TIMELINE_RECORDS, StepRecord
 from pagedrun.paged.values.planned_sharing import PlannedSharing
@@ -87,8 +87,8 @@ class RunStatistics:
         if completion.error is not None:
             self.finish_reasons["error"] += 1
 
-    def kv(self) -> dict[str, Any]:
-        """Return the report's `kv` object."""
+    def kv(self) -> PoolFigures:
+        """Return what the pool held, as the report's `kv` object has it."""
         slots = self._peak_blocks * self.block_size
         utilization = self._tokens_at_peak / slots if slots else 0.0
         pool_tokens = self.num_blocks * self.block_size

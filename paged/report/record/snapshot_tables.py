@@ -38,6 +38,12 @@ class Table:
         """Return the columns by name, in their order."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
+    def records(self) -> list[dict[str, int]]:
+        """Return each entry as its numbers, by the columns' names."""
+        columns = {name: column.tolist() for name, column in self.columns().items()}
+        every = zip(*columns.values(), strict=True)
+        return [dict(zip(columns, each, strict=True)) for each in every]
+
     def where(self, chosen: Chosen) -> Self:
         """Return the entries that are chosen, by a mask or by their numbers."""
         return type(self)(**{name: column[chosen] for name, column in self.columns().items()})

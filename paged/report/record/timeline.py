@@ -3,19 +3,10 @@
 from dataclasses import dataclass
 
 from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.report.record.report_sections import TimelinePoint
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
 
 TIMELINE_RECORDS = 2000  # that a run keeps, however long
-TIMELINE_KEYS = (
-    "t",
-    "step",
-    "running",
-    "waiting",
-    "blocks_used",
-    "blocks_shared",
-    "blocks_cached",
-    "tokens",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +62,15 @@ class StepRecord:
             preemptions=sum(counts.preemptions.values()),
         )
 
-    def to_dict(self) -> dict[str, float]:
+    def to_dict(self) -> TimelinePoint:
         """Return the record as it is written to the report's timeline."""
-        return {name: getattr(self, name) for name in TIMELINE_KEYS}
+        return {
+            "t": self.t,
+            "step": self.step,
+            "running": self.running,
+            "waiting": self.waiting,
+            "blocks_used": self.blocks_used,
+            "blocks_shared": self.blocks_shared,
+            "blocks_cached": self.blocks_cached,
+            "tokens": self.tokens,
+        }

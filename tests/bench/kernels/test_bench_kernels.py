@@ -141,7 +141,7 @@ def test_the_kernels_for_gpus_are_measured_as_well(stopwatch: HostStopwatch, poi
 def test_everything_is_measured_on_a_gpu() -> None:
     device = choose_device("cuda")
     bench = KernelsBench(device, replace(TINY, head_dim=64), torch.bfloat16, SWEEP, 2, 60.0)
-    result = bench.run(silent)
+    result: Any = bench.run(silent)
     assert result["skipped"] == []
     for part in SWEEP.parts:
         for point in result[part]:
@@ -170,7 +170,7 @@ class TestWork:
 class TestPoint:
     def point(self, *calls: Callable[[], Tensor], **settings: Any) -> KernelPoint:
         named = [KernelCall(str(i), call, Work(8, 0)) for i, call in enumerate(calls)]
-        return KernelPoint({"size": 1}, named, **settings)
+        return KernelPoint({"rows": 1}, named, **settings)
 
     def test_what_is_wrong_gets_no_figure(self, stopwatch: HostStopwatch) -> None:
         right = torch.ones(2, 4)
@@ -186,7 +186,7 @@ class TestPoint:
             lambda: right[:1],
             ratios={"good": ("1", "0"), "bad": ("2", "0")},
         )
-        result = point.measure(stopwatch, 3, ROOFLINE)
+        result: Any = point.measure(stopwatch, 3, ROOFLINE)
         good, close, *bad = result["contenders"].values()
         assert good["seconds"]["count"] == close["seconds"]["count"] == 3
         assert [each["failed"] for each in bad] == [
@@ -225,7 +225,8 @@ class TestPoint:
         other = KernelCall("other draw", lambda: ids + 1, Work(1, 0), is_comparable=False)
         calls = [other, KernelCall("ours", lambda: ids, Work(1, 0))]
         calls.append(KernelCall("off by one", lambda: ids + torch.tensor([0, 1]), Work(1, 0)))
-        result = KernelPoint({}, calls, lambda: ids).measure(stopwatch, 1, ROOFLINE)["contenders"]
+        point: Any = KernelPoint({}, calls, lambda: ids).measure(stopwatch, 1, ROOFLINE)
+        result = point["contenders"]
         assert result["other draw"]["difference"] is None
         assert result["ours"]["difference"] == 0.0
         assert result["off by one"] == {"failed": "wrong: a row differs by 0.5"}
@@ -242,7 +243,8 @@ class TestPoint:
 
         same = partial(torch.ones, 1)
         calls = [KernelCall("a", same, Work(100, 1)), KernelCall("b", same, Work(1, 3000))]
-        result = KernelPoint({}, calls, ratios={"b/a": ("b", "a")}).measure(Fixed(), 3, ROOFLINE)
+        point = KernelPoint({}, calls, ratios={"b/a": ("b", "a")})
+        result: Any = point.measure(Fixed(), 3, ROOFLINE)
         a, b = result["contenders"].values()
         assert (a["seconds"]["median"], a["gb_per_s"], a["of_roof"]) == (2.0, 50 / 1e9, 0.5)
         assert (b["tflop_per_s"], b["of_roof"]) == (1500 / 1e12, 1.5)
@@ -314,7 +316,7 @@ class TestSweep:
         monkeypatch.setattr("pagedrun.paged.bench.kernels.roofline.MATRIX_SIZE", {"cpu": 16})
 
     def test_every_part_in_order(self) -> None:
-        result = self.bench().run(silent)
+        result: Any = self.bench().run(silent)
         places = {
             part: [tuple(point[size] for size in sizes) for point in result[part]]
             for part, sizes in {

@@ -29,7 +29,7 @@ def quiet(message: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def usual() -> dict[str, Any]:
+def usual() -> Any:
     """The benchmark as it runs without flags."""
     return MemoryBench().run(quiet)
 
@@ -140,7 +140,7 @@ class TestFlow:
 
         monkeypatch.setattr(Simulator, "_record_step", watched)
         flow = Flow.through(lengths, block_size, 3 * 128, bytes_per_token=2)
-        figures = flow.to_dict()
+        figures = flow.over_time()
         assert len(figures["timeline"]) > 20
         for record in figures["timeline"]:
             shown = (record["running"], record["blocks_used"], record["tokens"])
@@ -155,7 +155,7 @@ class TestFlow:
         all_slots = figures["blocks"] * block_size
         stored = np.mean([each["tokens"] for each in held]) / all_slots
         assert figures["memory_used"] == pytest.approx(stored)
-        assert "timeline" not in flow.to_dict(over_time=False)
+        assert "timeline" not in flow.to_dict()
 
     def test_blocks_of_the_longest_length_are_contiguous_reservation(self) -> None:
         """Counted again without a pool: so many places, each taken from first to last token."""

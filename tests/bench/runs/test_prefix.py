@@ -57,7 +57,7 @@ class TestSharingSwitch:
 class TestPrefix:
     def test_every_point_in_every_mode(self) -> None:
         bench = PrefixBench(TINY, (64, 0), (3, 1), unique=4, output=3, repeat=1, flags=FLOAT32)
-        result = bench.run(silent)
+        result: Any = bench.run(silent)
         points = result["points"]
         places = [(point["prefix"], point["group"]) for point in points]
         assert places == [(0, 1), (0, 3), (64, 1), (64, 3)]

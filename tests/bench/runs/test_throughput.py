@@ -1,5 +1,7 @@
 """`bench throughput`: settings in turns."""
 
+from typing import Any
+
 import pytest
 
 from pagedrun.paged.bench.runs.lengths import Lengths
@@ -17,15 +19,15 @@ class TestThroughput:
         said: list[str] = []
         other = Comparison("no-cache", {"prefix_caching": False, "max_num_seqs": 2})
         bench = ThroughputBench(TINY, self.workload, FLOAT32, other, repeat=2)
-        result = bench.run(said.append)
+        result: Any = bench.run(said.append)
         turns = [line.split(",")[0] for line in said if " of 2" in line]
         assert turns == ["pagedrun", "no-cache", "no-cache", "pagedrun"]
-        ours, other = result["contenders"]
-        assert (ours["runs"][0]["decode_rows"], other["runs"][0]["decode_rows"]) == (6, 2)
-        assert (ours["runs"][0]["hit_rate"] > 0, other["runs"][0]["hit_rate"]) == (True, 0.0)
+        ours, theirs = result["contenders"]
+        assert (ours["runs"][0]["decode_rows"], theirs["runs"][0]["decode_rows"]) == (6, 2)
+        assert (ours["runs"][0]["hit_rate"] > 0, theirs["runs"][0]["hit_rate"]) == (True, 0.0)
         (ratio,) = result["ratios"]
         assert (ratio["name"], ratio["rows_alike"], ratio["rows"]) == ("no-cache", 6, 6)
-        times = [[run["total_s"] for run in each["runs"]] for each in (ours, other)]
+        times = [[run["total_s"] for run in each["runs"]] for each in (ours, theirs)]
         expected = Spread.of_ratios(times[1], times[0])
         assert expected is not None
         assert ratio["end_to_end"] == expected.to_dict()

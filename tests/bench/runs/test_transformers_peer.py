@@ -48,7 +48,7 @@ class TestTransformers:
             config = ModelConfig.from_json(JsonObject("config.json", fields))
             model = BenchModel("small", config, fields=fields)
         bench = ThroughputBench(model, Workload(5, 48, 8, 8), FLOAT32, peer=transformers_peer(2))
-        result = bench.run(silent)
+        result: Any = bench.run(silent)
         (ratio,) = result["ratios"]
         assert (ratio["name"], ratio["rows_alike"], ratio["rows"]) == ("transformers", 5, 5)
         (run,) = result["contenders"][1]["runs"]

@@ -27,7 +27,7 @@ from tests.command import Command
 def test_without_a_command_a_short_run_of_all(
     bench: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    benches = app._short_benches()
+    benches: dict[str, Any] = dict(app._short_benches())
     assert benches.pop("memory") == MemoryBench()
     assert benches.pop("host") == HostBench(seats=(128,))
     assert {name: each.repeat for name, each in benches.items()} == {

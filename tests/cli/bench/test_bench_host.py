@@ -58,5 +58,6 @@ class TestHost:
             "decode_s_per_row": None,
             "admission_step_s": spread(0.00367),
         }
-        (sheet,) = host_sheets({"points": [point], "repeat": 1})
+        result: Any = {"points": [point], "repeat": 1}
+        (sheet,) = host_sheets(result)
         assert sheet.rows == [("1,024", "8,192", "205,104", "–", "3.67", "5.75")]

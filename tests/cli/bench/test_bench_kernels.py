@@ -56,7 +56,7 @@ class TestKernels:
             return {"median": value, "low": value, "high": value, "count": 1}
 
         names = ("paged v1 over contiguous", "paged v2 over contiguous", "v1 over v2")
-        point = {
+        point: Any = {
             "context": 8192,
             "batch": 1,
             "contenders": {
@@ -66,7 +66,7 @@ class TestKernels:
             },
             "ratios": dict(zip(names, map(ratio, (1.5, 1.1, 1.79)), strict=True)),
         }
-        skipped = [
+        skipped: Any = [
             {
                 "part": "decode",
                 "context": 32_768,

@@ -11,6 +11,7 @@ import pytest
 
 from pagedrun.cli.bench.memory_sheets import CHART_CHARS, DONE, memory_sheets
 from pagedrun.paged.bench.memory.memory import MemoryBench
+from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
 from pagedrun.paged.bench.memory.model_shape import ModelShape
 from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
 from tests.command import Command
@@ -24,7 +25,7 @@ def bench(pagedrun: Command) -> Command:
     return partial(pagedrun, "bench", "memory")
 
 
-def small_result(**changes: Any) -> dict[str, Any]:
+def small_result(**changes: Any) -> MemoryBenchFigures:
     settings = {"lengths": NormalLengths(40, 20, 8, 128), "counts": (4, 20), "num_shared": 20}
     bench = MemoryBench(**{**settings, **changes})
     return bench.run(lambda message: None)

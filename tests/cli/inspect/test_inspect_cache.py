@@ -230,7 +230,7 @@ class TestScreen:
         def drawn() -> str:
             stream = StringIO()
             console = Console(file=stream, force_terminal=True, width=80, _environ=os.environ)
-            draw_inspection({**found, "notes": ["a note"]}, console)
+            draw_inspection({**found, "files": {}, "notes": ["a note"]}, console)
             return stream.getvalue()
 
         monkeypatch.delenv("NO_COLOR", raising=False)

@@ -155,6 +155,7 @@ def test_many_holdings_are_those_of_fewer_rows() -> None:
     holdings = SNAPSHOT.holdings
     reading, most = ReportReading(small_report(SNAPSHOT)), len(holdings) // 3
     data = run_data(reading, SNAPSHOT, max_holdings=most)["map"]
+    assert data is not None
     stride = data["rowStride"]
     assert stride in (4, 8)
     kept = zlib.decompress(base64.b64decode(data["holdings"]["row"]["bytes"]))

@@ -8,6 +8,7 @@ import pytest
 from pagedrun.cli.bench.memory_page import memory_document, write_memory_page
 from pagedrun.cli.bench.memory_sheets import memory_tables
 from pagedrun.paged.bench.memory.memory import MemoryBench
+from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
 from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
 from tests.cli.page.conftest import OpenPage, Watched, wait_until
 
@@ -15,19 +16,19 @@ CHARTS = ("at_once", "sharing", "over_time", "block_sizes")
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-def small_result(num_shared: int = 20) -> dict[str, Any]:
+def small_result(num_shared: int = 20) -> MemoryBenchFigures:
     lengths = NormalLengths(40, 20, 8, 128)
     return MemoryBench(lengths=lengths, counts=(4, 20), num_shared=num_shared).run(lambda _: None)
 
 
 @pytest.fixture(scope="module")
-def result() -> dict[str, Any]:
+def result() -> MemoryBenchFigures:
     return small_result()
 
 
 @pytest.fixture(scope="module")
 def shared_page(
-    watched: Watched, result: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+    watched: Watched, result: MemoryBenchFigures, tmp_path_factory: pytest.TempPathFactory
 ) -> Any:
     path = tmp_path_factory.mktemp("page") / "memory.html"
     write_memory_page(result, [("command", f"pagedrun bench memory --model {HOSTILE}")], path)
@@ -39,7 +40,7 @@ def page(shared_page: Any, open_page: OpenPage) -> Any:
     return shared_page
 
 
-def test_charts_show_the_figures(page: Any, result: dict[str, Any]) -> None:
+def test_charts_show_the_figures(page: Any, result: Any) -> None:
     for chart in CHARTS:
         assert page.locator(f"#{chart} .main-svg .trace").count() > 0, chart
     shown = set(page.locator("#at_once .bartext").all_text_contents())
@@ -61,7 +62,7 @@ def test_charts_show_the_figures(page: Any, result: dict[str, Any]) -> None:
             assert lines[2 * number + way_number] == [way, expected]
 
 
-def test_tables_are_those_of_the_terminal(page: Any, result: dict[str, Any]) -> None:
+def test_tables_are_those_of_the_terminal(page: Any, result: MemoryBenchFigures) -> None:
     tables = memory_tables(result)
     assert page.locator(".scroll table").count() == len(tables)
     for number, sheet in enumerate(tables.values()):

@@ -309,7 +309,14 @@ def test_a_run_of_no_rows_has_no_charts(open_page: OpenPage, tmp_path: Path) -> 
 
 
 def test_a_report_of_nonsense_makes_a_page() -> None:
-    report = {"kv": None, "timeline": [1, {"t": "x"}], "rows": [], "memory": {"free": 1e400}}
+    report: dict[str, object] = {
+        "kv": None,
+        "timeline": [1, {"t": "x"}],
+        "rows": [],
+        "memory": {"free": 1e400},
+    }
     document = run_document(report, None, "")
-    assert document.data["timeline"]["t"] == [0]
+    timeline = document.data["timeline"]
+    assert isinstance(timeline, dict)
+    assert timeline["t"] == [0]
     assert '<dd class="value">0</dd>' in document.html()

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,25 @@ from rich.console import Console
 from pagedrun.cli.report.report import draw_report, summary
 from pagedrun.cli.report.report_figures import sparkline
 from pagedrun.paged.job.job import JobResult
-from pagedrun.paged.job.output.report_file import empty_engine_report
+from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
+from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.report.record.report_sections import JobReport, TimelinePoint
 
-REPORT: dict[str, Any] = {
+
+def point(blocks_used: int) -> TimelinePoint:
+    return {
+        "t": 0.0,
+        "step": 0,
+        "running": 0,
+        "waiting": 0,
+        "blocks_used": blocks_used,
+        "blocks_shared": 0,
+        "blocks_cached": 0,
+        "tokens": 0,
+    }
+
+
+REPORT: JobReport = {
     "rows": {"total": 1200, "ok": 1198, "failed": 2, "skipped": 0},
     "accuracy": {"expected": 400, "correct": 398},
     "tokens": {
@@ -76,9 +93,10 @@ REPORT: dict[str, Any] = {
     },
     "finish_reasons": {"stop": 900, "length": 298, "error": 2},
     "errors": {"nan_logits": 2},
-    "timeline": [{"blocks_used": used} for used in (0, 800, 1500, 200)],
+    "timeline": [point(used) for used in (0, 800, 1500, 200)],
     "config": {},
     "hardware": {},
+    "template_advice": None,
     "advice": [
         {
             "code": "pool_too_small",
@@ -129,7 +147,7 @@ FACTS = [
 ]
 
 
-def drawn(report: dict[str, Any], width: int, **settings: Any) -> str:
+def drawn(report: JobReport, width: int, **settings: Any) -> str:
     stream = io.StringIO()
     draw_report(report, Console(file=stream, width=width, **settings))
     return stream.getvalue()
@@ -162,7 +180,7 @@ def test_values_end_in_one_column_and_lines_without_blanks() -> None:
 
 
 def test_a_narrow_screen_keeps_the_sparkline_on_one_line() -> None:
-    records = [{"blocks_used": step} for step in range(500)]
+    records = [point(step) for step in range(500)]
     for width in (50, 60, 80):
         text = drawn({**REPORT, "timeline": records}, width)
         assert len([line for line in text.splitlines() if "▁" in line or "█" in line]) == 1
@@ -182,7 +200,7 @@ def test_no_colour_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_did_not_happen_is_not_told() -> None:
-    quiet = {
+    quiet: JobReport = {
         **REPORT,
         "rows": {"total": 4, "ok": 4, "failed": 0, "skipped": 0},
         "tokens": {**REPORT["tokens"], "preempted_recomputed": 0, "generated_copied": 0},
@@ -205,13 +223,9 @@ def test_what_did_not_happen_is_not_told() -> None:
 
 
 def test_a_run_without_rows_for_the_engine_tells_how_they_ended_and_nothing_else() -> None:
-    report = {
-        **empty_engine_report(),
-        "rows": {"total": 3, "ok": 0, "failed": 3, "skipped": 0},
-        "finish_reasons": {"error": 3},
-        "errors": {"missing_prompt": 2, "invalid_json_line": 1},
-    }
-    assert drawn(report, 80).split("\n") == [
+    errors = Counter({"missing_prompt": 2, "invalid_json_line": 1})
+    tally = Tally(total=3, failed=3, finish_reasons=Counter({"error": 3}), errors=errors)
+    assert drawn(job_report(empty_engine_report(), tally), 80).split("\n") == [
         "Answers",
         "  rows                                3",
         "  failed                              3  100.0%; each says why under error",
@@ -227,5 +241,5 @@ def test_the_summary_says_where_to_look() -> None:
         "1,200 rows: 1,198 ok, 2 failed → o.jsonl",
         "memory report → o.report.json",
     ]
-    one = {"rows": {"total": 1, "ok": 1, "failed": 0, "skipped": 0}}
+    one: JobReport = {**REPORT, "rows": {"total": 1, "ok": 1, "failed": 0, "skipped": 0}}
     assert summary(JobResult(one, 0, None, None), "-") == ["1 row: 1 ok → standard output"]

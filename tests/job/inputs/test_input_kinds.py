@@ -90,7 +90,7 @@ def test_every_kind_is_answered_and_planned_as_jsonl_is(
     assert limited == digest
     assert digest["whole"]
 
-    planned = [plan_file(config_of(path), SilentListener()) for path in (plain, other)]
+    planned: list[Any] = [plan_file(config_of(path), SilentListener()) for path in (plain, other)]
     for plan in planned:
         del plan["time"], plan["memory"]
     assert planned[0] == planned[1]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.preview.forecast import Forecast
+from pagedrun.paged.planning.preview.forecast_sections import ForecastFigures
 from pagedrun.paged.planning.preview.simulation import Simulator
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
@@ -45,7 +45,7 @@ def blocks_of_batch(plan: Plan, begin: int, end: int) -> int:
     return len(held) + private
 
 
-def forecast_of(plan: Plan, num_blocks: int) -> dict[str, Any]:
+def forecast_of(plan: Plan, num_blocks: int) -> ForecastFigures:
     config = EngineConfig(model=Path("."), block_size=BLOCK)
     kv = KVCacheSpec(num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
     forecast = Forecast(config, kv, num_blocks)

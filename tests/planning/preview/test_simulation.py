@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.preview.block_sizes import (
-    BlockSizeFigures,
-    BlockSizes,
-    best_block_size,
-)
+from pagedrun.paged.planning.preview.block_sizes import BlockSizes, best_block_size
+from pagedrun.paged.planning.preview.forecast_sections import BlockSizeFigures
 from pagedrun.paged.planning.preview.prefix_reads import (
     common_with_previous,
     read_by_chunks,
@@ -164,21 +161,28 @@ def test_block_sizes_tell_the_simulated_peak_for_the_size_in_force(prefix_cachin
         simulation = simulate(plan, 400, prefix_caching=prefix_caching)
         sizes = BlockSizes(16, prefix_caching=prefix_caching)
         sizes.add(plan.tree, 0)
-        figures = {each.block_size: each for each in sizes.figures(simulation.at_peak, 64)}
+        figures = {each["block_size"]: each for each in sizes.figures(simulation.at_peak, 64)}
         # Rows that begin in one step may each have computed what only the first one publishes.
-        assert figures[16].peak_blocks == pytest.approx(simulation.kv["peak_blocks"], rel=0.05)
-        assert figures[16].hit_tokens == (plan.sharing.block_hit_tokens if prefix_caching else 0)
-        assert figures[8].hit_tokens >= figures[32].hit_tokens
-        assert figures[8].peak_bytes <= figures[256].peak_bytes
+        assert figures[16]["peak_blocks"] == pytest.approx(simulation.kv["peak_blocks"], rel=0.05)
+        assert figures[16]["hit_tokens"] == (plan.sharing.block_hit_tokens if prefix_caching else 0)
+        assert figures[8]["hit_tokens"] >= figures[32]["hit_tokens"]
+        assert figures[8]["peak_bytes"] <= figures[256]["peak_bytes"]
 
 
 def figures_of(block_size: int, computed: int, peak_bytes: int) -> BlockSizeFigures:
-    return BlockSizeFigures(block_size, 0, computed, 1, peak_bytes, 0.0)
+    return {
+        "block_size": block_size,
+        "hit_tokens": 0,
+        "computed_tokens": computed,
+        "peak_blocks": 1,
+        "peak_bytes": peak_bytes,
+        "tail_waste": 0.0,
+    }
 
 
 def test_best_block_size_is_the_largest_that_costs_next_to_nothing() -> None:
     sizes = [figures_of(8, 100, 1000), figures_of(16, 104, 1040), figures_of(32, 120, 1045)]
-    assert best_block_size(sizes, generated_tokens=0).block_size == 16
+    assert best_block_size(sizes, generated_tokens=0)["block_size"] == 16
     # Where answers are most of the work, a few prompt tokens more do not count.
-    assert best_block_size(sizes, generated_tokens=1000).block_size == 32
-    assert best_block_size(sizes[:1], generated_tokens=0).block_size == 8
+    assert best_block_size(sizes, generated_tokens=1000)["block_size"] == 32
+    assert best_block_size(sizes[:1], generated_tokens=0)["block_size"] == 8

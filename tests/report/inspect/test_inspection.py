@@ -49,13 +49,18 @@ def preemptions(**columns: Any) -> Preemptions:
     return Preemptions.of(**{name: columns.get(name, [1] * count) for name in names})
 
 
+def inspected(snapshot: Snapshot | None, report: SavedReport | None, question: Question) -> Any:
+    """What a script gets to read."""
+    return json.loads(json.dumps(inspect_run(snapshot, report, question), allow_nan=False))
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_everything_reconciles_at_every_step(seed: int) -> None:
     run = play(seed)
     snapshot = run.snapshot()
     for step in range(run.num_steps):
         rows = tuple({holding.row for holding in run.holdings})
-        found = inspect_run(snapshot, None, Question(str(step), rows))
+        found = inspected(snapshot, None, Question(str(step), rows))
         moment, blocks = found["moment"], found["block_map"]["blocks"]
         assert moment["step"] == step
         names = {"S": "shared", "P": "private", "C": "cached", ".": "free"}
@@ -73,18 +78,17 @@ def test_everything_reconciles_at_every_step(seed: int) -> None:
         assert found["use_over_time"][step] == moment["allocated"]
         slots = moment["allocated"] * BLOCK_SIZE
         assert moment["utilization"] == (moment["tokens"] / slots if slots else 0)
-        json.dumps(found, allow_nan=False)
-    peak = inspect_run(snapshot, None, Question())
+    peak = inspected(snapshot, None, Question())
     assert peak["peak"] == peak["moment"]
     assert peak["moment"]["allocated"] == max(peak["use_over_time"])
 
 
 def test_statistics_are_those_of_the_report() -> None:
-    found = inspect_run(play(1).snapshot(), REPORT, Question())["statistics"]
+    found = inspected(play(1).snapshot(), REPORT, Question())["statistics"]
     assert (found["hits"], found["misses"], found["hit_rate"]) == (30, 10, 0.75)
     assert (found["token_hit_rate"], found["block_copies"], found["evictions"]) == (0.5, 4, None)
     nothing = SavedReport({"hits": 0, "misses": 0, "hit_tokens": 0, "prompt_tokens": 0}, ())
-    found = inspect_run(None, nothing, Question())["statistics"]
+    found = inspected(None, nothing, Question())["statistics"]
     assert (found["hit_rate"], found["token_hit_rate"]) == (None, None)
 
 
@@ -100,7 +104,7 @@ def test_statistics_are_those_of_the_report() -> None:
 def test_without_a_snapshot_the_timeline_tells_the_counts(
     asked: str, step: int, shared: int, private: int, cached: int, free: int
 ) -> None:
-    found = inspect_run(None, REPORT, Question(asked))
+    found = inspected(None, REPORT, Question(asked))
     moment = found["moment"]
     names = ("step", "shared", "private", "cached", "free")
     assert tuple(moment[name] for name in names) == (step, shared, private, cached, free)
@@ -110,12 +114,12 @@ def test_without_a_snapshot_the_timeline_tells_the_counts(
     for name in ("block_map", "prefixes", "lifetimes", "most_shared", "preemptions"):
         assert found[name] is None
     with pytest.raises(UsageError, match="at"):
-        inspect_run(None, REPORT, Question("never"))
+        inspected(None, REPORT, Question("never"))
 
 
 def test_without_a_report_preemptions_are_counted_from_the_snapshot() -> None:
     given = preemptions(swapped=[True, False, False])
-    found = inspect_run(with_tables(play(1).snapshot(), preemptions=given), None, Question())
+    found = inspected(with_tables(play(1).snapshot(), preemptions=given), None, Question())
     assert (found["statistics"]["swap"], found["statistics"]["recompute"]) == (1, 2)
     assert found["statistics"]["hits"] is None
 
@@ -133,7 +137,7 @@ def test_every_preemption_says_its_cause() -> None:
         free=[0, 1, 0, 2],
     )
     snapshot = with_tables(play(1).snapshot(), preemptions=given)
-    found = inspect_run(snapshot, None, Question(rows=(17,), top=3))
+    found = inspected(snapshot, None, Question(rows=(17,), top=3))
     assert [event["cause"] for event in found["preemptions"]["events"]] == [
         "step 41: row 17 gave up 12 blocks (190 tokens) by swap to host memory, because row 3 "
         "needed 2 blocks and 0 were free",
@@ -151,7 +155,7 @@ def test_prefixes_say_what_they_save_in_bytes() -> None:
         parent=[-1, 0], start=[0, 4], end=[4, 9], rows=[5, 2], row=[0, 1], saved=[16, 2**62]
     )
     snapshot = with_tables(play(1).snapshot(), prefixes=nodes)
-    found = inspect_run(snapshot, None, Question(top=1))["prefixes"]
+    found = inspected(snapshot, None, Question(top=1))["prefixes"]
     assert (found["count"], found["tokens_saved"]) == (2, 2**62 + 16)
     (shown,) = found["top"]
     assert (shown["tokens"], shown["bytes_saved"]) == (9, 2**62 * snapshot.bytes_per_token)
@@ -159,7 +163,7 @@ def test_prefixes_say_what_they_save_in_bytes() -> None:
 
 def test_a_row_without_blocks_says_so_and_one_that_was_not_kept_too() -> None:
     snapshot = play(1).snapshot(row_stride=2)
-    never, left_out = inspect_run(snapshot, None, Question(rows=(1000, 1001)))["rows"]
+    never, left_out = inspected(snapshot, None, Question(rows=(1000, 1001)))["rows"]
     assert (never["is_kept"], never["num_stays"], never["sampled_at"]) == (True, 0, None)
     assert left_out["is_kept"] is False
 
@@ -169,17 +173,17 @@ def test_where_a_row_can_be_seen_a_sample_was_taken() -> None:
     snapshot = run.snapshot(every=4)
     seen = 0
     for row in range(max(holding.row for holding in run.holdings)):
-        (found,) = inspect_run(snapshot, None, Question(rows=(row,)))["rows"]
+        (found,) = inspected(snapshot, None, Question(rows=(row,)))["rows"]
         at = found["sampled_at"]
         if at is not None:
-            (again,) = inspect_run(snapshot, None, Question(str(at), (row,)))["rows"]
+            (again,) = inspected(snapshot, None, Question(str(at), (row,)))["rows"]
             assert again["tables"]
             seen += 1
     assert seen > 3
 
 
 def test_a_run_of_no_steps_has_nothing_to_show() -> None:
-    found = inspect_run(SmallRun(3, 0).snapshot(), None, Question(rows=(0,)))
+    found = inspected(SmallRun(3, 0).snapshot(), None, Question(rows=(0,)))
     assert (found["moment"], found["block_map"], found["rows_held"]) == (None, None, None)
     assert found["lifetimes"]["num_lives"] == 0
     assert found["most_shared"] == []

@@ -1,11 +1,12 @@
 """Advice: it names each thing that can be off, with its flag, and nothing where nothing is."""
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pagedrun.paged.report.record.advice import MAX_ADVICE, advise
+from pagedrun.paged.report.record.report_sections import JobReport
 from pagedrun.paged.values.option_names import as_flag, spelled
 
 HEALTHY: dict[str, Any] = {
@@ -33,7 +34,7 @@ HEALTHY: dict[str, Any] = {
 BROKEN = {"sentence": "column `date` begins at character 9", "saved_share": 0.9}
 
 
-def report(**changes: Any) -> dict[str, Any]:
+def report(**changes: Any) -> JobReport:
     """Return the healthy report with some of its figures changed, `part__name=figure`."""
     made = copy.deepcopy(HEALTHY)
     for path, figure in changes.items():
@@ -42,7 +43,7 @@ def report(**changes: Any) -> dict[str, Any]:
             made[part][name] = figure
         else:
             made[part] = figure
-    return made
+    return cast(JobReport, made)
 
 
 def test_a_healthy_run_gets_none() -> None:

@@ -9,6 +9,7 @@ from pagedrun.paged.job.interfaces import ModelOpener
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.job.model import LocalModel
+from pagedrun.paged.report.record.report_sections import JobReport
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.window_size import WindowSize
 from tests.jsonl import write_jsonl
@@ -31,10 +32,10 @@ class Listener(SilentListener):
 class Ran:
     """A finished run: its answers without `cached_tokens`, its report, what it warned of."""
 
-    def __init__(self, output: Path, report: dict[str, Any], warnings: list[str]) -> None:
+    def __init__(self, output: Path, report: JobReport, warnings: list[str]) -> None:
         self.answers = comparable_rows(output)
         self.report = report
-        self.store: dict[str, Any] = report.get("prefix_store", {})
+        self.store: Any = report.get("prefix_store", {})
         self.warnings = warnings
 
 

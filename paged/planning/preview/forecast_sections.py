@@ -1,0 +1,153 @@
+"""The forecast as scripts read it: a type for each section of what `plan --json` prints.
+
+Where it says the same as a run's memory report it has the report's names.
+"""
+
+from typing import NotRequired, TypedDict, final
+
+from pagedrun.paged.report.record.report_sections import (
+    PlainValue,
+    PoolFigures,
+    PreemptionCounts,
+    TemplateAdvice,
+)
+
+
+class ForecastRows(TypedDict):
+    """`rows`: those of the file, those refused by the code of their error, those simulated."""
+
+    total: int
+    planned: int
+    refused: dict[str, int]
+    duplicates: int
+    simulated: int
+    is_simulated_whole: bool
+
+
+class ForecastTokens(TypedDict):
+    """`tokens`; answers are taken to be as long as they may be."""
+
+    prompt: int
+    cached: int
+    computed: int
+    generated: int
+    preempted_recomputed: int
+    longest_row: int
+
+
+@final  # so that a prefix with more keys is known not to be one of these
+class SharedPrefix(TypedDict):
+    """One entry of `top_prefixes`; `parent` is the place of the longest one that it continues.
+
+    `text` is how it goes on behind that one, where texts were asked for.
+    """
+
+    tokens: int
+    rows: int
+    tokens_saved: int
+    parent: int | None
+    text: NotRequired[str]
+
+
+class TreeFigures(TypedDict):
+    """`tree`."""
+
+    depth: int
+    groups: int
+    distinct_tokens: int
+    shared_blocks: int
+    top_prefixes: list[SharedPrefix]
+
+
+class ForecastSavings(TypedDict):
+    """`prefix`."""
+
+    hit_tokens: int
+    hit_rate: float
+    achievable_hit_rate: float
+    bytes_saved: int
+    attention_bytes_read: int
+    attention_bytes_without_sharing: int
+
+
+class ForecastKV(PoolFigures):
+    """`kv`; `rows_at_once_…` are rows of full length, anywhere in the file and by the median."""
+
+    dtype: str
+    bytes_per_token_as: dict[str, int]
+    blocks_needed: int
+    peak_bytes: int
+    rows_at_once_everywhere: int
+    rows_at_once_typical: int
+
+
+class BlockSizeFigures(TypedDict):
+    """One block size. `hit_tokens` are the prompt tokens that whole blocks spare, duplicates
+    included; `computed_tokens` those that are left. `peak_blocks` hold what the rows held that
+    ran when most blocks were held; of their slots the share `tail_waste` was empty.
+    """
+
+    block_size: int
+    hit_tokens: int
+    computed_tokens: int
+    peak_blocks: int
+    peak_bytes: int
+    tail_waste: float
+
+
+class BlockSizeComparison(TypedDict):
+    """`block_sizes`: the figures of each, and which has the best of something."""
+
+    best: int
+    most_hits: int
+    least_memory: int
+    sizes: list[BlockSizeFigures]
+
+
+class StepCounts(TypedDict):
+    """`steps` of the simulation."""
+
+    count: int
+    max_running: int
+
+
+class SimulatedPoint(TypedDict):
+    """One entry of `timeline`: as the report's, but how long a step takes is not known."""
+
+    step: int
+    running: int
+    waiting: int
+    blocks_used: int
+    blocks_shared: int
+    blocks_cached: int
+    tokens: int
+
+
+class ForecastFigures(TypedDict):
+    """What plans and a simulation come to."""
+
+    rows: ForecastRows
+    tokens: ForecastTokens
+    tree: TreeFigures
+    prefix: ForecastSavings
+    kv: ForecastKV
+    block_sizes: BlockSizeComparison
+    steps: StepCounts
+    preemptions: PreemptionCounts
+    timeline: list[SimulatedPoint]
+
+
+class PeakMemory(TypedDict):
+    """`memory` of the planning itself, in bytes."""
+
+    peak_resident: int
+
+
+class PlanReport(ForecastFigures):
+    """The whole forecast of a file; `advice` is None where the rows can be read only once."""
+
+    advice: TemplateAdvice | None
+    clamped: int
+    time: dict[str, float]
+    memory: PeakMemory
+    config: dict[str, PlainValue]

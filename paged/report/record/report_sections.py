@@ -1,0 +1,232 @@
+"""The memory report as scripts read it: a type for each section of `OUT.report.json`.
+
+Bytes, seconds and tokens throughout; rates are 0 … 1. A report is made here and read by the
+terminal, the pages and the advice with every key checked; one that comes from a file is checked
+where it is read.
+"""
+
+from collections.abc import Callable
+from typing import NotRequired, TypedDict, TypeVar, cast
+
+from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
+
+PlainValue = str | int | float | bool | None
+Section = TypeVar("Section")
+
+
+class RowCounts(TypedDict):
+    """`rows`: how the rows of the input ended; `skipped` were answered by an earlier run."""
+
+    total: int
+    ok: int
+    failed: int
+    skipped: int
+
+
+class Accuracy(TypedDict):
+    """`accuracy`: of the rows that name an expected answer, those that got it."""
+
+    expected: int
+    correct: int
+
+
+class TokenFigures(TypedDict):
+    """`tokens`; of the generated ones some were copied from rows that ask the same."""
+
+    prompt: int
+    cached: int
+    computed: int
+    generated: int
+    generated_copied: int
+    preempted_recomputed: int
+
+
+class LoadTimes(TypedDict):
+    """What an engine took before its runs, which may have compiled nothing beforehand."""
+
+    load_s: float
+    compile_s: NotRequired[float]
+
+
+class StageTimes(LoadTimes):
+    """The stages before and beside a run."""
+
+    plan_s: float
+
+
+class TimeFigures(StageTimes):
+    """`time`."""
+
+    run_s: float
+    prompt_tokens_per_s: float
+    generated_tokens_per_s: float
+
+
+class PoolFigures(TypedDict):
+    """What a run, or a simulation of it, held in its pool."""
+
+    block_size: int
+    num_blocks: int
+    bytes_per_token: int
+    pool_bytes: int
+    peak_blocks: int
+    utilization_at_peak: float
+    tail_waste: float
+    tail_waste_expected: float
+    contiguous_utilization: float
+    contiguous_max_requests: int
+    paged_max_requests: int
+
+
+class KVFigures(PoolFigures):
+    """`kv`."""
+
+    mean_use_when_short: float
+    short_of_blocks: float
+
+
+class PrefixFigures(TypedDict):
+    """`prefix`; `memory_report` says what each rate counts."""
+
+    hit_tokens: int
+    hit_rate: float
+    achievable_hit_rate: float
+    block_hit_rate: float
+    possible_hit_rate: float
+    partial_hit_tokens: int
+    duplicate_rows: int
+    hits: int
+    misses: int
+    evictions: int
+    shared_blocks_peak: int
+    bytes_saved: int
+    seconds_saved: float | None
+    attention_bytes_read: int
+    attention_bytes_without_sharing: int
+
+
+class CopyCounts(TypedDict):
+    """`copy_on_write`."""
+
+    forks: int
+    block_copies: int
+
+
+class PreemptionCounts(TypedDict):
+    """`preemptions`, by the way in which they were made."""
+
+    swap: int
+    recompute: int
+
+
+class LedgerFigures(TypedDict):
+    """Where the bytes of a device went: what is left of `device_total` is free."""
+
+    weights: int
+    kv_pool: int
+    activations_peak: int
+    other: int
+    device_total: int
+
+
+class MemoryFigures(TypedDict):
+    """`memory`."""
+
+    weights: int
+    kv_pool: int
+    activations_peak: int
+    other: int
+    free: int
+    device_total: int
+
+
+class TimelinePoint(TypedDict):
+    """One entry of `timeline`: the engine after a step, `t` seconds into the run."""
+
+    t: float
+    step: int
+    running: int
+    waiting: int
+    blocks_used: int
+    blocks_shared: int
+    blocks_cached: int
+    tokens: int
+
+
+class Hardware(TypedDict, total=False):
+    """`hardware`; empty where no row reached the engine."""
+
+    device: str
+    processor: str
+    threads: int
+    python: str
+    versions: dict[str, str | None]
+
+
+class EngineReport(TypedDict):
+    """What an engine knows of its run."""
+
+    tokens: TokenFigures
+    time: TimeFigures
+    kv: KVFigures
+    prefix: PrefixFigures
+    copy_on_write: CopyCounts
+    preemptions: PreemptionCounts
+    memory: MemoryFigures
+    finish_reasons: dict[str, int]
+    timeline: list[TimelinePoint]
+    config: dict[str, PlainValue]
+    hardware: Hardware
+    prefix_store: NotRequired[StoreFigures]
+
+
+class MovableParts(TypedDict):
+    """One entry of `TemplateAdvice`: columns, or a line, to move behind what rows share.
+
+    `text` is how the line begins, where texts were asked for.
+    """
+
+    kind: str
+    columns: list[str]
+    position: int
+    varies: float
+    sample_saved_tokens: int
+    sample_computed_tokens: int
+    saved_share: float
+    sentence: str
+    text: NotRequired[str]
+
+
+class TemplateAdvice(TypedDict):
+    """`template_advice`: what of the prompts' order costs sharing, tried on a sample of rows."""
+
+    sample_rows: int
+    found: list[MovableParts]
+
+
+class AdviceEntry(TypedDict):
+    """One entry of `advice`, as `Advice` has it."""
+
+    code: str
+    sentence: str
+    weight: float
+
+
+class AccuracyPart(TypedDict, total=False):
+    """The part of a report that is there if a row names an answer."""
+
+    accuracy: Accuracy
+
+
+class JobReport(EngineReport, AccuracyPart):
+    """The whole report of a job."""
+
+    rows: RowCounts
+    errors: dict[str, int]
+    template_advice: TemplateAdvice | None
+    advice: list[AdviceEntry]
+
+
+def section_of(kind: type[Section], value: Callable[[str], object]) -> Section:
+    """Return a section with all of its keys, in order; `value` gives each by its name, checked."""
+    return cast(Section, {name: value(name) for name in kind.__annotations__})
