@@ -6,6 +6,7 @@ from torch import Tensor
 
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.asked import Asked
+from pagedrun.paged.execution.logits.last_made import LastMade
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.execution.logits.token_pairs import TokenPairs
 from pagedrun.paged.execution.logits.word_tree import WordTree
@@ -17,11 +18,11 @@ from pagedrun.paged.values.request import Request
 class _Words:
     """The words that a request forbids, and how far each sample has come in some of them.
 
-    `begun` has by sample the places in the tree to which the ends of its answer lead.
+    `begun` has by sample the places in the tree to which ends of its answer lead, from the root on.
     """
 
-    def __init__(self, words: tuple[tuple[int, ...], ...]) -> None:
-        self.tree = WordTree(words)
+    def __init__(self, tree: WordTree) -> None:
+        self.tree = tree
         self.always = _array(self.tree.last)  # words of one token
         self.begun: dict[int, list[WordTree]] = {}
 
@@ -48,13 +49,14 @@ class BadWordsFilter:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._asked: Asked[_Words] = Asked()
+        self._trees: LastMade[tuple[tuple[int, ...], ...], WordTree] = LastMade(WordTree)
 
     def begin(self, request: Request) -> None:
         """Keep the words that the request forbids."""
         self.end(request.index)
         assert bool(request.params.bad_words) == bool(request.bad_words_ids), "words without ids"
         if request.bad_words_ids:
-            self._asked[request.index] = _Words(request.bad_words_ids)
+            self._asked[request.index] = _Words(self._trees.of(request.bad_words_ids))
 
     def end(self, row: int) -> None:
         """Drop the words that a request forbids."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.asked import Asked
+from pagedrun.paged.execution.logits.last_made import LastMade
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.execution.logits.token_pairs import TokenPairs
 from pagedrun.paged.scheduling.sequence_table import Int64s
@@ -22,6 +23,11 @@ class _Bias(NamedTuple):
     token_ids: Int64s
     biases: NDArray[np.float32]
 
+    @classmethod
+    def of(cls, pairs: tuple[tuple[int, float], ...]) -> "_Bias":
+        token_ids, biases = zip(*pairs, strict=True)
+        return cls(np.array(token_ids, dtype=np.int64), np.array(biases, dtype=np.float32))
+
 
 class LogitBias:
     """Makes tokens that a request names likelier, or less likely."""
@@ -32,16 +38,13 @@ class LogitBias:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._asked: Asked[_Bias] = Asked()
+        self._biases: LastMade[tuple[tuple[int, float], ...], _Bias] = LastMade(_Bias.of)
 
     def begin(self, request: Request) -> None:
         """Keep the biases of the request."""
         self.end(request.index)
-        pairs = request.params.logit_bias
-        if pairs:
-            self._asked[request.index] = _Bias(
-                np.array([token_id for token_id, _ in pairs], dtype=np.int64),
-                np.array([bias for _, bias in pairs], dtype=np.float32),
-            )
+        if request.params.logit_bias:
+            self._asked[request.index] = self._biases.of(request.params.logit_bias)
 
     def end(self, row: int) -> None:
         """Drop the biases of a request."""

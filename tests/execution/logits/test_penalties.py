@@ -1,6 +1,8 @@
 """Penalties, biases and forbidden tokens against Transformers' processors and closed forms."""
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,16 @@ from torch import Tensor
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.execution.logits.processors import processors_of
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
+from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.scheduling.step_input import Draws
+from pagedrun.paged.values.engine_config import EngineConfig
 from tests.execution.logits.asker import Asker, expected
 
 VOCAB = 40
@@ -237,3 +244,27 @@ def test_draws_have_the_distribution_that_is_left() -> None:
     degrees = int(likely.sum()) - 1
     assert degrees > 5
     assert chi_square < degrees + 4 * np.sqrt(2 * degrees)
+
+
+PATHS = [(False, False), (True, False), (False, True), (True, True)]
+MODEL = BenchModel.from_shape("tiny", 1)
+
+
+def engine_answers(async_scheduling: bool, graphs: bool) -> dict[int, list[tuple[int, ...]]]:
+    """Run rows with and without what is asked, of different lengths, in one batch."""
+    config = EngineConfig(model=Path(), device="cpu", dtype="float32", max_num_seqs=6)
+    device = replace(choose_device("cpu"), async_scheduling=async_scheduling, graphs=graphs)
+    read = MODEL.weights(torch.float32).read
+    loaded = LoadedModel.load(config, MODEL.config, MODEL.tokenizer(), device=device, read=read)
+    requests = []
+    for row, given in enumerate([*ALONE.values(), {}] * 2):
+        params = {"max_tokens": 6 + row % 4, "ignore_eos": True, "temperature": 1.0, **given}
+        words = params.pop("bad_words", ())
+        requests.append(Asker(row, (5, 6, 7 + row), (), params, words, n=1 + row % 2).request)
+    run = Engine(config, loaded).start(requests)
+    return {each.request.index: [out.token_ids for out in each.outputs] for each in run}
+
+
+@pytest.mark.parametrize(("async_scheduling", "graphs"), PATHS[1:])
+def test_answers_are_the_same_on_every_path(async_scheduling: bool, graphs: bool) -> None:
+    assert engine_answers(async_scheduling, graphs) == engine_answers(*PATHS[0])
