@@ -79,6 +79,27 @@ class Backend(Protocol):
         """Choose a token for each row of logits, [num_rows] int64; -1 where there is no choice."""
         ...
 
+    def count_tokens(
+        self, token_ids: Tensor, counts: Tensor, num_ids: Tensor, places: Tensor, tokens: Tensor
+    ) -> None:
+        """Count one more of each of `tokens` in the line of a table that `places` says."""
+        ...
+
+    def penalize(
+        self,
+        logits: Tensor,
+        rows: Tensor,
+        places: Tensor,
+        token_ids: Tensor,
+        counts: Tensor,
+        num_ids: Tensor,
+        repetition: Tensor,
+        presence: Tensor,
+        frequency: Tensor,
+    ) -> None:
+        """Lower, or raise, the logits of the tokens in a table, in place."""
+        ...
+
     def copy_blocks(self, kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
         """Copy blocks within one KV memory."""
         ...

@@ -12,6 +12,7 @@ from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.hub import resolve_model
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.report.record.report_sections import EngineReport
+from pagedrun.paged.text.bad_words import BadWords
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import PagedrunError, RowError
@@ -69,10 +70,13 @@ class LLM:
             raise PagedrunError(f"{len(batch)} prompts but {len(each_params)} SamplingParams")
         answers: dict[int, Completion] = {}
         requests: list[Request] = []
+        bad_words = BadWords(self.tokenizer)
         for index, (prompt, own) in enumerate(zip(batch, each_params, strict=True)):
             request = Request(index, (), own)
             try:
-                requests.append(replace(request, prompt_token_ids=self._encode(prompt)))
+                words = bad_words.token_ids(own.bad_words)
+                ids = self._encode(prompt)
+                requests.append(replace(request, prompt_token_ids=ids, bad_words_ids=words))
             except RowError as error:
                 answers[index] = Completion(request, error=error)
         run = self._engine.start(requests, warn=_warn)

@@ -12,7 +12,6 @@ from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
-from pagedrun.paged.execution.logits.min_tokens import MinTokens
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.model import Model
@@ -52,13 +51,14 @@ class LoadedModel:
         *,
         device: Device | None = None,
         read: ReadTensor | None = None,
-        processors: Seq[LogitsProcessor] = (MinTokens(),),
+        processors: Seq[LogitsProcessor] | None = None,
     ) -> "LoadedModel":
         """Read the weights and put them where they are computed with.
 
         `device` overrides what `config.device` chooses, for instance with other kernels to check
         it. `read` gives the weights by name; None reads them from the folder `config.model`.
-        `processors` change logits before tokens are chosen, in this order.
+        `processors` change logits before tokens are chosen, in this order; None are those of
+        `processors_of`.
         Raises `ModelError` when the model folder cannot be used, `UsageError` when the device or
         the prefix store cannot.
         """

@@ -45,6 +45,7 @@ from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.sampling import SamplingParams
 
 
 class Run:
@@ -243,12 +244,7 @@ class Run:
     def _fail(self, request: Request) -> Iterator[Completion]:
         """End every sample of a request whose logits hold no choice."""
         self.scheduler.fail(request)
-        error = RowError(
-            "nan_logits",
-            "the model's output holds NaN or infinity, so no token can be chosen; "
-            f"try {option('dtype')} float32",
-        )
-        return map(self._completed, self._answers.fail(request, error))
+        return map(self._completed, self._answers.fail(request, _no_choice(request.params)))
 
     def _completed(self, completion: Completion) -> Completion:
         self._num_finished += 1
@@ -343,3 +339,14 @@ class Run:
     def snapshot(self) -> Snapshot:
         """Return what became of every block so far."""
         return self._recorder.snapshot(self.statistics.bytes_per_token)
+
+
+def _no_choice(params: SamplingParams) -> RowError:
+    """Return the error of a row of whose tokens none can be chosen."""
+    why = "the model's output holds NaN or infinity"
+    if params.allowed_token_ids is not None or params.bad_words or params.min_tokens:
+        names = [option(name) for name in ("allowed_token_ids", "bad_words", "min_tokens")]
+        why += f", or {', '.join(names[:-1])} and {names[-1]} forbid every token"
+    return RowError(
+        "nan_logits", f"{why}, so no token can be chosen; try {option('dtype')} float32"
+    )

@@ -24,6 +24,7 @@ class Kind(Enum):
     PROSE = "prose"  # text, or @file
     MODEL = "model"  # a folder, or a name on the hub
     PATH = "path"
+    JSON = "json"  # JSON, or YAML of the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class Setting:
                 return _prose(field, folder)
             case Kind.MODEL:
                 return _model(field.text(), folder)
+            case Kind.JSON:
+                return field.json()
             case Kind.PATH:
                 return beside(folder, field.text())
 

@@ -4,11 +4,13 @@ The value is read as what its setting wants, not as what YAML 1.1 would make of 
 the text "no", not false, and `1e-3` is a number.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from yaml.constructor import SafeConstructor
 
 from pagedrun.paged.values.errors import UsageError
 
@@ -64,6 +66,15 @@ class YamlField:
                 raise UsageError(f"{self.name} in {self.file} names {name!r} again in line {line}")
             pairs[name] = self._text_of(value, wanted)
         return pairs
+
+    def json(self) -> str:
+        """Return JSON: text that is, or what YAML writes without quotes, as JSON."""
+        if isinstance(self.node, yaml.ScalarNode):
+            return self.text()
+        try:
+            return json.dumps(SafeConstructor().construct_document(self.node))
+        except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+            raise self.error("holds what JSON does not have; put JSON into quotes") from error
 
     def integer(self) -> int:
         """Return an integer."""

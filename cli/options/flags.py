@@ -20,6 +20,7 @@ _TYPED: dict[Form, type] = {
     Form.PROSE: str,
     Form.TEMPLATE: str,
     Form.IDS: list[str],
+    Form.JSON: str,
     Form.MODEL: str,
 }
 _PANELS: list[str] = [*Panel]

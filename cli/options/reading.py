@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pagedrun.cli.options.flags import Given, plain_type
+from pagedrun.paged.job.inputs.json_line import parse_value
 from pagedrun.paged.job.prompts.template import PromptTemplate
-from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.flag import FlagField, Form, flag_fields
 from pagedrun.paged.values.option_names import option
 
@@ -59,12 +60,21 @@ def _value(field: FlagField, typed: Any) -> Any:
             return None if text is None else PromptTemplate(text)
         case Form.IDS:
             return _token_ids(typed, option(field.name))
+        case Form.JSON:
+            return _json(typed, field.name)
     kind = plain_type(field)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return kind(typed)
     if isinstance(typed, StrEnum):  # of the words that the field takes as text
         return typed.value
     return tuple(typed) if isinstance(typed, list) else typed
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return parse_value(text)
+    except RowError as error:
+        raise UsageError(f"{option(name)} takes JSON: {error.marked}") from error
 
 
 def _token_ids(texts: list[str], name: str) -> tuple[int, ...]:

@@ -35,8 +35,8 @@ class RunOptions:
     generation_config: Annotated[
         GenerationDefaults,
         Flag(
-            "auto: what neither flag nor recipe says of temperature, top-p, top-k and min-p, the "
-            "model's generation config does. vllm: it does not.",
+            "auto: what neither flag nor recipe says of temperature, top-p, top-k, min-p and "
+            "repetition-penalty, the model's generation config does. vllm: it does not.",
             Panel.SAMPLING,
         ),
     ] = GenerationDefaults.VLLM

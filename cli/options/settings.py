@@ -35,6 +35,7 @@ _KIND_OF_FORM = {
     Form.TEMPLATE: Kind.PROSE,
     Form.MODEL: Kind.MODEL,
     Form.IDS: Kind.TEXTS,
+    Form.JSON: Kind.JSON,
 }
 _KIND_OF_TYPE: dict[object, Kind] = {
     int: Kind.INTEGER,

@@ -12,7 +12,9 @@ from pagedrun.kernels.cpu.attention.decode_attention import decode_attention
 from pagedrun.kernels.cpu.attention.prefill_attention import prefill_attention
 from pagedrun.kernels.cpu.attention.prefix_attention import prefix_attention
 from pagedrun.kernels.cpu.copy_blocks import copy_blocks
+from pagedrun.kernels.cpu.count_tokens import count_tokens
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
+from pagedrun.kernels.cpu.penalize import penalize
 from pagedrun.kernels.cpu.rms_norm import rms_norm
 from pagedrun.kernels.cpu.rotary_store import rotary_store
 from pagedrun.kernels.cpu.sampling.sample import sample
@@ -23,7 +25,9 @@ __all__ = [
     "PackedLinear",
     "add_rms_norm",
     "copy_blocks",
+    "count_tokens",
     "decode_attention",
+    "penalize",
     "prefill_attention",
     "prefix_attention",
     "rms_norm",

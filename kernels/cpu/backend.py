@@ -26,6 +26,8 @@ class CpuBackend:
     rotary_store = staticmethod(cpu.rotary_store)
     decode_attention = staticmethod(cpu.decode_attention)
     sample = staticmethod(cpu.sample)
+    count_tokens = staticmethod(cpu.count_tokens)
+    penalize = staticmethod(cpu.penalize)
     copy_blocks = staticmethod(cpu.copy_blocks)
     swap_blocks = staticmethod(cpu.swap_blocks)
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from pagedrun.kernels import gpu
+from pagedrun.kernels import gpu, reference
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.gpu.attention.gpu_attention import GpuAttention
@@ -10,7 +10,10 @@ from pagedrun.kernels.gpu.linear import PackedLinear
 
 
 class GpuBackend:
-    """Implements `Backend` and `AttentionOps` by Triton kernels and the vendor's products."""
+    """Implements `Backend` and `AttentionOps` by Triton kernels and the vendor's products.
+
+    Penalties, which few rows ask for, are plain PyTorch.
+    """
 
     name = "pagedrun.kernels.gpu"
 
@@ -22,6 +25,8 @@ class GpuBackend:
     prefix_attention = staticmethod(gpu.prefix_attention)
     decode_attention = staticmethod(gpu.decode_attention)
     sample = staticmethod(gpu.sample)
+    count_tokens = staticmethod(reference.count_tokens)
+    penalize = staticmethod(reference.penalize)
     copy_blocks = staticmethod(gpu.copy_blocks)
     swap_blocks = staticmethod(gpu.swap_blocks)
 

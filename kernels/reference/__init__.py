@@ -10,8 +10,10 @@ slot holds before its token is written is undefined, and may be NaN.
 
 from pagedrun.kernels.reference.add_rms_norm import add_rms_norm
 from pagedrun.kernels.reference.copy_blocks import copy_blocks
+from pagedrun.kernels.reference.count_tokens import count_tokens
 from pagedrun.kernels.reference.decode_attention import decode_attention
 from pagedrun.kernels.reference.linear import PackedLinear
+from pagedrun.kernels.reference.penalize import penalize
 from pagedrun.kernels.reference.prefill_attention import prefill_attention
 from pagedrun.kernels.reference.prefix_attention import prefix_attention
 from pagedrun.kernels.reference.rms_norm import rms_norm
@@ -24,7 +26,9 @@ __all__ = [
     "PackedLinear",
     "add_rms_norm",
     "copy_blocks",
+    "count_tokens",
     "decode_attention",
+    "penalize",
     "prefill_attention",
     "prefix_attention",
     "rms_norm",

@@ -22,6 +22,8 @@ class ReferenceBackend:
     prefix_attention = staticmethod(reference.prefix_attention)
     decode_attention = staticmethod(reference.decode_attention)
     sample = staticmethod(reference.sample)
+    count_tokens = staticmethod(reference.count_tokens)
+    penalize = staticmethod(reference.penalize)
     copy_blocks = staticmethod(reference.copy_blocks)
     swap_blocks = staticmethod(reference.swap_blocks)
 

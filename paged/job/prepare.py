@@ -59,7 +59,7 @@ def prepare(
     model = open_model(config.engine, folder, config.chat_template)
     max_model_len = _max_model_len(config, model.config)
     limits = Limits(max_model_len, model.config.vocab_size, config.on_overlong)
-    _check_stop_token_ids(config, limits)
+    _check_token_ids(config, limits)
     prompts = PromptBuilder(config.prompts, config.sampling, model.tokenizer)
     builder = RequestBuilder(prompts, model.tokenizer, limits)
 
@@ -105,13 +105,14 @@ def _max_model_len(config: JobConfig, model: ModelShape) -> int:
     return asked or most
 
 
-def _check_stop_token_ids(config: JobConfig, limits: Limits) -> None:
-    for token_id in config.sampling.stop_token_ids:
-        if token_id >= limits.vocab_size:
-            raise UsageError(
-                f"{option('stop_token_ids')} holds {token_id}, but the model's ids end at "
-                f"{limits.vocab_size - 1}"
-            )
+def _check_token_ids(config: JobConfig, limits: Limits) -> None:
+    for name, token_ids in config.sampling.token_ids().items():
+        for token_id in token_ids:
+            if token_id >= limits.vocab_size:
+                raise UsageError(
+                    f"{option(name)} holds {token_id}, but the model's ids end at "
+                    f"{limits.vocab_size - 1}"
+                )
 
 
 def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:

@@ -7,11 +7,17 @@ from pathlib import Path
 from pagedrun.paged.files.json_object import JsonObject
 
 FILE_NAME = "generation_config.json"
-_NUMBERS = {"temperature": 100.0, "top_p": 1.0, "min_p": 1.0}  # and the most that each may be
+# The range of each that is a number.
+_NUMBERS = {
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 100.0),
+}
+_OF_GREEDY = ("repetition_penalty",)  # what a greedy choice looks at too
 _MAX_TOP_K = 2**31 - 1
 # Settings that change answers, and the value at which they do not. No others are looked at.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "repetition_penalty": (1,),
     "encoder_repetition_penalty": (1,),
     "no_repeat_ngram_size": (0,),
     "num_beams": (1,),
@@ -58,8 +64,8 @@ class GenerationConfig:
             return cls()
         given = JsonObject.read(path)
         values: dict[str, float | int] = {
-            name: given.number(name, 0.0, most)
-            for name, most in _NUMBERS.items()
+            name: given.number(name, *range_)
+            for name, range_ in _NUMBERS.items()
             if given.has(name)
         }
         if values.get("top_p") == 0:
@@ -72,7 +78,8 @@ class GenerationConfig:
             if given.has(name) and given.get(name) not in (*neutral, [], {})
         ]
         if not given.boolean("do_sample", True):
-            return cls({"temperature": 0.0}, tuple(sorted([*values, *not_taken])))
+            kept = {name: values.pop(name) for name in _OF_GREEDY if name in values}
+            return cls({"temperature": 0.0, **kept}, tuple(sorted([*values, *not_taken])))
         if given.has("do_sample"):
             values.setdefault("temperature", 1.0)
         return cls(values, tuple(not_taken))

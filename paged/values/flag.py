@@ -38,6 +38,7 @@ class Form(Enum):
     PROSE = "prose"  # text, or @file
     TEMPLATE = "template"  # a Jinja template, text or @file
     IDS = "ids"  # token ids, comma separated or repeated
+    JSON = "json"  # a value as JSON
     MODEL = "model"  # a folder, or a name on the hub
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.option_names import option
@@ -21,12 +22,14 @@ class Request:
     """One prompt with its parameters.
 
     `index` is the row's place in the input. It keys the random stream, so that a row draws the
-    same numbers wherever and whenever it runs.
+    same numbers wherever and whenever it runs. `bad_words_ids` are the token ids of
+    `params.bad_words`, each word as often as there are ways to write it.
     """
 
     index: int
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
 
     @property
     def max_num_tokens(self) -> int:
@@ -49,21 +52,27 @@ class Request:
                 f"{option('max_model_len')} is {max_model_len}",
                 param="prompt",
             )
-        for param, ids in (
-            ("prompt_token_ids", self.prompt_token_ids),
-            ("stop_token_ids", self.params.stop_token_ids),
-        ):
+        self._check_ids(vocab_size)
+        room = max_model_len - length
+        if self.params.max_tokens <= room:
+            return self
+        min_tokens = min(self.params.min_tokens, room)
+        return replace(self, params=replace(self.params, max_tokens=room, min_tokens=min_tokens))
+
+    def _check_ids(self, vocab_size: int) -> None:
+        """Raise `RowError` for an id outside the vocabulary, wherever the request has one."""
+        by_param = {
+            "prompt_token_ids": self.prompt_token_ids,
+            **self.params.token_ids(),
+            "bad_words": tuple(chain.from_iterable(self.bad_words_ids)),
+        }
+        for param, ids in by_param.items():
             if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
                 raise RowError(
                     "token_id_out_of_range",
                     f"{param} holds an id outside the model's vocabulary, 0 to {vocab_size - 1}",
                     param=param,
                 )
-        room = max_model_len - length
-        if self.params.max_tokens <= room:
-            return self
-        min_tokens = min(self.params.min_tokens, room)
-        return replace(self, params=replace(self.params, max_tokens=room, min_tokens=min_tokens))
 
 
 @dataclass(frozen=True, slots=True)

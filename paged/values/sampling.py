@@ -8,9 +8,14 @@ from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.flag import Flag, Form, Panel, flag_fields
 from pagedrun.paged.values.rules import Rule, floats, integers
 from pagedrun.paged.values.sampling_rules import (
+    ALLOWED_TOKEN_IDS,
+    BAD_WORDS,
+    LOGIT_BIAS,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
+    as_float,
+    bias_pairs,
     is_id_list,
     is_share,
     is_stop,
@@ -27,7 +32,12 @@ class SamplingParams:
     `temperature` 0 is greedy. `top_k` 0 or -1 keeps every token. `seed` selects a random stream
     that depends on (seed, row, sample, position) and on nothing else. `max_tokens` counts
     generated tokens, the end-of-sequence token included. A whole number may be given for a
-    temperature, a list for a tuple, and a single stop string for a list of one.
+    temperature, a list for a tuple, and a single stop string or bad word for a list of one.
+
+    `repetition_penalty` is for tokens of the prompt and the answer, `presence_penalty` and
+    `frequency_penalty` are for those of the answer alone. `logit_bias` may be given as a mapping of
+    token ids to biases, and is kept as pairs in the order of the ids. `allowed_token_ids` None
+    allows all.
 
     Raises `RowError` (code `invalid_param`) for a value of the wrong type or out of range.
     """
@@ -111,6 +121,62 @@ class SamplingParams:
             rule=Rule(lambda value: isinstance(value, bool), "true or false"),
         ),
     ] = False
+    repetition_penalty: Annotated[
+        float,
+        Flag(
+            "Above 1: tokens of the prompt and the answer are less likely again; below: more.",
+            Panel.SAMPLING,
+            "X",
+            rule=floats(0.01, 100.0),
+        ),
+    ] = 1.0
+    presence_penalty: Annotated[
+        float,
+        Flag(
+            "Taken from the logits of tokens that are in the answer.",
+            Panel.SAMPLING,
+            "X",
+            rule=floats(-2.0, 2.0),
+        ),
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float,
+        Flag(
+            "Taken from a token's logit for each time it is in the answer.",
+            Panel.SAMPLING,
+            "X",
+            rule=floats(-2.0, 2.0),
+        ),
+    ] = 0.0
+    logit_bias: Annotated[
+        tuple[tuple[int, float], ...],
+        Flag(
+            "Added to the logits of tokens: a JSON object of token ids and numbers.",
+            Panel.SAMPLING,
+            "JSON",
+            form=Form.JSON,
+            rule=LOGIT_BIAS,
+        ),
+    ] = ()
+    allowed_token_ids: Annotated[
+        tuple[int, ...] | None,
+        Flag(
+            "No other tokens are chosen. Repeatable, or comma separated.",
+            Panel.SAMPLING,
+            "IDS",
+            form=Form.IDS,
+            rule=ALLOWED_TOKEN_IDS,
+        ),
+    ] = None
+    bad_words: Annotated[
+        tuple[str, ...],
+        Flag(
+            "A word that no answer has. Repeatable.",
+            Panel.SAMPLING,
+            "TEXT",
+            rule=BAD_WORDS,
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         for name, rule in _RULES.items():
@@ -130,7 +196,15 @@ class SamplingParams:
         """Whether the choice is the most probable token, with no randomness."""
         return self.temperature == 0.0
 
-    def override(self, given: Mapping[str, object]) -> "SamplingParams":
+    def token_ids(self) -> dict[str, tuple[int, ...]]:
+        """Return the ids of each field that holds some, whatever for."""
+        return {
+            "stop_token_ids": self.stop_token_ids,
+            "logit_bias": tuple(token_id for token_id, _ in self.logit_bias),
+            "allowed_token_ids": self.allowed_token_ids or (),
+        }
+
+    def override(self, given: Mapping[str, Any]) -> "SamplingParams":
         """Return a copy with the fields of `given` that name one; `None` means not given.
 
         `max_new_tokens` and `max_completion_tokens` mean `max_tokens`. Raises `RowError` for
@@ -146,6 +220,7 @@ class SamplingParams:
 
 FIELD_NAMES = frozenset(field.name for field in fields(SamplingParams))
 _RULES = {each.field: each.flag.rule for each in flag_fields(SamplingParams) if each.flag.rule}
+_FLOATS = frozenset(each.field for each in flag_fields(SamplingParams) if each.kind is float)
 _ALIASES = {"max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens"}
 
 
@@ -156,11 +231,10 @@ def sampling_keys() -> frozenset[str]:
 
 def _frozen(name: str, value: object) -> object:
     """Turn what callers say into the field's own type, without widening what is accepted."""
-    if name == "stop" and isinstance(value, str):
+    if name in ("stop", "bad_words") and isinstance(value, str):
         return (value,)
+    if name == "logit_bias":
+        return bias_pairs(value)
     if isinstance(value, list):
         return tuple(value)
-    if name in ("temperature", "top_p", "min_p") and isinstance(value, int):
-        # True is no number; an integer of hundreds of digits has no float, and is out of range.
-        return value if isinstance(value, bool) or abs(value) > _INT32 else float(value)
-    return value
+    return as_float(value) if name in _FLOATS else value

@@ -82,6 +82,8 @@ class CountedBackend:
         self.silu_mul = self._counted("silu_mul", plain.silu_mul)
         self.rotary_store = self._counted("rotary_store", plain.rotary_store)
         self.sample = self._counted("sample", plain.sample)
+        self.count_tokens = self._counted("count_tokens", plain.count_tokens)
+        self.penalize = self._counted("penalize", plain.penalize)
         self.copy_blocks = self._counted("copy_blocks", plain.copy_blocks)
         self.swap_blocks = self._counted("swap_blocks", plain.swap_blocks)
 

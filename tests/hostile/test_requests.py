@@ -82,8 +82,54 @@ def test_17_stops_have_limits_and_ids_are_in_the_vocabulary(generate: Run) -> No
     assert refused(generate(ids), "invalid_param", "stop_token_ids", len(ids))
 
 
+def test_17_tokens_that_are_named_have_limits_and_are_in_the_vocabulary(generate: Run) -> None:
+    for name, outside, bad in (
+        ("logit_bias", [{"320": 1}, {str(2**40): 1}], [{"1": 101}, {"a": 1}, {"-1": 1}, [1], "x"]),
+        ("allowed_token_ids", [[VOCAB], [1, 2**40]], [[], [-1], ["1"], [1.0], 5, [1] * 70_000]),
+        ("bad_words", [], ["", " ", [""], [3], ["x"] * 1025, "x" * 1025, {"a": 1}]),
+        ("repetition_penalty", [], [0, -1, 1e9, "1", True]),
+        ("presence_penalty", [], [2.5, -3, "1", True]),
+        ("frequency_penalty", [], [2.5, -3, "1", True]),
+    ):
+        done = generate([*asking(name, *outside), OK])
+        assert not outside or refused(done, "token_id_out_of_range", name, len(outside))
+        assert done.codes[-1] is None
+        assert refused(generate(asking(name, *bad)), "invalid_param", name, len(bad))
+
+
+def test_17_what_asks_for_nothing_is_no_error(generate: Run) -> None:
+    neutral = {
+        "repetition_penalty": 1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "logit_bias": {},
+        "allowed_token_ids": None,
+        "bad_words": [],
+    }
+    done = generate([OK, {**OK, **neutral}, {**OK, "sampling_params": neutral}])
+    assert done.status == 0
+    assert done.rows[0]["outputs"] == done.rows[1]["outputs"] == done.rows[2]["outputs"]
+
+
+def test_17_a_row_that_leaves_no_token_says_so(generate: Run) -> None:
+    both = {"allowed_token_ids": [ord("x") - ord("!")], "bad_words": ["x"]}
+    done = generate([{**OK, **both}, OK])
+    assert done.codes == ["nan_logits", None]
+    assert "allowed_token_ids" in done.error(0)["message"]
+    assert "bad_words" in done.error(0)["message"]
+
+
 @pytest.mark.parametrize(
-    ("flag", "value"), [("--stop", ""), ("--stop-token-ids", VOCAB), ("--stop-token-ids", "-1")]
+    ("flag", "value"),
+    [
+        ("--stop", ""),
+        ("--stop-token-ids", VOCAB),
+        ("--stop-token-ids", "-1"),
+        ("--allowed-token-ids", VOCAB),
+        ("--logit-bias", '{"320": 1}'),
+        ("--logit-bias", "{"),
+        ("--bad-words", " "),
+    ],
 )
 def test_17_so_do_the_flags(generate: Run, flag: str, value: object) -> None:
     done = generate([OK], flag, value)
@@ -134,10 +180,6 @@ def test_34_a_gpu_that_is_not_there(generate: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "neutral"),
     [
-        ("logit_bias", {"999": 1}, {}),
-        ("bad_words", ["x"], []),
-        ("allowed_token_ids", [99_999], None),
-        ("repetition_penalty", 1.1, 1.0),
         ("logprobs", 0, False),
         ("best_of", 2, 1),
         ("guided_json", {}, None),

@@ -45,15 +45,13 @@ def test_only_rows_with_all_four_columns_are_calls() -> None:
 
 def test_a_body_becomes_columns() -> None:
     sampling = {"max_completion_tokens": 5, "temperature": 0.5, "n": 2, "stop": "x", "seed": 3}
+    sampling |= {"presence_penalty": 0, "frequency_penalty": 0.5, "logit_bias": {"3": -100}}
     told = {"model": "m", "user": "u", "metadata": {"a": 1}, "service_tier": "flex"}
     neutral = {
         "stream": False,
         "logprobs": False,
-        "presence_penalty": 0,
-        "frequency_penalty": 0.0,
         "response_format": {"type": "text"},
         "tools": [],
-        "logit_bias": {},
         "top_p": None,
     }
     body = {"messages": MESSAGES, **sampling, **told, **neutral}

@@ -34,8 +34,9 @@ def test_values_are_taken_and_the_rest_is_named(tmp_path: Path) -> None:
         eos_token_id=[1, 2],
         transformers_version="5.3.0",
     )
-    assert advice.values == {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
-    assert advice.not_taken == ("repetition_penalty", "max_new_tokens")
+    taken = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1}
+    assert advice.values == taken
+    assert advice.not_taken == ("max_new_tokens",)
 
 
 def test_sampling_without_a_temperature_is_at_one(tmp_path: Path) -> None:
@@ -44,13 +45,21 @@ def test_sampling_without_a_temperature_is_at_one(tmp_path: Path) -> None:
 
 
 def test_no_sampling_is_greedy_and_what_does_not_apply_is_named(tmp_path: Path) -> None:
-    advice = read(tmp_path, do_sample=False, temperature=0.7, top_p=0.9)
-    assert advice == GenerationConfig({"temperature": 0.0}, ("temperature", "top_p"))
+    advice = read(tmp_path, do_sample=False, temperature=0.7, top_p=0.9, repetition_penalty=1.1)
+    taken = {"temperature": 0.0, "repetition_penalty": 1.1}
+    assert advice == GenerationConfig(taken, ("temperature", "top_p"))
 
 
 @pytest.mark.parametrize(
     "given",
-    [{"temperature": -1}, {"top_p": 0}, {"top_p": "high"}, {"top_k": 1.5}, {"do_sample": "yes"}],
+    [
+        {"temperature": -1},
+        {"top_p": 0},
+        {"repetition_penalty": 0},
+        {"top_p": "high"},
+        {"top_k": 1.5},
+        {"do_sample": "yes"},
+    ],
 )
 def test_a_value_out_of_range_is_refused(tmp_path: Path, given: dict[str, Any]) -> None:
     (name,) = given

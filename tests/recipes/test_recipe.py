@@ -43,6 +43,8 @@ def read(tmp_path: Path) -> ReadRecipe:
         ("stop: [no, 1.10, 2026-11-21]", ["no", "1.10", "2026-11-21"]),
         ('stop: ["\\n", "a"]', ["\n", "a"]),
         ("stop_token_ids: [1, 2]", ["1", "2"]),
+        ("logit_bias: {1: -100, '2': .5}", '{"1": -100, "2": 0.5}'),
+        ("logit_bias: '{\"1\": -100}'", '{"1": -100}'),
         ("kv_cache_memory_bytes: 4GiB", 4 * 2**30),
         ("kv_cache_memory_bytes: 4096", 4096),
         ("preemption_mode: recompute", "recompute"),
@@ -90,6 +92,8 @@ def test_a_value_is_read_as_its_setting_wants_it(read: ReadRecipe, line: str, wa
             "sample in judge.yaml line 1 names .*gone.jsonl, which is not",
         ),
         ("stop: [[a]]", "stop in judge.yaml line 1 is a list; it must be text, or a list of texts"),
+        ("logit_bias: {1: 2026-11-21}", "holds what JSON does not have; put JSON into quotes"),
+        ("logit_bias: {[1]: 2}", "holds what JSON does not have"),
         ("columns: text", "columns in judge.yaml line 1 is 'text'; it must be a mapping"),
         ("columns:\n  a: x\n  a: y", "columns in judge.yaml names 'a' again in line 3"),
         (

@@ -13,7 +13,13 @@ from pagedrun.paged.values.sampling import (
     SamplingParams,
     sampling_keys,
 )
-from pagedrun.paged.values.sampling_rules import MAX_STOP_LENGTH, MAX_STOP_STRINGS
+from pagedrun.paged.values.sampling_rules import (
+    MAX_BAD_WORD_LENGTH,
+    MAX_BAD_WORDS,
+    MAX_STOP_LENGTH,
+    MAX_STOP_STRINGS,
+    MAX_TOKEN_IDS,
+)
 
 INT32 = 2**31 - 1
 INTEGERS_WITHOUT_FLOAT = [10**400, -(10**400)]
@@ -29,6 +35,12 @@ ACCEPTED: dict[str, list[Any]] = {
     "stop": [(), ("a",), ("x" * MAX_STOP_LENGTH,), ("é", "\U0001f600"), ("s",) * MAX_STOP_STRINGS],
     "stop_token_ids": [(), (0,), (1, 2, 3)],
     "ignore_eos": [True, False],
+    "repetition_penalty": [0.01, 0.8, 1.0, 1.3, 100.0],
+    "presence_penalty": [-2.0, 0.0, 2.0],
+    "frequency_penalty": [-2.0, 0.5, 2.0],
+    "logit_bias": [(), ((0, -100.0),), ((1, 2.5), (7, 100.0))],
+    "allowed_token_ids": [None, (0,), (5, 5, 1)],
+    "bad_words": [(), ("a",), (" a", "b c"), ("x" * MAX_BAD_WORD_LENGTH,), ("w",) * MAX_BAD_WORDS],
 }
 REFUSED: dict[str, list[Any]] = {
     "n": [0, -1, MAX_N + 1, 1.0, True, "1", None],
@@ -58,6 +70,21 @@ REFUSED: dict[str, list[Any]] = {
     ],
     "stop_token_ids": [(-1,), (True,), (1.0,), ("1",), 5, "12", {1: 2}],
     "ignore_eos": [0, 1, "true", None],
+    "repetition_penalty": [0.0, -1.0, 100.5, math.nan, math.inf, True, "1", None, 0],
+    "presence_penalty": [-2.1, 2.1, 3, math.nan, False, "1", *INTEGERS_WITHOUT_FLOAT],
+    "frequency_penalty": [-2.1, 2.1, -3, math.nan, False, "1", *INTEGERS_WITHOUT_FLOAT],
+    "logit_bias": [
+        *({1: 101}, {1: -100.5}, {1: math.nan}, {1: "2"}, {1: True}, {1: 10**400}),
+        *({-1: 2}, {"a": 2}, {"01": 2}, {" 1": 2}, {"-1": 2}, {1.0: 2}, {True: 2}, {None: 2}),
+        *({"1": 1, 1: 2}, {"9" * 5000: 1}, {"\u0661": 1}, {"": 1}),
+        *([], [[1, 2.0]], ((1, 2),), ((2, 1.0), (1, 1.0)), ((1, 1.0), (1, 1.0)), (1, 2), "1", 5),
+        tuple((token_id, 1.0) for token_id in range(MAX_TOKEN_IDS + 1)),
+    ],
+    "allowed_token_ids": [(), (-1,), (True,), (1.0,), ("1",), 5, "12", (1,) * (MAX_TOKEN_IDS + 1)],
+    "bad_words": [
+        *("", " ", ("a", ""), ("\t \n",), (1,), (None,), (("a",),), {"a": 1}, 7, b"a"),
+        *(("\ud800",), ("x" * (MAX_BAD_WORD_LENGTH + 1),), ("w",) * (MAX_BAD_WORDS + 1)),
+    ],
 }
 
 
@@ -95,6 +122,14 @@ def test_refused(name: str, value: Any) -> None:
         ("stop", ["a", "b"], ("a", "b")),
         ("stop", [], ()),
         ("stop_token_ids", [1, 2], (1, 2)),
+        ("repetition_penalty", 1, 1.0),
+        ("presence_penalty", -2, -2.0),
+        ("logit_bias", {}, ()),
+        ("logit_bias", {"7": -100, 3: 1.5}, ((3, 1.5), (7, -100.0))),
+        ("logit_bias", {"7": None, "8": 1}, ((8, 1.0),)),  # a table has a column for each id
+        ("allowed_token_ids", [3, 1], (3, 1)),
+        ("bad_words", "word", ("word",)),
+        ("bad_words", [], ()),
     ],
 )
 def test_what_users_write_becomes_the_fields_own_type(name: str, given: Any, meant: Any) -> None:

@@ -78,6 +78,25 @@ class CostlessBackend:
         self._num_given = first + len(logits)
         return self._drawn[first : self._num_given].clone()
 
+    def count_tokens(
+        self, token_ids: Tensor, counts: Tensor, num_ids: Tensor, places: Tensor, tokens: Tensor
+    ) -> None:
+        """Count nothing."""
+
+    def penalize(
+        self,
+        logits: Tensor,
+        rows: Tensor,
+        places: Tensor,
+        token_ids: Tensor,
+        counts: Tensor,
+        num_ids: Tensor,
+        repetition: Tensor,
+        presence: Tensor,
+        frequency: Tensor,
+    ) -> None:
+        """Change nothing."""
+
     def copy_blocks(self, kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
         """Move nothing."""
 

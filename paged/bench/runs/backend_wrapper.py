@@ -18,6 +18,8 @@ class BackendWrapper:
         self.silu_mul = backend.silu_mul
         self.rotary_store = backend.rotary_store
         self.sample = backend.sample
+        self.count_tokens = backend.count_tokens
+        self.penalize = backend.penalize
         self.copy_blocks = backend.copy_blocks
         self.swap_blocks = backend.swap_blocks
 

@@ -69,6 +69,8 @@ class _Timed(BackendWrapper):
         self.silu_mul = timer.timed("silu_mul", backend.silu_mul)
         self.rotary_store = timer.timed("rotary_store", backend.rotary_store)
         self.sample = timer.timed("sample", backend.sample)
+        self.count_tokens = timer.timed("count_tokens", backend.count_tokens)
+        self.penalize = timer.timed("penalize", backend.penalize)
         self.copy_blocks = timer.timed("copy_blocks", backend.copy_blocks)
         self.swap_blocks = timer.timed("swap_blocks", backend.swap_blocks)
 

@@ -46,5 +46,9 @@ class LogitsProcessor(Protocol):
         ...
 
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
-        """Return the logits [num_rows, vocab_size] to go on with; those given stay as they are."""
+        """Return the logits [num_rows, vocab_size] to go on with.
+
+        One that cannot be captured gets float32 logits, which it may write into: they are the
+        stage's own. To one that can be captured those given have to stay as they are.
+        """
         ...

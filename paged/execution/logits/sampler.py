@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
-from pagedrun.paged.execution.logits.min_tokens import MinTokens
+from pagedrun.paged.execution.logits.processors import processors_of
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws, StepInput
@@ -30,17 +30,18 @@ class Sampler:
     """The logits stage: processors one after the other, then the choice of every pending sample.
 
     The random stream of a choice is keyed by (seed, row, sample, position), never by the batch.
+    `processors` None are those of `processors_of`.
     """
 
     def __init__(
         self,
         eos_token_ids: Seq[int],
         device: Device,
-        processors: Seq[LogitsProcessor] = (MinTokens(),),
+        processors: Seq[LogitsProcessor] | None = None,
     ) -> None:
         self.eos_token_ids = tuple(eos_token_ids)
         self._device = device
-        self._processors = tuple(processors)
+        self._processors = processors_of(device) if processors is None else tuple(processors)
 
     def begin(self, request: Request) -> None:
         """Tell the processors of a request whose tokens will be drawn from now on."""
@@ -67,10 +68,12 @@ class Sampler:
         return self.choose(logits, SamplingBatch.of(draws, self.eos_token_ids, self._device))
 
     def choose(self, logits: Tensor, batch: SamplingBatch) -> SampleResult:
-        """Choose a token for each row of logits [num_rows, vocab_size]."""
-        for processor in self._processors:
-            if _applies(processor, batch.draws):
-                logits = processor(logits, batch)
+        """Choose a token for each row of logits [num_rows, vocab_size], which stay as they are."""
+        applying = [each for each in self._processors if _applies(each, batch.draws)]
+        if not all(each.can_be_captured for each in applying):
+            logits = logits.to(torch.float32, copy=True)  # for all that write into them
+        for processor in applying:
+            logits = processor(logits, batch)
         return SampleResult(
             self._device.kernels.sample(
                 logits,

@@ -27,15 +27,9 @@ FORBIDDEN_COLUMNS = (
 )
 # Asked for by name in other tools. Answering as if they were not there would be a wrong answer.
 UNSUPPORTED_COLUMNS = (
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
     "logprobs",
     "top_logprobs",
     "prompt_logprobs",
-    "bad_words",
-    "allowed_token_ids",
     "logits_processors",
     "use_beam_search",
     "best_of",
@@ -50,13 +44,8 @@ UNSUPPORTED_COLUMNS = (
 )
 # Clients write out defaults. These values ask for nothing; any other one is refused.
 NEUTRAL_VALUES: dict[str, tuple[JSONValue, ...]] = {
-    "repetition_penalty": (1, 1.0),
-    "presence_penalty": (0, 0.0),
-    "frequency_penalty": (0, 0.0),
-    "logit_bias": ({},),
     "logprobs": (False,),
     "top_logprobs": (0,),
-    "bad_words": ([],),
     "use_beam_search": (False,),
     "best_of": (1,),
     "response_format": ({"type": "text"},),

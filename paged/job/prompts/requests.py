@@ -9,8 +9,10 @@ from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts.batch_call import BatchCall
 from pagedrun.paged.job.prompts.overlong import Overlong
 from pagedrun.paged.job.prompts.prompts import Prompt, PromptBuilder
+from pagedrun.paged.text.bad_words import BadWords
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling import SamplingParams
 
 ENCODE_BATCH_ROWS = 512
 # No text has this many characters a token on average; longer ones are refused without encoding,
@@ -60,6 +62,7 @@ class RequestBuilder:
         self._prompts = prompts
         self._tokenizer = tokenizer
         self._limits = limits
+        self._bad_words = BadWords(tokenizer)
         # One integer object for each id that occurs: a file's tokens take a quarter of the memory.
         self._token_ids: dict[int, int] = {}
 
@@ -123,11 +126,11 @@ class RequestBuilder:
         elif isinstance(ids, RowError):
             outcome = ids
         else:
-            limits = self._limits
-            ids = limits.on_overlong.cut(ids, limits.max_model_len, prompt.params.max_tokens)
-            asked = Request(row.index, ids, prompt.params)
-            outcome = self._fitted(asked)
-            clamped = outcome is not asked and isinstance(outcome, Request)
+            limits, params = self._limits, prompt.params
+            ids = limits.on_overlong.cut(ids, limits.max_model_len, params.max_tokens)
+            outcome = self._fitted(row.index, ids, params)
+            if isinstance(outcome, Request):
+                clamped = outcome.params.max_tokens < params.max_tokens
         expected = row.columns.get("expected")
         num_kept = 0 if isinstance(ids, RowError) else len(ids)
         return JobRow(
@@ -145,8 +148,11 @@ class RequestBuilder:
             num_truncated_tokens=num_tokens - num_kept,
         )
 
-    def _fitted(self, asked: Request) -> Request | RowError:
+    def _fitted(
+        self, index: int, ids: tuple[int, ...], params: SamplingParams
+    ) -> Request | RowError:
         try:
+            asked = Request(index, ids, params, self._bad_words.token_ids(params.bad_words))
             return asked.fitted(self._limits.max_model_len, self._limits.vocab_size)
         except RowError as error:
             return error

@@ -32,6 +32,9 @@ def test_flags_reach_their_place_and_are_marked() -> None:
         temperature=0.5,
         stop=["a", "b"],
         stop_token_ids=["1,2", "3"],
+        logit_bias='{"7": -100, "3": 0.5}',
+        allowed_token_ids=["3,4"],
+        bad_words=["x", " y"],
         block_size=8,
         dtype="float32",
         prefix_caching=False,
@@ -40,7 +43,13 @@ def test_flags_reach_their_place_and_are_marked() -> None:
         limit=2,
     )
     assert job.sampling == SamplingParams(
-        max_tokens=3, temperature=0.5, stop=("a", "b"), stop_token_ids=(1, 2, 3)
+        max_tokens=3,
+        temperature=0.5,
+        stop=("a", "b"),
+        stop_token_ids=(1, 2, 3),
+        logit_bias=((3, 0.5), (7, -100.0)),
+        allowed_token_ids=(3, 4),
+        bad_words=("x", " y"),
     )
     assert job.engine == EngineConfig(
         model=demo_model_folder(), block_size=8, dtype="float32", prefix_caching=False
@@ -61,6 +70,12 @@ def test_flags_reach_their_place_and_are_marked() -> None:
         ({"stop_token_ids": ["x"]}, "stop_token_ids"),
         ({"stop_token_ids": ["1,,2"]}, "stop_token_ids"),
         ({"stop_token_ids": ["-1"]}, "stop_token_ids"),
+        ({"allowed_token_ids": ["x"]}, "allowed_token_ids"),
+        ({"logit_bias": "{"}, "^logit_bias takes JSON: not valid JSON"),
+        ({"logit_bias": '{"1": 1, "1": 2}'}, "^logit_bias takes JSON: the key '1' occurs twice"),
+        ({"logit_bias": "[1]"}, "^logit_bias must be an object"),
+        ({"bad_words": [" "]}, "^bad_words must be"),
+        ({"frequency_penalty": 3.0}, "^frequency_penalty must be a number from -2 to 2"),
         ({"block_size": 0}, "block_size"),
         ({"model": "no/such/folder/here"}, "no such folder"),
         ({"revision": "main"}, "revision needs model"),

@@ -57,7 +57,12 @@ def example(setting: Setting, folder: Path) -> str:
         return f"{setting.name}: {[word for word in setting.words if word != default][-1]}"
     if setting.kind is Kind.SWITCH:
         return f"{setting.name}: {'false' if default is True else 'true'}"
-    values = {Kind.INTEGER: "24", Kind.NUMBER: "0.25", Kind.TEXTS: "['7', '8']"}
+    values = {
+        Kind.INTEGER: "24",
+        Kind.NUMBER: "0.25",
+        Kind.TEXTS: "['7', '8']",
+        Kind.JSON: "{7: -1.5}",
+    }
     return f"{setting.name}: {values.get(setting.kind, '77')}"
 
 

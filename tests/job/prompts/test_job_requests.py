@@ -109,8 +109,24 @@ def test_max_tokens_is_cut_to_the_room_left(length: int, wanted: int, clamped: b
     assert row.request.params.min_tokens == wanted
 
 
-def test_stop_token_ids_outside_the_vocabulary_fail_the_row() -> None:
-    assert outcome({"prompt": "a", "stop_token_ids": [100]}) == "token_id_out_of_range"
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("stop_token_ids", [100]), ("allowed_token_ids", [1, 100]), ("logit_bias", {"100": 1})],
+)
+def test_ids_outside_the_vocabulary_fail_the_row(name: str, value: object) -> None:
+    assert outcome({"prompt": "a", name: value}) == "token_id_out_of_range"
+
+
+def test_bad_words_become_ids_or_fail_the_row() -> None:
+    outside, spoilt, good = build(
+        {"prompt": "a", "bad_words": ["b", chr(ord("a") + 100)]},
+        {"prompt": "a", "bad_words": ["?"]},
+        {"prompt": "a", "bad_words": ["b", " cd"]},
+    )
+    errors = [(each.error.code, each.error.param) for each in (outside, spoilt) if each.error]
+    assert errors == [("token_id_out_of_range", "bad_words"), ("tokenizer_error", "bad_words")]
+    assert good.request is not None
+    assert good.request.bad_words_ids == ((1,), (2, 3))
 
 
 def test_one_text_that_cannot_be_encoded_spoils_no_other() -> None:
