@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
+from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.text.bad_words import BadWords
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -118,7 +119,7 @@ Answers = list[list[list[int]]]
 
 def answered(
     folder: Path, prompts: list[list[int]], params: list[SamplingParams], **settings: Any
-) -> tuple[Answers, dict[str, Any]]:
+) -> tuple[Answers, EngineReport]:
     """Return each prompt's samples, and the report; in a small pool whoever fits is let in."""
     config = EngineConfig(model=folder, dtype="float32", **settings)
     policy = RunPolicy(AdmitAll) if "num_blocks" in settings else DEFAULT_POLICY
