@@ -104,7 +104,8 @@ class ModelRunner:
             self._graphs.forget()
         layout = BatchLayout.of(step, self._cache.block_size, self._sharing)
         shape = self._model.attention_shape(self._cache.blocks.dtype)
-        logits = self._model.logits(layout.forward(self._device, shape, known), self._cache)
+        hidden = self._model.hidden(layout.forward(self._device, shape, known), self._cache)
+        logits = self._model.head(hidden)
         self._note_reads(layout.attention)
         return self._sampler.sample(logits, step).ids
 
