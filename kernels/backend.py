@@ -8,6 +8,7 @@ from pagedrun.kernels.attention import Attention, AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.token_logprobs import TokenLogprobs
 
 
 class Backend(Protocol):
@@ -98,6 +99,12 @@ class Backend(Protocol):
         frequency: Tensor,
     ) -> None:
         """Lower, or raise, the logits of the tokens in a table, in place."""
+        ...
+
+    def token_logprobs(
+        self, logits: Tensor, rows: Tensor, ids: Tensor, num_top: int
+    ) -> TokenLogprobs:
+        """Return how likely tokens are by their rows of logits, with the likeliest of each."""
         ...
 
     def copy_blocks(self, kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
+import numpy as np
+
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
@@ -21,6 +23,7 @@ from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.logits.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.execution.memory_ledger import MemoryLedger
 from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
+from pagedrun.paged.execution.score_log import ScoreLog
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.answers import Answers
@@ -36,6 +39,7 @@ from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.scheduling.engine_state import engine_state
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
+from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.step_watch import StepWatch
 from pagedrun.paged.scheduling.stopping import StopRule
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -44,7 +48,7 @@ from pagedrun.paged.values.errors import EngineStalled, RowError
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
-from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.request import Completion, Request, SampleOutput
 from pagedrun.paged.values.sampling import SamplingParams
 
 
@@ -113,6 +117,7 @@ class Run:
         self._sampler = sampler
         self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
         self._answers = Answers()
+        self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
         self._ledger = MemoryLedger(model, cache, device, budget)
         self._unanswerable: deque[Completion] = deque()
         self._num_total = 0
@@ -183,6 +188,7 @@ class Run:
     def _entered(self, planned: PlannedRequest) -> PlannedRequest:
         """Tell the logits stage of a request that the scheduler takes now."""
         self._sampler.begin(planned.request)
+        self._scores.begin(planned.request)
         return planned
 
     def _refused(self) -> Iterator[Completion]:
@@ -202,13 +208,13 @@ class Run:
             return False
         if not step.num_chunks:
             raise self._stalled("no sequence can go on")
-        ids = self._runner.run(step, before)
+        result = self._runner.run(step, before)
         if self._stored is not None:
             self._stored.note_step(step.rows, step.ends, step.block_tables)
         num_sequences = len(scheduler.running) + len(scheduler.ending)
         self.statistics.note_step(step.num_tokens, step.num_samples, self.pool, num_sequences)
         table, grown = scheduler.table, scheduler.update()
-        self._in_flight.append(InFlight.launched(ids, table, grown, self._device))
+        self._in_flight.append(InFlight.launched(result, step, table, grown, self._device))
         is_last = table.num_output_tokens[grown] == table.max_tokens[grown]
         for place in grown[is_last].tolist():
             scheduler.retire(scheduler.sequence_at(place))
@@ -219,14 +225,17 @@ class Run:
     def _settle(self, step: InFlight) -> Iterator[Completion]:
         """Look at the tokens of a step, and finish the sequences that they end."""
         scheduler, table = self.scheduler, self.scheduler.table
-        is_live = step.is_live(table)
-        places, positions = step.places[is_live], step.positions[is_live]
-        tokens = step.wait()[is_live]
-        is_failed = tokens == NO_TOKEN
-        failed = [scheduler.sequence_at(place).request for place in places[is_failed].tolist()]
-        places, positions, tokens = places[~is_failed], positions[~is_failed], tokens[~is_failed]
+        failed = self._scores.note_step(step)
+        is_live, drawn = step.is_live(table), step.wait()
+        is_failed = is_live & (drawn == NO_TOKEN)
+        for place in step.places[is_failed].tolist():
+            failed.append(scheduler.sequence_at(place).request)
+        if failed:
+            is_live &= ~np.isin(table.row[step.places], [request.index for request in failed])
+        self._scores.note_draws(step, drawn, is_live)
+        places, positions, tokens = step.places[is_live], step.positions[is_live], drawn[is_live]
         table.outputs[places, positions] = tokens
-        self.statistics.generated_tokens += len(tokens)
+        self.statistics.generated_tokens += int((~table.only_scores[places]).sum())
         self._sampler.note_tokens(table.row[places], table.sample[places], tokens)
         may_end = self._stop_rule.may_end(table, places, positions + 1, tokens)
         for place, position in zip(places[may_end].tolist(), positions[may_end], strict=True):
@@ -235,11 +244,17 @@ class Run:
             if output is not None:
                 sequence.truncate(int(position) + 1)
                 scheduler.finish(sequence)
-                request, num_cached = sequence.request, sequence.num_cached_tokens
-                answers = self._answers.collect(request, output, num_cached)
-                yield from map(self._completed, answers)
+                yield from self._collect(sequence, output)
         for request in {each.index: each for each in failed}.values():
             yield from self._fail(request)
+
+    def _collect(self, sequence: Sequence, output: SampleOutput) -> Iterator[Completion]:
+        """Keep an answer; yield the completions when it is the last of its request."""
+        request, scores = sequence.request, self._scores
+        output = scores.scored(output, request.index)
+        answers = self._answers.collect(request, output, sequence.num_cached_tokens)
+        completed = [scores.completed(each, request.index) for each in answers]
+        return map(self._completed, completed)
 
     def _fail(self, request: Request) -> Iterator[Completion]:
         """End every sample of a request whose logits hold no choice."""
@@ -249,6 +264,7 @@ class Run:
     def _completed(self, completion: Completion) -> Completion:
         self._num_finished += 1
         self._sampler.end(completion.request.index)
+        self._scores.end(completion.request.index)
         self.statistics.note_completion(completion)
         if completion.is_duplicate and completion.error is None:
             self.scheduler.counts.prompt_tokens += completion.num_cached_tokens

@@ -18,6 +18,7 @@ from pagedrun.kernels.cpu.penalize import penalize
 from pagedrun.kernels.cpu.rms_norm import rms_norm
 from pagedrun.kernels.cpu.rotary_store import rotary_store
 from pagedrun.kernels.cpu.sampling.sample import sample
+from pagedrun.kernels.cpu.sampling.token_logprobs import token_logprobs
 from pagedrun.kernels.cpu.silu_mul import silu_mul
 from pagedrun.kernels.cpu.swap_blocks import swap_blocks
 
@@ -35,4 +36,5 @@ __all__ = [
     "sample",
     "silu_mul",
     "swap_blocks",
+    "token_logprobs",
 ]

@@ -28,6 +28,7 @@ class CpuBackend:
     sample = staticmethod(cpu.sample)
     count_tokens = staticmethod(cpu.count_tokens)
     penalize = staticmethod(cpu.penalize)
+    token_logprobs = staticmethod(cpu.token_logprobs)
     copy_blocks = staticmethod(cpu.copy_blocks)
     swap_blocks = staticmethod(cpu.swap_blocks)
 

@@ -18,6 +18,7 @@ from pagedrun.kernels.gpu.linear import PackedLinear
 from pagedrun.kernels.gpu.rms_norm import rms_norm
 from pagedrun.kernels.gpu.rotary_store import rotary_store
 from pagedrun.kernels.gpu.sampling.sample import sample
+from pagedrun.kernels.gpu.sampling.token_logprobs import token_logprobs
 from pagedrun.kernels.gpu.silu_mul import silu_mul
 from pagedrun.kernels.gpu.swap_blocks import swap_blocks
 
@@ -33,4 +34,5 @@ __all__ = [
     "sample",
     "silu_mul",
     "swap_blocks",
+    "token_logprobs",
 ]

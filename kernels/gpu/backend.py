@@ -27,6 +27,7 @@ class GpuBackend:
     sample = staticmethod(gpu.sample)
     count_tokens = staticmethod(reference.count_tokens)
     penalize = staticmethod(reference.penalize)
+    token_logprobs = staticmethod(gpu.token_logprobs)
     copy_blocks = staticmethod(gpu.copy_blocks)
     swap_blocks = staticmethod(gpu.swap_blocks)
 

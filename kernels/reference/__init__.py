@@ -21,6 +21,7 @@ from pagedrun.kernels.reference.rotary_store import rotary_store
 from pagedrun.kernels.reference.sample import sample
 from pagedrun.kernels.reference.silu_mul import silu_mul
 from pagedrun.kernels.reference.swap_blocks import swap_blocks
+from pagedrun.kernels.reference.token_logprobs import token_logprobs
 
 __all__ = [
     "PackedLinear",
@@ -36,4 +37,5 @@ __all__ = [
     "sample",
     "silu_mul",
     "swap_blocks",
+    "token_logprobs",
 ]

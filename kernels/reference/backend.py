@@ -24,6 +24,7 @@ class ReferenceBackend:
     sample = staticmethod(reference.sample)
     count_tokens = staticmethod(reference.count_tokens)
     penalize = staticmethod(reference.penalize)
+    token_logprobs = staticmethod(reference.token_logprobs)
     copy_blocks = staticmethod(reference.copy_blocks)
     swap_blocks = staticmethod(reference.swap_blocks)
 

@@ -61,13 +61,14 @@ class BatchLayout:
         positions = np.arange(step.num_tokens) + (step.starts - offsets)[rows]
         is_prompt = positions < step.num_prompt_tokens[rows]
         input_ids, last = step.input_ids, offsets + lengths - 1
+        scored = _scored_tokens(step, offsets)
         num_prefill = int(is_prompt.sum())
         if 0 < num_prefill < step.num_tokens:
             order = np.argsort(~is_prompt, kind="stable")
             rows, positions, input_ids = rows[order], positions[order], input_ids[order]
             place = np.empty_like(order)
             place[order] = np.arange(step.num_tokens)
-            last = place[last]
+            last, scored = place[last], place[scored]
         blocks = step.block_tables[rows, positions // block_size].astype(np.int64)
         slots = blocks * block_size + positions % block_size
         slots[positions < step.store_from[rows]] = NO_SLOT
@@ -83,8 +84,20 @@ class BatchLayout:
             attention=AttentionInputs(
                 torch.from_numpy(step.block_tables), num_prefill, prefill, decode
             ),
-            logits_rows=torch.from_numpy(last[step.samples]),
+            logits_rows=torch.from_numpy(np.concatenate([last[step.samples], scored])),
         )
+
+
+def _scored_tokens(step: StepInput, offsets: Int64s) -> Int64s:
+    """Return which tokens have one behind them that is to be scored, [num_scored] int64.
+
+    offsets: [num_chunks] int64, where the tokens of each chunk begin.
+    """
+    counts = step.num_scored
+    firsts = offsets + step.first_scored - step.starts
+    behind = np.arange(len(step.targets)) - np.repeat(np.cumsum(counts) - counts, counts)
+    scored: Int64s = np.repeat(firsts, counts) + behind
+    return scored
 
 
 def _prefill_inputs(step: StepInput) -> PrefillInputs:

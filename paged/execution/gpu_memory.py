@@ -64,7 +64,8 @@ def _measure_step(
     torch.cuda.synchronize(device.torch_device)
     torch.cuda.reset_peak_memory_stats(device.torch_device)
     before = torch.cuda.memory_allocated(device.torch_device)
-    logits = model.logits(batch, cache).float()  # the sampler's copy, where it makes one
+    hidden = model.hidden(batch, cache)
+    logits = model.head(hidden).float()  # the sampler's copy, where it makes one
     torch.cuda.synchronize(device.torch_device)
-    del logits
+    del hidden, logits
     return int(torch.cuda.max_memory_allocated(device.torch_device) - before)

@@ -1,5 +1,6 @@
 """InFlight: a step that was launched and whose tokens the host has not seen yet."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,10 @@ from torch import Tensor
 
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.host_copy import HostCopy
+from pagedrun.paged.execution.host_logprobs import FoundLogprob, HostLogprobs
+from pagedrun.paged.execution.step_result import StepResult
 from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
+from pagedrun.paged.scheduling.step_input import StepInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +21,8 @@ class InFlight:
 
     ids: [num_sampled] int64 on the device, or `NO_TOKEN` where the logits hold no choice. copy: the
     same on their way to the host. places, uids: [num_sampled] int64, the sequence that each is of.
-    positions: [num_sampled] int64, where it goes among the sequence's generated tokens.
+    positions: [num_sampled] int64, where it goes among the sequence's generated tokens. step: what
+    was computed. logprobs: of those of its draws that want them. scores: of its targets.
     """
 
     ids: Tensor
@@ -25,14 +30,50 @@ class InFlight:
     places: Int64s
     uids: Int64s
     positions: Int64s
+    step: StepInput
+    logprobs: HostLogprobs | None
+    scores: HostLogprobs | None
 
     @classmethod
     def launched(
-        cls, ids: Tensor, table: SequenceTable, grown: Int64s, device: Device
+        cls,
+        result: StepResult,
+        step: StepInput,
+        table: SequenceTable,
+        grown: Int64s,
+        device: Device,
     ) -> "InFlight":
-        """Return the step that has just made the sequences at `grown` one token longer."""
-        positions = table.num_output_tokens[grown] - 1
-        return cls(ids, device.to_host(ids), grown, table.uid[grown], positions)
+        """Return a step whose tokens have just been appended to the sequences at `grown`."""
+        return cls(
+            ids=result.ids,
+            copy=device.to_host(result.ids),
+            places=grown,
+            uids=table.uid[grown],
+            positions=step.draws.position - table.num_prompt_tokens[grown],
+            step=step,
+            logprobs=HostLogprobs.of(result.logprobs, device),
+            scores=HostLogprobs.of(result.scores, device),
+        )
+
+    def scored(self) -> Iterator[tuple[int, int, int, FoundLogprob]]:
+        """Yield row, sample and token of each target, and how likely it is, when that is there."""
+        if self.scores is None:
+            return
+        counts = self.step.num_scored
+        rows, samples = (np.repeat(each, counts) for each in (self.step.rows, self.step.sample))
+        yield from zip(
+            rows.tolist(),
+            samples.tolist(),
+            self.step.targets.tolist(),
+            self.scores.wait(),
+            strict=True,
+        )
+
+    def drawn(self) -> Iterator[tuple[int, FoundLogprob]]:
+        """Yield which draw it is and how likely its token, of those asked for, when it is there."""
+        if self.logprobs is not None:
+            wanted = np.flatnonzero(self.step.draws.wants_logprobs).tolist()
+            yield from zip(wanted, self.logprobs.wait(), strict=True)
 
     def wait(self) -> Int64s:
         """Return the tokens, [num_sampled] int64, when they are there."""

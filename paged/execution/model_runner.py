@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
+from pagedrun.kernels.token_logprobs import TokenLogprobs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.batch_layout import BatchLayout
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
@@ -17,10 +18,13 @@ from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
+from pagedrun.paged.execution.step_result import StepResult, joined
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.errors import EngineError
 from pagedrun.paged.values.option_names import option
+
+MAX_SCORED_BYTES = 64 * 2**20  # of the logits that are there at once to score tokens by
 
 
 @dataclass(slots=True)
@@ -59,16 +63,16 @@ class ModelRunner:
         self.reads = AttentionReads()
 
     @torch.inference_mode()
-    def run(self, step: StepInput, before: InFlight | None = None) -> Tensor:
-        """Return the tokens sampled, [num_sampled] int64 on the device: one for each pending sample
-        of each chunk that samples, in order.
+    def run(self, step: StepInput, before: InFlight | None = None) -> StepResult:
+        """Return the tokens sampled, one for each pending sample of each chunk that samples, in
+        order, and what there is to tell of how likely tokens are.
 
         `before` is the step whose tokens are not known yet, if this one goes on from them.
         """
         self._cache.transfer(step.transfers)
         return self._run(step, before)
 
-    def _run(self, step: StepInput, before: InFlight | None) -> Tensor:
+    def _run(self, step: StepInput, before: InFlight | None) -> StepResult:
         """Compute a step, at once or, where memory does not allow it, in pieces."""
         if step.num_tokens <= self._max_tokens:
             try:
@@ -78,7 +82,7 @@ class ModelRunner:
                     raise
                 self._give_way(step.num_tokens, error)
         first, second = step.halves()
-        return torch.cat([self._run(first, before), self._run(second, before)])
+        return self._run(first, before).followed_by(self._run(second, before))
 
     def _give_way(self, num_tokens: int, error: Exception) -> None:
         """From now on compute fewer tokens at once than the memory has just not had room for.
@@ -94,19 +98,36 @@ class ModelRunner:
         self._graphs = None  # they take memory of their own
         self._device.release_unused_memory()
 
-    def _compute(self, step: StepInput, before: InFlight | None) -> Tensor:
+    def _compute(self, step: StepInput, before: InFlight | None) -> StepResult:
         known = _known(step, before)
         if self._graphs is not None and self._graphs.takes(step):
             ids, read = self._graphs.run(step, known)
             self._note_reads(read)
-            return ids
+            return StepResult(ids)
         if self._graphs is not None:
             self._graphs.forget()
         layout = BatchLayout.of(step, self._cache.block_size, self._sharing)
         shape = self._model.attention_shape(self._cache.blocks.dtype)
-        logits = self._model.logits(layout.forward(self._device, shape, known), self._cache)
+        hidden = self._model.hidden(layout.forward(self._device, shape, known), self._cache)
         self._note_reads(layout.attention)
-        return self._sampler.sample(logits, step).ids
+        scores = self._scores(hidden[step.num_samples :], step)
+        drawn = self._sampler.sample(self._model.head(hidden[: step.num_samples]), step)
+        return StepResult(drawn.ids, drawn.logprobs, scores)
+
+    def _scores(self, hidden: Tensor, step: StepInput) -> TokenLogprobs | None:
+        """Return how likely the step's targets are; hidden: [num_scored, hidden_size].
+
+        Their logits are there for a few at a time only.
+        """
+        row_bytes = self._model.network.embedding.vocab_size * hidden.element_size()
+        size = max(MAX_SCORED_BYTES // row_bytes, 1)
+        parts: list[TokenLogprobs | None] = []
+        for first in range(0, len(step.targets), size):
+            targets = self._device.place(torch.from_numpy(step.targets[first : first + size]))
+            rows = torch.arange(len(targets), device=targets.device)
+            logits = self._model.head(hidden[first : first + size])
+            parts.append(self._sampler.score(logits, rows, targets, step.num_top))
+        return joined(parts)
 
     @property
     def captured_shapes(self) -> list[GraphShape]:

@@ -335,9 +335,10 @@ def _asked(waiting: dict[int, JobRow], completion: Completion) -> JobRow:
         raise EngineError(
             f"row {completion.request.index} was answered twice or never asked; please report this"
         )
-    if completion.error is None and len(completion.outputs) != completion.request.params.n:
+    num_answers = len(completion.scores or completion.outputs)
+    if completion.error is None and num_answers != completion.request.params.n:
         raise EngineError(
-            f"row {row.index} has {len(completion.outputs)} answers instead of "
+            f"row {row.index} has {num_answers} answers instead of "
             f"{completion.request.params.n}; please report this"
         )
     return row

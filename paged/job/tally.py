@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.job.scored_prompts import ScoredPrompts
 from pagedrun.paged.report.record.report_sections import Accuracy, RowCounts
 from pagedrun.paged.values.errors import EngineError, RowError
 from pagedrun.paged.values.request import Completion
@@ -21,6 +22,7 @@ class Tally:
     num_correct: int = 0
     finish_reasons: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)  # failed rows by the code of their error
+    scored: ScoredPrompts = field(default_factory=ScoredPrompts)
 
     def note_failed(self, row: JobRow, error: RowError) -> None:
         """Count a row that was never asked of the engine, or that it could not answer."""
@@ -35,10 +37,12 @@ class Tally:
             self.note_failed(row, completion.error)
             return
         self.ok += 1
-        self.finish_reasons.update(output.finish_reason.value for output in completion.outputs)
+        self.finish_reasons.update(completion.finish_reasons)
         if row.expected is not None:
             self.num_expected += 1
-            self.num_correct += completion.outputs[0].text.strip() == row.expected.strip()
+            self.num_correct += (completion.text or "").strip() == row.expected.strip()
+        if completion.prompt_logprobs is not None:
+            self.scored.add(completion.prompt_logprobs)
 
     def check(self) -> None:
         """Raise `EngineError` unless every row was counted once."""

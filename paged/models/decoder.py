@@ -79,17 +79,21 @@ class Decoder:
         """Return the groups of layers, by what they keep of each token in `dtype`, torch's name."""
         return self.network.kv_cache_specs(dtype)
 
-    def logits(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
-        """Write the batch's keys and values into the cache and return the logits asked for.
+    def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        """Write the batch's keys and values into the cache; return what `head` makes logits of.
 
-        Returns [num_logits, vocab_size] in the model's dtype, one row per `batch.logits_rows`.
+        Returns [num_logits, hidden_size] in the model's dtype, one row per `batch.logits_rows`.
         """
         residual = functional.embedding(batch.input_ids, self._embedding).float()
         x: Tensor | None = None  # what the previous layer adds to the residual
         for layer in self._layers[:-1]:
             x, residual = layer(x, residual, batch, cache, None)
-        # Behind the last layer's attention only the tokens that sample matter.
+        # Behind the last layer's attention only the tokens whose logits are wanted matter.
         x, residual = self._layers[-1](x, residual, batch, cache, batch.logits_rows)
-        if not len(x):
-            return x.new_empty(0, self.network.embedding.vocab_size)
-        return self._head(self._norm(x, residual))
+        return self._norm(x, residual) if len(x) else x
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the logits of some rows of `hidden`, [num_rows, vocab_size] in its dtype."""
+        if not len(hidden):
+            return hidden.new_empty(0, self.network.embedding.vocab_size)
+        return self._head(hidden)

@@ -18,8 +18,9 @@ class ForwardBatch:
     computed again, since the two do not round alike.
 
     input_ids, positions, slots: [num_tokens] int64; a slot is `block_id * block_size + offset`.
-    logits_rows: [num_logits] int64, the tokens whose logits are wanted, in the order of the
-    scheduled chunks that sample. attention: what was prepared for the step, for all layers.
+    logits_rows: [num_logits] int64, the tokens whose logits are wanted: the last ones of chunks
+    that sample, in their order, then those whose next token is to be scored. attention: what was
+    prepared for the step, for all layers.
     """
 
     input_ids: Tensor

@@ -48,9 +48,13 @@ class Model(Protocol):
         """Return the groups of layers, by what they keep of each token in `dtype`, torch's name."""
         ...
 
-    def logits(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
-        """Write the batch's keys and values into the cache and return the logits asked for.
+    def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        """Write the batch's keys and values into the cache; return what `head` makes logits of.
 
-        Returns [num_logits, vocab_size] in the model's dtype, one row per `batch.logits_rows`.
+        Returns [num_logits, hidden_size] in the model's dtype, one row per `batch.logits_rows`.
         """
+        ...
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the logits of some rows of `hidden`, [num_rows, vocab_size] in its dtype."""
         ...

@@ -20,17 +20,18 @@ class Duplicates:
     def __init__(self, requests: Iterable[Request]) -> None:
         self.distinct: list[Request] = []
         self.asked: dict[int, list[Request]] = {}
-        first: dict[tuple[tuple[int, ...], SamplingParams], Request] = {}
+        first: dict[Request, Request] = {}
         for request in requests:
             if not request.params.is_greedy:
                 self.distinct.append(request)
                 continue
-            params = _determining(request.params)
-            found = first.setdefault((request.prompt_token_ids, params), request)
+            asks = replace(request, index=0, params=_determining(request.params))
+            found = first.setdefault(asks, request)
             if found is not request:
                 self.asked.setdefault(found.index, [found]).append(request)
                 continue
-            alone = request if request.params.n == 1 else _single(request)
+            is_single = request.params.n == 1 or request.continuations
+            alone = request if is_single else _single(request)
             self.distinct.append(alone)
             if alone is not request:
                 self.asked[request.index] = [request]

@@ -107,7 +107,12 @@ class Plan:
     @property
     def max_tokens(self) -> NDArray[np.int64]:
         """[num_rows] int64, the longest answer that each may have, in run order."""
-        return self._column("max_tokens", self.tree.order)
+        return self._column("max_num_drawn", self.tree.order)
+
+    @property
+    def max_num_generated(self) -> int:
+        """Tokens that all answers together have at most."""
+        return sum(self._requests[row].max_num_generated for row in self.tree.order.tolist())
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
@@ -181,7 +186,7 @@ class Plan:
 
     def _full_blocks(self, tree: PrefixTree, size: int) -> NDArray[np.int64]:
         """Return the blocks of each row's prompt and longest answer, but its last token."""
-        num_tokens = tree.num_tokens + self._column("max_tokens", tree.order) - 1
+        num_tokens = tree.num_tokens + self._column("max_num_drawn", tree.order) - 1
         return -(-num_tokens // size)
 
     def _column(self, name: str, order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -196,6 +201,6 @@ def _build_tree(
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
     ids = chain.from_iterable(request.prompt_token_ids for request in requests)
     tokens = np.fromiter(ids, dtype=np.int32, count=int(offsets[-1]))
-    expected = np.array([request.params.max_tokens for request in requests], dtype=np.int64)
+    expected = np.array([request.params.max_num_drawn for request in requests], dtype=np.int64)
     after = None if last is None else np.array(last.prompt_token_ids, dtype=np.int32)
     return PrefixTree.build(tokens, offsets, expected, block_size, after, read_once)

@@ -85,7 +85,7 @@ class Admission:
         size = self._pool.block_size
         found = num_hits * size + num_copied
         if not sequence.num_preemptions and not sequence.is_forked:
-            num_cached = min(found, sequence.num_prompt_tokens - 1)
+            num_cached = min(found, sequence.num_prompt_tokens - 1, sequence.score_from)
             sequence.num_cached_tokens = num_cached
             self._books.counts.prompt_tokens += sequence.num_prompt_tokens
             self._books.counts.cached_tokens += num_cached
@@ -97,8 +97,9 @@ class Admission:
                 self._pool.counts.misses += sequence.num_prompt_tokens // size - num_given
         stored = max(found, sequence.num_stored_tokens if sequence.host_blocks else 0)
         sequence.num_stored_tokens = stored
-        # At least one token is computed, since only a computed token has logits.
-        sequence.num_computed_tokens = min(stored, sequence.num_tokens - 1)
+        # Only a computed token has logits: at least one is, and all whose next one is to be scored.
+        num_computed = min(stored, sequence.num_tokens - 1, sequence.score_from)
+        sequence.num_computed_tokens = num_computed
         for index in range(num_hits, self._pool.num_blocks_for(stored)):
             self._pool.record_fill(sequence.block(index), min(size, stored - index * size))
         sequence.num_hit_blocks = sequence.num_published_blocks = num_hits

@@ -7,7 +7,7 @@ import numpy as np
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.scheduling.books import Books
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import Int64s
+from pagedrun.paged.scheduling.sequence_table import NO_SCORES, Int64s
 from pagedrun.paged.scheduling.step_builder import StepBuilder
 
 
@@ -102,8 +102,15 @@ class ChunkPlacer:
         self._books.counts.recomputed_tokens += max(0, min(end, ever) - start)
         sequence.num_tokens_ever_computed = max(ever, end)
         self._store(sequence, store_from, end)
-        step.add(sequence, start, store_from)
+        step.add(sequence, start, store_from, sequence.score_from)
+        self._note_scored(sequence, end)
         return end - start
+
+    def _note_scored(self, sequence: Sequence, end: int) -> None:
+        """Book as scored what a chunk up to `end` is followed by: once, whatever is replayed."""
+        if sequence.score_from != NO_SCORES:
+            is_last = end == sequence.num_tokens
+            sequence.score_from = NO_SCORES if is_last else max(sequence.score_from, end)
 
     def _store(self, sequence: Sequence, store_from: int, end: int) -> None:
         """Book a chunk as done: its keys and values will be in the cache after this step.
@@ -113,7 +120,8 @@ class ChunkPlacer:
         tokens are never published, because prompts always take the prefill path.
         """
         size = self._pool.block_size
-        for index in range(store_from // size, self._pool.num_blocks_for(end)):
+        written = range(store_from // size, self._pool.num_blocks_for(end))
+        for index in written if store_from < end else ():
             block_id = sequence.block(index)
             self._pool.record_fill(block_id, min(size, end - index * size))
             self._books.written.note(block_id, max(store_from - index * size, 0))

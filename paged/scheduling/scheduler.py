@@ -170,6 +170,8 @@ class Scheduler:
         if not isinstance(tokens, int) and len(tokens) != len(grown):
             raise ValueError(f"{len(tokens)} tokens for {len(grown)} draws")
         table.append_outputs(grown, tokens)
+        if table.only_scores[grown].any():
+            table.give_tokens(grown)
         table.num_draw[grown] = np.arange(len(grown))
         for siblings in families:
             self._adopt(siblings)

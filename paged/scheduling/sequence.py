@@ -16,6 +16,7 @@ _INHERITED = (
     "num_hit_blocks",
     "num_published_blocks",
     "num_cached_tokens",
+    "score_from",
 )
 
 
@@ -44,10 +45,11 @@ class Sequence:
     """The state of one sample. What every step looks at is in the `table`, at its `place`.
 
     Tokens `[0, num_computed_tokens)` need no further forward pass, and tokens
-    `[0, num_stored_tokens)` have their keys and values in the cache. The two differ by one token
-    in one case only: a prompt found whole in the cache still computes its last token, since its
-    logits are wanted, but does not write it. `num_tokens_ever_computed` tells recomputed tokens
-    from new ones.
+    `[0, num_stored_tokens)` have their keys and values in the cache. The two differ only where
+    logits are wanted of what is in the cache: a prompt found whole there still computes its last
+    token, but does not write it, and one whose tokens are scored computes all from `score_from` on,
+    the first position whose next token, known already, has no score. `num_tokens_ever_computed`
+    tells recomputed tokens from new ones.
 
     Of the leading prompt tokens `num_shared_tokens` are those of another row, or sample, as well,
     and of these attention reads `num_read_once_tokens` for all rows together. The next row of the
@@ -87,6 +89,7 @@ class Sequence:
     num_read_once_tokens = _Column()
     num_blocks = _Column()
     group = _Column()
+    score_from = _Column()
 
     def __init__(
         self, table: SequenceTable, planned: PlannedRequest, pending_samples: tuple[int, ...]
@@ -142,6 +145,11 @@ class Sequence:
         """The generated tokens that the host has seen."""
         ids = self.output_token_ids
         return ids[:-1] if ids and ids[-1] == UNKNOWN_TOKEN else ids
+
+    @property
+    def only_scores(self) -> bool:
+        """Whether its tokens are given to be scored, or dropped: see `SequenceTable`."""
+        return bool(self.table.only_scores[self.place])
 
     @property
     def is_forked(self) -> bool:

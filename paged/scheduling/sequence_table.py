@@ -7,10 +7,12 @@ end. The place of a finished one is a hole that a later one takes; `uid` tells t
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Request
 
 UNKNOWN_TOKEN = -2  # sampled on the device, and not looked at yet
 NO_UID = -1
+NO_SCORES = np.iinfo(np.int64).max  # no position's next token is to be scored
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
@@ -39,6 +41,10 @@ _COLUMNS = {
     "top_p": np.float32,
     "min_p": np.float32,
     "seed": np.int64,
+    "wants_logprobs": np.bool_,
+    "num_top": np.int64,
+    "only_scores": np.bool_,
+    "score_from": np.int64,
 }
 _FIRST_CAPACITY = 64
 _FIRST_WIDTH = 16
@@ -51,9 +57,12 @@ class SequenceTable:
     num_pending: samples to draw from the next logits. num_draw: where its newest token is among
     those that its last step sampled. group: see `group_number`. has_stops: whether it has stop
     strings or stop tokens of its own. max_tokens, min_tokens, ignores_eos, temperature, top_k,
-    top_p, min_p, seed: of its parameters. For the others see `Sequence`.
+    top_p, min_p, seed: of its parameters. wants_logprobs: whether those of its generated tokens are
+    asked for. num_top: how many of the likeliest tokens are asked for beside any of its tokens.
+    only_scores: whether its answer's tokens are given, or dropped. For the others see `Sequence`.
 
-    stop_token_ids: by place, those of its own. blocks: [capacity, width] int32, block tables.
+    stop_token_ids: by place, those of its own. continuations: by place, of those that have them,
+    all of the request's. blocks: [capacity, width] int32, block tables.
     outputs: [capacity, length] int32, generated
     token ids, `UNKNOWN_TOKEN` where the host has not seen one.
     """
@@ -81,6 +90,10 @@ class SequenceTable:
     top_p: NDArray[np.float32]
     min_p: NDArray[np.float32]
     seed: Int64s
+    wants_logprobs: NDArray[np.bool_]
+    num_top: Int64s
+    only_scores: NDArray[np.bool_]
+    score_from: Int64s
 
     def __init__(self) -> None:
         for name, dtype in _COLUMNS.items():
@@ -89,6 +102,7 @@ class SequenceTable:
         self.blocks: Int32s = np.zeros((_FIRST_CAPACITY, _FIRST_WIDTH), dtype=np.int32)
         self.outputs: Int32s = np.zeros((_FIRST_CAPACITY, _FIRST_WIDTH), dtype=np.int32)
         self.stop_token_ids: dict[int, tuple[int, ...]] = {}
+        self.continuations: dict[int, tuple[Continuation, ...]] = {}
         self._holes = list(range(_FIRST_CAPACITY - 1, -1, -1))
         self._num_added = 0
 
@@ -106,7 +120,7 @@ class SequenceTable:
         self.sample[place] = sample
         self.num_prompt_tokens[place] = len(request.prompt_token_ids)
         self.num_pending[place] = num_pending
-        self.max_tokens[place] = params.max_tokens
+        self.max_tokens[place] = params.max_num_drawn
         self.min_tokens[place] = params.min_tokens
         self.ignores_eos[place] = params.ignore_eos
         self.group[place] = group_number(group)
@@ -117,12 +131,26 @@ class SequenceTable:
         self.top_p[place] = params.top_p
         self.min_p[place] = params.min_p
         self.seed[place] = params.seed
+        self.wants_logprobs[place] = params.logprobs is not None
+        self.num_top[place] = max(params.logprobs or 0, params.prompt_logprobs or 0)
+        self.only_scores[place] = not params.max_tokens
+        self.score_from[place] = NO_SCORES if params.prompt_logprobs is None else 0
+        if request.continuations:
+            self._add_continuation(place, request.continuations)
         return place
+
+    def _add_continuation(self, place: int, continuations: tuple[Continuation, ...]) -> None:
+        """Note the texts to score behind a prompt: each sample is given the tokens of its own."""
+        self.continuations[place] = continuations
+        self.max_tokens[place] = len(continuations[self.sample[place]].token_ids)
+        self.wants_logprobs[place] = self.only_scores[place] = True
+        self.num_top[place] = max(self.num_top[place], 1)  # whether a greedy choice would be it
 
     def remove(self, place: int) -> None:
         """Leave a hole."""
         self.uid[place] = NO_UID
         del self.stop_token_ids[place]
+        self.continuations.pop(place, None)
         self._holes.append(place)
 
     def append_blocks(self, place: int, block_ids: list[int]) -> None:
@@ -157,6 +185,22 @@ class SequenceTable:
             columns = lengths[:, None] + np.arange(count)
             self.outputs[places[:, None], columns] = np.asarray(tokens)[..., None]
         self.num_output_tokens[places] = lengths + count
+
+    def give_tokens(self, places: Int64s) -> None:
+        """Replace the tokens just appended by those of a continuation, where one is given.
+
+        Behind the first token all follow that can be scored together, which are all but the last:
+        that one is scored as a drawn token is.
+        """
+        for place in places[self.only_scores[places]].tolist():
+            if place not in self.continuations:
+                continue  # its token is dropped
+            given = self.continuations[place][self.sample[place]].token_ids
+            newest = int(self.num_output_tokens[place]) - 1
+            self.outputs[place, newest] = given[newest]
+            for token in given[1:-1] if newest == 0 else ():
+                self.append_outputs(np.array([place]), token)
+                self.score_from[place] = self.num_prompt_tokens[place]
 
     def num_tokens(self, places: Int64s) -> Int64s:
         """Return the prompt and generated tokens of each."""

@@ -6,7 +6,12 @@ import numpy as np
 
 from pagedrun.paged.cache.block_transfer import BlockTransfer
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int64s, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import (
+    NO_SCORES,
+    UNKNOWN_TOKEN,
+    Int64s,
+    SequenceTable,
+)
 from pagedrun.paged.scheduling.step_input import Draws, StepInput
 
 _NONE: Int64s = np.zeros(0, dtype=np.int64)
@@ -21,6 +26,7 @@ class StepBuilder:
         self._places: list[int] = []  # of the chunks behind them
         self._starts: list[int] = []
         self._store_from: list[int] = []
+        self._score_from: list[int] = []
         self._sequences: list[Sequence] = []
         self.transfers: list[BlockTransfer] = []
 
@@ -28,11 +34,14 @@ class StepBuilder:
         """Begin with chunks of one token each: the newest of each of these sequences."""
         self._decoding = places
 
-    def add(self, sequence: Sequence, start: int, store_from: int) -> None:
-        """Add the chunk from `start` to where the sequence is computed now."""
+    def add(
+        self, sequence: Sequence, start: int, store_from: int, score_from: int = NO_SCORES
+    ) -> None:
+        """Add the chunk from `start` to where the sequence is computed now; see `StepInput`."""
         self._places.append(sequence.place)
         self._starts.append(start)
         self._store_from.append(store_from)
+        self._score_from.append(score_from)
         self._sequences.append(sequence)
 
     @property
@@ -54,11 +63,14 @@ class StepBuilder:
         behind = zip(self._sequences, self._starts, ends[len(self._decoding) :], strict=True)
         input_ids = [last[: len(self._decoding)].astype(np.int64)]
         input_ids += [_array(each.token_ids(start, int(end))) for each, start, end in behind]
+        not_scored = np.full(len(self._decoding), NO_SCORES)
         return StepInput(
             uids=table.uid[places],
             rows=table.row[places],
+            sample=table.sample[places],
             starts=starts,
             ends=ends,
+            score_from=np.concatenate([not_scored, _array(self._score_from)]),
             store_from=store_from,
             num_prompt_tokens=num_prompt,
             num_read_once_tokens=table.num_read_once_tokens[places],
@@ -67,10 +79,22 @@ class StepBuilder:
             samples=samples,
             input_ids=np.concatenate(input_ids),
             sources=table.num_draw[places[is_unknown]],
+            targets=self._targets(ends[len(self._decoding) :] - samples[len(self._decoding) :]),
+            num_top=int(table.num_top[places].max(initial=0)),
             block_tables=table.block_tables(places),
             draws=self._draws(places, samples),
             transfers=tuple(self.transfers),
         )
+
+    def _targets(self, ends: Int64s) -> Int64s:
+        """Return the tokens to score: behind each position of a chunk up to its entry of `ends`."""
+        found: list[int] = []
+        chunks = zip(self._sequences, self._starts, self._score_from, ends.tolist(), strict=True)
+        for sequence, start, score_from, end in chunks:
+            first = max(start, score_from)
+            if first < end:
+                found += sequence.token_ids(first + 1, end + 1)
+        return _array(found)
 
     def _draws(self, places: Int64s, samples: "np.ndarray") -> Draws:
         table = self._table
@@ -84,6 +108,13 @@ class StepBuilder:
         num_outputs = table.num_output_tokens[sampling]
         num_missing = np.maximum(table.min_tokens[sampling] - num_outputs, 0)
         (early,) = np.nonzero(num_missing)
+        given = {}
+        if table.only_scores[sampling].any():
+            given = {
+                draw: table.continuations[place][int(sample[draw])].token_ids[num_outputs[draw]]
+                for draw, place in enumerate(sampling.tolist())
+                if place in table.continuations
+            }
         stops = {draw: table.stop_token_ids[int(sampling[draw])] for draw in early.tolist()}
         return Draws(
             chunk=chunk,
@@ -96,7 +127,9 @@ class StepBuilder:
             sample=sample,
             position=table.num_prompt_tokens[sampling] + num_outputs,
             num_missing=num_missing,
+            wants_logprobs=table.wants_logprobs[sampling],
             stop_token_ids=stops,
+            given=given,
         )
 
 

@@ -1,7 +1,7 @@
 """StepInput: what one step computes, as arrays and plain values, and which blocks move before."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ class Draws:
 
     All [num_draws]. chunk: int64, in whose logits. temperature, top_p, min_p: float32. top_k:
     int32. seed, row, sample, position: int64; the last is that of the new token. num_missing:
-    int64, tokens that the answer gets before it may stop, 0 if it may. stop_token_ids: by draw,
-    those of the request itself, where it may not.
+    int64, tokens that the answer gets before it may stop, 0 if it may. wants_logprobs: bool,
+    whether the token's log-probability is asked for. stop_token_ids: by draw, those of the request
+    itself, where it may not stop. given: by draw, the token, where it is given, only to be scored.
     """
 
     chunk: Int64s
@@ -31,7 +32,9 @@ class Draws:
     sample: Int64s
     position: Int64s
     num_missing: Int64s
+    wants_logprobs: NDArray[np.bool_]
     stop_token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    given: dict[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.chunk)
@@ -42,7 +45,8 @@ class Draws:
         arrays = {name: getattr(self, name)[chosen] for name in _arrays_of(self)}
         arrays["chunk"] = arrays["chunk"] - first_chunk
         stops = {int(places[d]): ids for d, ids in self.stop_token_ids.items() if chosen[d]}
-        return Draws(**arrays, stop_token_ids=stops)
+        given = {int(places[d]): token for d, token in self.given.items() if chosen[d]}
+        return Draws(**arrays, stop_token_ids=stops, given=given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +55,26 @@ class StepInput:
 
     A chunk is the tokens `[start, end)` of a sequence. Those before `store_from` are in the cache
     already and are not written again. A chunk that ends with the sequence's last token gives
-    logits to sample from.
+    logits to sample from. Those of its other tokens from position `score_from` on say how likely
+    the token was that follows.
 
     Of each chunk, [num_chunks] int64: `uids`, which of the run's sequences it is of; `rows`, the
-    request's index; `starts`, `ends`, `store_from`; `num_prompt_tokens`; `num_read_once_tokens`;
-    `max_num_tokens`, what the sequence may come to store; `num_blocks`, those in its table.
+    request's index; `sample`, which of its answers; `starts`, `ends`, `score_from`, `store_from`;
+    `num_prompt_tokens`; `num_read_once_tokens`; `max_num_tokens`, what the sequence may come to
+    store; `num_blocks`, those in its table.
     samples: [num_chunks] bool. input_ids: [num_tokens] int64, chunk by chunk; a token that the step
     before samples is `UNKNOWN_TOKEN`, and `sources` [num_unknown] int64 says which of that step's
-    tokens each is. block_tables: [num_chunks, width] int32, zeros behind each one's blocks.
+    tokens each is. targets: [num_scored] int64, the tokens to score, chunk by chunk. num_top: how
+    many of the likeliest tokens are wanted beside any token that has a score. block_tables:
+    [num_chunks, width] int32, zeros behind each one's blocks.
     """
 
     uids: Int64s
     rows: Int64s
+    sample: Int64s
     starts: Int64s
     ends: Int64s
+    score_from: Int64s
     store_from: Int64s
     num_prompt_tokens: Int64s
     num_read_once_tokens: Int64s
@@ -73,6 +83,8 @@ class StepInput:
     samples: NDArray[np.bool_]
     input_ids: Int64s
     sources: Int64s
+    targets: Int64s
+    num_top: int
     block_tables: Int32s
     draws: Draws
     transfers: Seq[BlockTransfer] = ()
@@ -92,6 +104,17 @@ class StepInput:
         """Chunks that end with logits to sample from."""
         return int(self.samples.sum())
 
+    @property
+    def first_scored(self) -> Int64s:
+        """[num_chunks] int64, the first position of each chunk that may have a target."""
+        return np.maximum(self.starts, self.score_from)
+
+    @property
+    def num_scored(self) -> Int64s:
+        """[num_chunks] int64, how many tokens to score follow the tokens of each chunk."""
+        counts: Int64s = np.maximum(self.ends - self.samples - self.first_scored, 0)
+        return counts
+
     def halves(self) -> "tuple[StepInput, StepInput]":
         """Return two steps, each with about half of the tokens, to be computed one by one.
 
@@ -104,7 +127,12 @@ class StepInput:
         offsets = np.cumsum(self.ends - self.starts)
         last = int(np.searchsorted(offsets, middle))  # the chunk that holds the middle, or ends it
         cut = int(self.ends[last] - (offsets[last] - middle))
-        return self._before(last, cut, middle), self._behind(last, cut, middle)
+        first, second = self._before(last, cut, middle), self._behind(last, cut, middle)
+        num_scored = int(first.num_scored.sum())
+        return (
+            replace(first, targets=self.targets[:num_scored]),
+            replace(second, targets=self.targets[num_scored:]),
+        )
 
     def _before(self, last: int, cut: int, num_tokens: int) -> "StepInput":
         """Return the chunks up to and with `last`, that one up to position `cut`."""
@@ -145,9 +173,10 @@ class StepInput:
         of_chunks = {
             name: getattr(self, name)[chunks]
             for name in _arrays_of(self)
-            if name not in ("input_ids", "sources")
+            if name not in ("input_ids", "sources", "targets")
         }
-        return StepInput(**{**of_chunks, **changes})
+        kept = {"targets": self.targets, "num_top": self.num_top}
+        return StepInput(**{**of_chunks, **kept, **changes})
 
 
 def _arrays_of(value: Draws | StepInput) -> list[str]:

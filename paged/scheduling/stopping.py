@@ -42,9 +42,11 @@ class StopRule:
 
         The token that stopped it is kept in `token_ids` but not in the text; a stop string and
         what follows it are cut from the text. `stop_reason` is the stop token or string, `None`
-        for an end-of-sequence token.
+        for an end-of-sequence token. Tokens that are given, or dropped, are no answer.
         """
         params = sequence.request.params
+        if sequence.only_scores:
+            return SampleOutput(sequence.sample_index, "", (), FinishReason.LENGTH)
         ids = sequence.known_output_token_ids
         may_stop = len(ids) >= params.min_tokens
         if may_stop and ids[-1] in params.stop_token_ids:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from itertools import chain
 
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.logprobs import Continuation, Score, TokenLogprob
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling import SamplingParams
 
@@ -23,37 +24,56 @@ class Request:
 
     `index` is the row's place in the input. It keys the random stream, so that a row draws the
     same numbers wherever and whenever it runs. `bad_words_ids` are the token ids of
-    `params.bad_words`, each word as often as there are ways to write it.
+    `params.bad_words`, each word as often as there are ways to write it. A request with
+    `continuations` is answered by their scores; see `scoring`.
     """
 
     index: int
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    continuations: tuple[Continuation, ...] = ()
+
+    @classmethod
+    def scoring(
+        cls,
+        index: int,
+        prompt_token_ids: tuple[int, ...],
+        continuations: tuple[Continuation, ...],
+        prompt_logprobs: int | None = None,
+    ) -> "Request":
+        """Return the request for how likely each of these is behind a prompt.
+
+        Each is one of its samples, whose tokens are given.
+        """
+        longest = max(len(each.token_ids) for each in continuations)
+        params = SamplingParams(
+            n=len(continuations),
+            max_tokens=longest,
+            ignore_eos=True,
+            prompt_logprobs=prompt_logprobs,
+        )
+        return cls(index, prompt_token_ids, params, continuations=continuations)
 
     @property
     def max_num_tokens(self) -> int:
         """Tokens whose keys and values may have to be stored; the last one's never are."""
-        return len(self.prompt_token_ids) + self.params.max_tokens - 1
+        return len(self.prompt_token_ids) + self.params.max_num_drawn - 1
+
+    @property
+    def max_num_generated(self) -> int:
+        """Tokens that all its answers have at most; those of continuations are given."""
+        return 0 if self.continuations else self.params.n * self.params.max_tokens
 
     def fitted(self, max_model_len: int, vocab_size: int) -> "Request":
         """Return the request with `max_tokens` cut to the room that the prompt leaves.
 
-        Raises `RowError` if the prompt is empty, leaves no room for a single token, or if an id
-        is outside the vocabulary: nothing unchecked may reach a kernel.
+        Raises `RowError` if the prompt is empty, leaves no room for a single token or for its
+        continuations, or if an id is outside the vocabulary: nothing unchecked may reach a kernel.
         """
-        length = len(self.prompt_token_ids)
-        if length == 0:
-            raise RowError("empty_prompt", "the prompt has no tokens", param="prompt")
-        if length >= max_model_len:
-            raise RowError(
-                "prompt_too_long",
-                f"the prompt has {length} tokens and its answer needs at least one, but "
-                f"{option('max_model_len')} is {max_model_len}",
-                param="prompt",
-            )
+        self._check_length(max_model_len)
         self._check_ids(vocab_size)
-        room = max_model_len - length
+        room = max_model_len - len(self.prompt_token_ids)
         if self.params.max_tokens <= room:
             return self
         min_tokens = min(self.params.min_tokens, room)
@@ -65,6 +85,7 @@ class Request:
             "prompt_token_ids": self.prompt_token_ids,
             **self.params.token_ids(),
             "bad_words": tuple(chain.from_iterable(self.bad_words_ids)),
+            "continuations": tuple(chain.from_iterable(c.token_ids for c in self.continuations)),
         }
         for param, ids in by_param.items():
             if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
@@ -74,16 +95,42 @@ class Request:
                     param=param,
                 )
 
+    def _check_length(self, max_model_len: int) -> None:
+        length, limit = len(self.prompt_token_ids), f"{option('max_model_len')} is {max_model_len}"
+        if length == 0:
+            raise RowError("empty_prompt", "the prompt has no tokens", param="prompt")
+        if self.continuations:
+            if length + self.params.max_tokens > max_model_len:
+                raise RowError(
+                    "prompt_too_long",
+                    f"the prompt has {length} tokens and the longest of its continuations "
+                    f"{self.params.max_tokens}, but {limit}",
+                    param="continuations",
+                )
+        elif length + min(self.params.max_tokens, 1) > max_model_len:
+            needs = " and its answer needs at least one" if self.params.max_tokens else ""
+            raise RowError(
+                "prompt_too_long",
+                f"the prompt has {length} tokens{needs}, but {limit}",
+                param="prompt",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class SampleOutput:
-    """One of a request's `params.n` answers."""
+    """One of a request's `params.n` answers. `logprobs` has one item for each token, if asked."""
 
     index: int
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     stop_reason: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """The sum of its tokens' log-probabilities, if these were asked for."""
+        return None if self.logprobs is None else sum(each.logprob for each in self.logprobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +140,8 @@ class Completion:
     `num_cached_tokens` counts prompt tokens whose keys and values were taken from the cache. A
     duplicate was answered with what another request got; `num_copied_tokens` are the generated
     tokens of its outputs, or of a request's own, that were not computed for them.
+    `prompt_logprobs` has one item for each token of the prompt, if asked, None for the first. A
+    request with continuations has `scores`, in their order, in place of outputs.
     """
 
     request: Request
@@ -101,3 +150,21 @@ class Completion:
     error: RowError | None = field(default=None)
     is_duplicate: bool = False
     num_copied_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    scores: tuple[Score, ...] = ()
+
+    @property
+    def text(self) -> str | None:
+        """The first output's text, or the likeliest continuation; None without an answer."""
+        if self.scores:
+            return max(self.scores, key=lambda each: each.logprob).text
+        return self.outputs[0].text if self.outputs else None
+
+    @property
+    def finish_reasons(self) -> tuple[FinishReason, ...]:
+        """Why each output ended; of a request without outputs, why it has none."""
+        if self.error is not None:
+            return (FinishReason.ERROR,)
+        if self.scores:
+            return (FinishReason.STOP,)
+        return tuple(output.finish_reason for output in self.outputs)

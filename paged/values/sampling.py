@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.flag import Flag, Form, Panel, flag_fields
+from pagedrun.paged.values.logprobs import MAX_LOGPROBS
 from pagedrun.paged.values.rules import Rule, floats, integers
 from pagedrun.paged.values.sampling_rules import (
     ALLOWED_TOKEN_IDS,
@@ -85,7 +86,16 @@ class SamplingParams:
         ),
     ] = 0
     max_tokens: Annotated[
-        int, Flag("Most tokens to generate.", Panel.SAMPLING, "N", rule=integers(1, _INT32))
+        int,
+        Flag(
+            "Most tokens to generate. 0, with --prompt-logprobs: none.",
+            Panel.SAMPLING,
+            "N",
+            rule=Rule(
+                integers(0, _INT32).accepts,
+                f"an integer from 1 to {_INT32}, or 0 with prompt_logprobs",
+            ),
+        ),
     ] = 256
     min_tokens: Annotated[
         int, Flag("Fewest tokens before a stop.", Panel.SAMPLING, "N", rule=integers(0, _INT32))
@@ -177,11 +187,32 @@ class SamplingParams:
             rule=BAD_WORDS,
         ),
     ] = ()
+    logprobs: Annotated[
+        int | None,
+        Flag(
+            "Log-probabilities of the tokens of answers, with the N likeliest at each place.",
+            Panel.SAMPLING,
+            "N",
+            rule=integers(0, MAX_LOGPROBS),
+        ),
+    ] = None
+    prompt_logprobs: Annotated[
+        int | None,
+        Flag(
+            "Log-probabilities of the prompt's tokens, with the N likeliest at each place.",
+            Panel.SAMPLING,
+            "N",
+            rule=integers(0, MAX_LOGPROBS),
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         for name, rule in _RULES.items():
             value = _frozen(name, getattr(self, name))
-            if not rule.accepts(value):
+            if value is None and name in _OPTIONAL:
+                continue
+            is_nothing = name == "max_tokens" and value == 0 and self.prompt_logprobs is None
+            if not rule.accepts(value) or is_nothing:
                 raise RowError("invalid_param", f"{name} must be {rule.wanted}", param=name)
             object.__setattr__(self, name, value)
         if self.min_tokens > self.max_tokens:
@@ -190,6 +221,11 @@ class SamplingParams:
                 f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}",
                 param="min_tokens",
             )
+
+    @property
+    def max_num_drawn(self) -> int:
+        """Tokens that are drawn at most: one also where none is wanted, which is dropped."""
+        return max(self.max_tokens, 1)
 
     @property
     def is_greedy(self) -> bool:
@@ -221,6 +257,7 @@ class SamplingParams:
 FIELD_NAMES = frozenset(field.name for field in fields(SamplingParams))
 _RULES = {each.field: each.flag.rule for each in flag_fields(SamplingParams) if each.flag.rule}
 _FLOATS = frozenset(each.field for each in flag_fields(SamplingParams) if each.kind is float)
+_OPTIONAL = ("logprobs", "prompt_logprobs")  # None asks for none
 _ALIASES = {"max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens"}
 
 

@@ -85,6 +85,7 @@ class CountedBackend:
         self.count_tokens = self._counted("count_tokens", plain.count_tokens)
         self.penalize = self._counted("penalize", plain.penalize)
         self.copy_blocks = self._counted("copy_blocks", plain.copy_blocks)
+        self.token_logprobs = plain.token_logprobs
         self.swap_blocks = self._counted("swap_blocks", plain.swap_blocks)
 
     def _counted(self, name: str, op: Callable[P, R]) -> Callable[P, R]:

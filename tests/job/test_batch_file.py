@@ -75,6 +75,11 @@ def test_a_body_becomes_columns() -> None:
         (COMPLETIONS, {"prompt": ["a", "b"]}, "unsupported_content"),
         (COMPLETIONS, {"prompt": [[1], [2]]}, "unsupported_content"),
         (COMPLETIONS, {"prompt": "a", "best_of": 2}, "invalid_param"),
+        (COMPLETIONS, {"prompt": "a", "top_logprobs": 2}, "invalid_param"),
+        (CHAT, {"messages": MESSAGES, "logprobs": 3}, "invalid_param"),
+        (CHAT, {"messages": MESSAGES, "top_logprobs": 3}, "invalid_param"),
+        (CHAT, {"messages": MESSAGES, "logprobs": True, "top_logprobs": 21}, "invalid_param"),
+        (CHAT, {"messages": MESSAGES, "logprobs": True, "top_logprobs": True}, "invalid_param"),
     ],
 )
 def test_what_cannot_be_asked_is_an_error(url: Any, body: Any, code: str) -> None:
@@ -136,11 +141,44 @@ def test_answers_are_those_of_plain_rows_in_the_other_format(answer: Run) -> Non
     assert len(other["outputs"]) == 2  # rows of both kinds may be in one file
 
 
+def test_logprobs_are_asked_for_and_answered_as_openai_does(answer: Run) -> None:
+    messages: list[Any] = [{"role": "user", "content": "hi"}]
+    body = {"max_tokens": 3, "logprobs": 2, "prompt_logprobs": 0}
+    chat = {"messages": messages, "max_tokens": 3}
+    _, (text, two, none, plain) = answer(
+        [
+            line("a", COMPLETIONS, {**body, "prompt": [5, 6, 7]}),
+            line("b", CHAT, {**chat, "logprobs": True, "top_logprobs": 2}),
+            line("c", COMPLETIONS, {"prompt": [5, 6, 7], "max_tokens": 3, "logprobs": 0}),
+            {**body, "prompt_token_ids": [5, 6, 7]},
+        ]
+    )
+    tokens = plain["outputs"][0]["logprobs"]
+    found = text["response"]["body"]["choices"][0]["logprobs"]
+    texts = [token["text"] for token in tokens]
+    assert found["tokens"] == texts
+    assert found["token_logprobs"] == [token["logprob"] for token in tokens]
+    assert [set(each) for each in found["top_logprobs"]] == [
+        {top["text"] for top in token["top"]} for token in tokens
+    ]
+    assert found["text_offset"] == [len("".join(texts[:place])) for place in range(3)]
+    assert text["response"]["body"]["prompt_logprobs"] == plain["prompt_logprobs"]
+    assert none["response"]["body"]["choices"][0]["logprobs"]["top_logprobs"] is None
+    logprobs = two["response"]["body"]["choices"][0]["logprobs"]
+    assert logprobs["refusal"] is None
+    for each in logprobs["content"]:
+        assert list(each) == ["token", "logprob", "bytes", "top_logprobs"]
+        assert bytes(each["bytes"]).decode() == each["token"]
+        # Greedy: what was chosen is the likeliest.
+        assert each["top_logprobs"][0] == {k: each[k] for k in ("token", "logprob", "bytes")}
+        assert len(each["top_logprobs"]) == 2
+
+
 def test_refused_calls_have_a_status_and_an_error(answer: Run) -> None:
     body = {"prompt": [5], "max_tokens": 1}
     bad = [
         line("a", "/v1/embeddings", body),
-        line("b", COMPLETIONS, {**body, "logprobs": 3}),
+        line("b", COMPLETIONS, {**body, "logprobs": 21}),
         line("c", COMPLETIONS, {**body, "max_tokens": 0}),
         line("d", CHAT, {"messages": "hi"}),
         line("e", COMPLETIONS, {**body, "chat_template": "x"}),

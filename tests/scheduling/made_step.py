@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import SequenceTable
+from pagedrun.paged.scheduling.sequence_table import NO_SCORES, SequenceTable
 from pagedrun.paged.scheduling.step_builder import StepBuilder
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.planned_request import PlannedRequest
@@ -57,6 +57,7 @@ class MadeChunk:
     start: int
     end: int
     store_from: int | None = None
+    score_from: int = NO_SCORES
     num_read_once_tokens: int = 0
     params: tuple[tuple[str, Any], ...] = ()
 
@@ -84,5 +85,5 @@ def made_step(*chunks: MadeChunk) -> StepInput:
             **dict(each.params),
         )
         sequence.num_computed_tokens = each.end
-        builder.add(sequence, each.start, each.stored)
+        builder.add(sequence, each.start, each.stored, each.score_from)
     return builder.build()

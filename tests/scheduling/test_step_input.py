@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
+from pagedrun.paged.scheduling.sequence_table import NO_SCORES, UNKNOWN_TOKEN
 from pagedrun.paged.scheduling.step_input import StepInput
 from tests.scheduling.made_step import MadeChunk, made_step
 
@@ -25,7 +25,10 @@ def chunks(draw: st.DrawFn) -> MadeChunk:
         end -= 1
     store_from = draw(st.integers(start, end))
     early = (("min_tokens", 3), ("max_tokens", 9)) if draw(st.booleans()) else ()
-    return MadeChunk(prompt, output, range(20), start, end, store_from, params=early)
+    # What is replayed is known: nothing is scored by a token that is not.
+    known = UNKNOWN_TOKEN not in output
+    score_from = draw(st.integers(0, end)) if known and draw(st.booleans()) else NO_SCORES
+    return MadeChunk(prompt, output, range(20), start, end, store_from, score_from, params=early)
 
 
 def tokens_of(step: StepInput) -> list[tuple[int, int, int, bool]]:
@@ -35,6 +38,16 @@ def tokens_of(step: StepInput) -> list[tuple[int, int, int, bool]]:
         step.rows.tolist(), step.starts.tolist(), step.ends.tolist(), step.store_from, strict=True
     ):
         found += [(row, position, next(ids), position >= stored) for position in range(start, end)]
+    return found
+
+
+def targets_of(step: StepInput) -> list[tuple[int, int, int]]:
+    """Row, position and target of every position whose next token is scored, in order."""
+    found, targets = [], iter(step.targets.tolist())
+    counts = zip(step.rows.tolist(), step.first_scored, step.num_scored, strict=True)
+    for row, first, count in counts:
+        found += [(row, int(first) + place, next(targets)) for place in range(count)]
+    assert next(targets, None) is None
     return found
 
 
@@ -61,6 +74,7 @@ def test_halves_are_the_whole(given_chunks: list[MadeChunk]) -> None:
     assert first.num_tokens == whole.num_tokens // 2
     assert tokens_of(first) + tokens_of(second) == tokens_of(whole)
     assert draws_of(first) + draws_of(second) == draws_of(whole)
+    assert targets_of(first) + targets_of(second) == targets_of(whole)
     assert [*first.sources, *second.sources] == whole.sources.tolist()
     assert first.num_samples + second.num_samples == whole.num_samples
 
@@ -70,3 +84,14 @@ def test_a_step_can_be_sent_to_another_process() -> None:
     sent = pickle.loads(pickle.dumps(step))
     assert tokens_of(sent) == tokens_of(step)
     assert draws_of(sent) == draws_of(step)
+
+
+def test_what_follows_a_token_is_scored_where_it_is_known() -> None:
+    prompt, output = [10, 11, 12, 13], [20, 21]
+    step = made_step(
+        MadeChunk(prompt, output, range(9), 1, 3, score_from=0),
+        MadeChunk(prompt, output, range(9), 1, 6, score_from=3),
+        MadeChunk(prompt, output, range(9), 0, 3, score_from=3),
+        MadeChunk(prompt, output, range(9), 0, 6),
+    )
+    assert targets_of(step) == [(0, 1, 12), (0, 2, 13), (1, 3, 20), (1, 4, 21)]

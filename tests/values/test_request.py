@@ -3,6 +3,7 @@
 import pytest
 
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Completion, FinishReason, Request
 from pagedrun.paged.values.sampling import SamplingParams
 
@@ -76,3 +77,25 @@ def test_a_completion_is_an_answer_or_an_error() -> None:
 
 def test_finish_reasons_are_those_of_the_openai_api() -> None:
     assert [str(reason) for reason in FinishReason] == ["stop", "length", "error"]
+
+
+def scoring(length: int, *continuations: tuple[int, ...]) -> Request:
+    given = tuple(Continuation("x", token_ids) for token_ids in continuations)
+    return Request.scoring(0, (1,) * length, given)
+
+
+def test_continuations_fit_with_their_prompt_or_not_at_all() -> None:
+    asked = scoring(6, (1, 2), (1, 2, 3, 4))
+    assert asked.fitted(10, 100) is asked
+    assert asked.params.n == 2
+    error = refusal(scoring(7, (1, 2), (1, 2, 3, 4)))
+    assert (error.code, error.param) == ("prompt_too_long", "continuations")
+    error = refusal(scoring(3, (1, 2), (100,)))
+    assert (error.code, error.param) == ("token_id_out_of_range", "continuations")
+
+
+def test_a_text_that_is_only_scored_may_fill_the_context() -> None:
+    asked = Request(0, (1,) * 10, SamplingParams(max_tokens=0, prompt_logprobs=0))
+    assert asked.fitted(10, 100) is asked
+    error = refusal(Request(0, (1,) * 11, asked.params))
+    assert (error.code, error.param) == ("prompt_too_long", "prompt")

@@ -41,6 +41,8 @@ ACCEPTED: dict[str, list[Any]] = {
     "logit_bias": [(), ((0, -100.0),), ((1, 2.5), (7, 100.0))],
     "allowed_token_ids": [None, (0,), (5, 5, 1)],
     "bad_words": [(), ("a",), (" a", "b c"), ("x" * MAX_BAD_WORD_LENGTH,), ("w",) * MAX_BAD_WORDS],
+    "logprobs": [0, 20],
+    "prompt_logprobs": [0, 20],
 }
 REFUSED: dict[str, list[Any]] = {
     "n": [0, -1, MAX_N + 1, 1.0, True, "1", None],
@@ -53,6 +55,8 @@ REFUSED: dict[str, list[Any]] = {
     "top_k": [-2, INT32 + 1, 5.0, True, "5"],
     "min_p": [-0.1, 1.1, math.nan, True],
     "seed": [-1, 2**63, 1.5, True, "0"],
+    "logprobs": [-1, 21, 1.0, True, "1"],
+    "prompt_logprobs": [-1, 21, 1.0, False, "1"],
     "max_tokens": [0, -1, INT32 + 1, 16.0, True, "16"],
     "min_tokens": [-1, INT32 + 1, 0.0, False],
     "stop": [
@@ -186,3 +190,10 @@ def test_greedy_is_temperature_zero() -> None:
 
 def test_the_keys_of_a_row_are_the_fields_and_their_aliases() -> None:
     assert sampling_keys() == FIELD_NAMES | {"max_new_tokens", "max_completion_tokens"}
+
+
+def test_nothing_is_generated_only_where_the_prompt_is_scored() -> None:
+    assert SamplingParams(max_tokens=0, prompt_logprobs=0).max_num_drawn == 1
+    with pytest.raises(RowError, match="or 0 with prompt_logprobs") as caught:
+        SamplingParams(max_tokens=0, logprobs=0)
+    assert caught.value.param == "max_tokens"

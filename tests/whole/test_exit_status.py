@@ -55,12 +55,12 @@ import os
 from pagedrun.paged.engine import Engine
 Engine.warm_up = lambda engine: None
 from pagedrun.paged.models.decoder import Decoder
-compute = Decoder.logits
-def logits(model, batch, cache):
+compute = Decoder.hidden
+def hidden(model, batch, cache):
     if {when}:
         hold()
     return compute(model, batch, cache)
-Decoder.logits = logits
+Decoder.hidden = hidden
 """
 ROWS_ARE_WRITTEN = "os.path.exists('rows.out.jsonl') and os.path.getsize('rows.out.jsonl')"
 HOLD_PHASE = """

@@ -171,13 +171,13 @@ def test_logits_in_bfloat16_stay_close_to_those_in_float32(folder: Path, device:
 def first_logits(engine: Engine, prompt: list[int]) -> torch.Tensor:
     """Return the logits behind a prompt, [vocab_size]."""
     kept: list[torch.Tensor] = []
-    model, compute = engine.loaded.model, engine.loaded.model.logits
+    model, compute = engine.loaded.model, engine.loaded.model.head
 
-    def logits(*given: Any) -> torch.Tensor:
-        kept.append(compute(*given))
+    def head(hidden: torch.Tensor) -> torch.Tensor:
+        kept.append(compute(hidden))
         return kept[-1]
 
-    model.logits = logits  # type: ignore[method-assign, assignment]
+    model.head = head  # type: ignore[method-assign]
     list(engine.start([Request(0, tuple(prompt), SamplingParams(max_tokens=1, ignore_eos=True))]))
-    model.logits = compute  # type: ignore[method-assign]
+    model.head = compute  # type: ignore[method-assign]
     return kept[-1][-1].cpu()

@@ -21,15 +21,15 @@ class Shortage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int, error: Exception) -> None:
         self.tried: list[int] = []
-        compute = Decoder.logits
+        compute = Decoder.hidden
 
-        def logits(model: Decoder, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        def hidden(model: Decoder, batch: ForwardBatch, cache: KVCache) -> Tensor:
             self.tried.append(len(batch.input_ids))
             if len(batch.input_ids) > room:
                 raise error
             return compute(model, batch, cache)
 
-        monkeypatch.setattr(Decoder, "logits", logits)
+        monkeypatch.setattr(Decoder, "hidden", hidden)
 
 
 @pytest.mark.parametrize("room", [100, 37, 5, 1])

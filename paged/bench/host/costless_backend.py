@@ -7,6 +7,7 @@ from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
+from pagedrun.kernels.token_logprobs import TokenLogprobs
 
 NUM_DRAWN = 1 << 16
 FIRST_TOKEN = 2  # those before it end a sequence
@@ -96,6 +97,18 @@ class CostlessBackend:
         frequency: Tensor,
     ) -> None:
         """Change nothing."""
+
+    def token_logprobs(
+        self, logits: Tensor, rows: Tensor, ids: Tensor, num_top: int
+    ) -> TokenLogprobs:
+        """Return zeros."""
+        shape = (len(ids), num_top)
+        return TokenLogprobs(
+            torch.zeros(len(ids)),
+            torch.zeros(len(ids), dtype=torch.int64),
+            torch.zeros(shape, dtype=torch.int64),
+            torch.zeros(shape),
+        )
 
     def copy_blocks(self, kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
         """Move nothing."""

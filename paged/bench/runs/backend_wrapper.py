@@ -20,6 +20,7 @@ class BackendWrapper:
         self.sample = backend.sample
         self.count_tokens = backend.count_tokens
         self.penalize = backend.penalize
+        self.token_logprobs = backend.token_logprobs
         self.copy_blocks = backend.copy_blocks
         self.swap_blocks = backend.swap_blocks
 

@@ -71,6 +71,7 @@ class _Timed(BackendWrapper):
         self.sample = timer.timed("sample", backend.sample)
         self.count_tokens = timer.timed("count_tokens", backend.count_tokens)
         self.penalize = timer.timed("penalize", backend.penalize)
+        self.token_logprobs = timer.timed("token_logprobs", backend.token_logprobs)
         self.copy_blocks = timer.timed("copy_blocks", backend.copy_blocks)
         self.swap_blocks = timer.timed("swap_blocks", backend.swap_blocks)
 

@@ -136,7 +136,7 @@ class DecodeBuffers:
         )
         choice = (temperature, top_k.to(torch.int32), top_p, min_p, seed, row, sample)
         sampling = SamplingBatch(*choice, positions + 1, self.early_stops)
-        ids = sampler.choose(model.logits(batch, cache), sampling).ids
+        ids = sampler.choose(model.head(model.hidden(batch, cache)), sampling).ids
         input_ids.copy_(ids.clamp(min=0))
         positions.add_(is_used)
         lens.add_(is_used)

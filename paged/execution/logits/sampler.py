@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.token_logprobs import TokenLogprobs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
 from pagedrun.paged.execution.logits.processors import processors_of
@@ -19,11 +20,11 @@ NO_TOKEN = -1  # what the kernel gives where the logits hold no choice (NaN, inf
 
 
 class SampleResult(NamedTuple):
-    """ids: [num_draws] int64, `NO_TOKEN` where there is no choice. logprobs: [num_draws] float32
-    log-probabilities of these tokens, None where nobody asked for them."""
+    """ids: [num_draws] int64, `NO_TOKEN` where there is no choice. logprobs: of those draws whose
+    log-probabilities are asked for, None where none is."""
 
     ids: Tensor
-    logprobs: Tensor | None = None
+    logprobs: TokenLogprobs | None = None
 
 
 class Sampler:
@@ -62,10 +63,46 @@ class Sampler:
         draws = step.draws
         if not len(draws):
             return SampleResult(torch.empty(0, dtype=torch.int64, device=logits.device))
-        if len(draws) != len(logits):
-            rows = np.cumsum(step.samples)[draws.chunk] - 1
-            logits = logits[self._device.place(torch.from_numpy(rows))]
-        return self.choose(logits, SamplingBatch.of(draws, self.eos_token_ids, self._device))
+        rows = np.cumsum(step.samples)[draws.chunk] - 1
+        ids = self._given(logits, draws, rows) if draws.given else self._drawn(logits, draws, rows)
+        if not draws.wants_logprobs.any():
+            return SampleResult(ids)
+        wanted = self._placed(np.flatnonzero(draws.wants_logprobs))
+        asked = ids[wanted].clamp(min=0)  # where there was no choice any token will do
+        rows = rows[draws.wants_logprobs]
+        return SampleResult(ids, self.score(logits, self._placed(rows), asked, step.num_top))
+
+    def score(self, logits: Tensor, rows: Tensor, ids: Tensor, num_top: int) -> TokenLogprobs:
+        """Return how likely tokens are by rows of logits as the model gave them: see the kernel."""
+        num_top = min(num_top, logits.shape[1])
+        return self._device.kernels.token_logprobs(logits, rows, ids, num_top)
+
+    def _drawn(self, logits: Tensor, draws: Draws, rows: Int64s) -> Tensor:
+        """Return a token for each draw, [num_draws] int64; rows: whose logits each is by."""
+        if len(rows) != len(logits) or (rows != np.arange(len(rows))).any():
+            logits = logits[self._placed(rows)]
+        batch = SamplingBatch.of(draws, self.eos_token_ids, self._device)
+        return self.choose(logits, batch).ids
+
+    def _given(self, logits: Tensor, draws: Draws, rows: Int64s) -> Tensor:
+        """Return the tokens of a step's draws where some are given: the others are drawn.
+
+        A given token is `NO_TOKEN` as well where the logits hold no choice.
+        """
+        tokens = np.full(len(draws), NO_TOKEN)
+        tokens[list(draws.given)] = list(draws.given.values())
+        is_free = tokens == NO_TOKEN
+        ids = self._placed(tokens)
+        given = self._placed(np.flatnonzero(~is_free))
+        scores = self.score(logits, self._placed(rows[~is_free]), ids[given], 0).logprobs
+        ids[given] = torch.where(scores.isnan(), NO_TOKEN, ids[given])
+        if is_free.any():
+            free = self._placed(np.flatnonzero(is_free))
+            ids[free] = self._drawn(logits, draws.part(is_free, 0), rows[is_free])
+        return ids
+
+    def _placed(self, numbers: Int64s) -> Tensor:
+        return self._device.place(torch.from_numpy(numbers))
 
     def choose(self, logits: Tensor, batch: SamplingBatch) -> SampleResult:
         """Choose a token for each row of logits [num_rows, vocab_size], which stay as they are."""
@@ -90,6 +127,8 @@ class Sampler:
 
     def can_capture(self, draws: Draws) -> bool:
         """Return whether a step with these draws may be captured and replayed."""
+        if draws.wants_logprobs.any():
+            return False
         return all(each.can_be_captured or not each.applies(draws) for each in self._processors)
 
     def needs_newest_token(self, draws: Draws) -> bool:

@@ -17,7 +17,12 @@ from pagedrun.paged.values.sampling import sampling_keys
 
 MAX_COLUMNS = 10_000
 # A cell is text. These columns mean more than text, and their cells are read as JSON.
-_JSON_COLUMNS = (sampling_keys() - {"stop"}) | {"messages", "prompt_token_ids", "sampling_params"}
+_JSON_COLUMNS = (sampling_keys() - {"stop"}) | {
+    "continuations",
+    "messages",
+    "prompt_token_ids",
+    "sampling_params",
+}
 
 
 class CsvSource:

@@ -6,11 +6,13 @@ index, so that the same input gives the same bytes.
 
 from dataclasses import dataclass
 
+from pagedrun.paged.job.output.call_logprobs import ChatLogprobs, TextLogprobs
 from pagedrun.paged.job.output.usage import Usage
 from pagedrun.paged.job.prompts.batch_call import BatchCall
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.logprobs import TokenLogprob
 from pagedrun.paged.values.option_names import as_flag
 from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
 
@@ -23,7 +25,7 @@ class ChatChoice:
 
     index: int
     message: ChatMessage
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: FinishReason
 
 
@@ -33,7 +35,7 @@ class TextChoice:
 
     index: int
     text: str
-    logprobs: None
+    logprobs: TextLogprobs | None
     finish_reason: FinishReason
 
 
@@ -70,7 +72,7 @@ class CallUsage:
 
 @dataclass(frozen=True, slots=True)
 class AnswerBody:
-    """The body of the response to a call that has answers."""
+    """The body of the response to a call that has answers; `prompt_logprobs` as in plain rows."""
 
     id: str
     object: str
@@ -78,6 +80,7 @@ class AnswerBody:
     model: str
     choices: tuple[ChatChoice | TextChoice, ...]
     usage: CallUsage
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ class BatchRow:
             model=call.model,
             choices=tuple(map(choice, completion.outputs)),
             usage=CallUsage.of(usage),
+            prompt_logprobs=completion.prompt_logprobs,
         )
         return cls._of(index, call, ANSWERED, body)
 
@@ -158,8 +162,10 @@ class BatchRow:
 
 def _chat_choice(output: SampleOutput) -> ChatChoice:
     message = ChatMessage(role="assistant", content=output.text)
-    return ChatChoice(output.index, message, None, output.finish_reason)
+    logprobs = ChatLogprobs.of(output.logprobs)
+    return ChatChoice(output.index, message, logprobs, output.finish_reason)
 
 
 def _text_choice(output: SampleOutput) -> TextChoice:
-    return TextChoice(output.index, output.text, None, output.finish_reason)
+    logprobs = TextLogprobs.of(output.logprobs)
+    return TextChoice(output.index, output.text, logprobs, output.finish_reason)

@@ -6,21 +6,22 @@ from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.output.usage import Usage
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.values.errors import RowError, WrittenError
+from pagedrun.paged.values.logprobs import Score, TokenLogprob
 from pagedrun.paged.values.option_names import as_flag
 from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One of a row's answers."""
+    """One of a row's answers; see `SampleOutput`."""
 
     index: int
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     stop_reason: str | int | None
-    cumulative_logprob: None
-    logprobs: None
+    cumulative_logprob: float | None
+    logprobs: tuple[TokenLogprob, ...] | None
 
     @classmethod
     def of(cls, output: SampleOutput) -> "Output":
@@ -31,8 +32,8 @@ class Output:
             token_ids=output.token_ids,
             finish_reason=output.finish_reason,
             stop_reason=output.stop_reason,
-            cumulative_logprob=None,
-            logprobs=None,
+            cumulative_logprob=output.cumulative_logprob,
+            logprobs=output.logprobs,
         )
 
 
@@ -41,8 +42,9 @@ class OutputRow:
     """A line of the output, written as `json_fields` does: a key that only some rows have is a
     field with a default.
 
-    `text` and `finish_reason` are those of the first output; a row without an answer has neither
-    text nor outputs but an `error`. `input` are the columns that come back.
+    `text` and `finish_reason` are those of the first output, or of the likeliest continuation; a
+    row without an answer has neither text nor outputs but an `error`. `input` are the columns that
+    come back.
     """
 
     index: int
@@ -53,20 +55,23 @@ class OutputRow:
     usage: Usage
     input: Columns
     error: WrittenError | None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    scores: tuple[Score, ...] = ()
 
     @classmethod
     def answered(cls, row: JobRow, completion: Completion) -> "OutputRow":
         """Return the line of a row that has answers."""
-        first = completion.outputs[0]
         return cls(
             index=row.index,
             id=row.id,
-            text=first.text,
-            finish_reason=first.finish_reason,
+            text=completion.text,
+            finish_reason=completion.finish_reasons[0],
             outputs=tuple(map(Output.of, completion.outputs)),
             usage=Usage.of(row, completion),
             input=row.input,
             error=None,
+            prompt_logprobs=completion.prompt_logprobs,
+            scores=completion.scores,
         )
 
     @classmethod

@@ -12,6 +12,7 @@ from pagedrun.paged.report.record.report_sections import (
     MemoryFigures,
     PreemptionCounts,
     PrefixFigures,
+    ScoredPromptsPart,
     Section,
     TemplateAdvice,
     TimeFigures,
@@ -52,9 +53,12 @@ def job_report(
     """
     accuracy = tally.accuracy()
     of_answers: AccuracyPart = {} if accuracy is None else {"accuracy": accuracy}
+    scored = tally.scored.to_dict()
+    of_prompts: ScoredPromptsPart = {} if scored is None else {"scored_prompts": scored}
     report: JobReport = {
         "rows": tally.rows(),
         **of_answers,
+        **of_prompts,
         **engine_report,
         "finish_reasons": dict(tally.finish_reasons),
         "errors": dict(tally.errors),

@@ -7,6 +7,8 @@ from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.prompts.prompts import FORBIDDEN_COLUMNS, is_neutral
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.logprobs import MAX_LOGPROBS
+from pagedrun.paged.values.rules import integers
 from pagedrun.paged.values.sampling import sampling_keys
 
 CALL_COLUMNS = frozenset({"custom_id", "method", "url", "body"})
@@ -71,6 +73,8 @@ class BatchCall:
         for name, value in self.body.items():
             if name in _IGNORED or value is None or is_neutral(name, value):
                 continue
+            if self.is_chat and name == "top_logprobs":
+                continue  # goes with logprobs
             if name not in known:
                 shown = shown_key(name)
                 raise RowError("invalid_param", f"{shown} is not supported", param=shown)
@@ -78,7 +82,23 @@ class BatchCall:
                 asked["prompt_token_ids"] = _checked_token_ids(value)
             else:
                 asked[name] = value
+        if self.is_chat:
+            asked |= _chat_logprobs(asked.get("logprobs", False), self.body.get("top_logprobs"))
         return asked
+
+
+def _chat_logprobs(wants: object, num_top: object) -> dict[str, JSONValue]:
+    """Return `logprobs` as a plain row has it: in a chat it is a switch, and the number another."""
+    if not isinstance(wants, bool):
+        raise RowError("invalid_param", "logprobs must be true or false", param="logprobs")
+    name, rule = "top_logprobs", integers(0, MAX_LOGPROBS)
+    if num_top is None:
+        num_top = 0
+    if not isinstance(num_top, int) or not rule.accepts(num_top):
+        raise RowError("invalid_param", f"{name} must be {rule.wanted}", param=name)
+    if num_top and not wants:
+        raise RowError("invalid_param", f"{name} needs logprobs to be true", param=name)
+    return {"logprobs": num_top} if wants else {}
 
 
 def _checked_token_ids(prompt: list[JSONValue]) -> list[JSONValue]:

@@ -1,10 +1,15 @@
 """From a row to what it asks: the text or token ids of its prompt, and its sampling parameters."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns, id_column
 from pagedrun.paged.job.interfaces import TokenizerLike
+from pagedrun.paged.job.prompts.continuations import (
+    CONTINUATIONS,
+    parse_continuations,
+    split_trailing_space,
+)
 from pagedrun.paged.job.prompts.messages import parse_messages, with_system
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.values.chat_message import ChatMessage
@@ -27,9 +32,7 @@ FORBIDDEN_COLUMNS = (
 )
 # Asked for by name in other tools. Answering as if they were not there would be a wrong answer.
 UNSUPPORTED_COLUMNS = (
-    "logprobs",
     "top_logprobs",
-    "prompt_logprobs",
     "logits_processors",
     "use_beam_search",
     "best_of",
@@ -62,12 +65,22 @@ class Prompt:
     """A row's prompt before encoding: exactly one of `text` and `token_ids` is set.
 
     A chat is rendered with its special tokens in the text, so none are added when encoding it.
+    `continuations` are the texts to score behind it, each after `space`, cut off the prompt's end.
     """
 
     params: SamplingParams
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     add_special_tokens: bool = True
+    continuations: tuple[str, ...] = ()
+    space: str = ""
+
+    def followed_by(self, continuations: tuple[str, ...]) -> "Prompt":
+        """Return the prompt with texts to score behind it, itself if there are none."""
+        if not continuations or self.text is None:
+            return replace(self, continuations=continuations) if continuations else self
+        text, space = split_trailing_space(self.text)
+        return replace(self, text=text, continuations=continuations, space=space)
 
 
 class PromptBuilder:
@@ -84,6 +97,10 @@ class PromptBuilder:
         """Return what a row with these columns asks; `RowError` if it cannot be asked."""
         _refuse_columns(columns)
         params = _sampling_params(columns, self._defaults)
+        texts = parse_continuations(columns.get(CONTINUATIONS), params)
+        return self._prompt(columns, params).followed_by(texts)
+
+    def _prompt(self, columns: Columns, params: SamplingParams) -> Prompt:
         if self._config.template is not None:
             return self._from_text(self._config.template.render(columns), params)
         name = self._prompt_column(columns)
@@ -98,7 +115,7 @@ class PromptBuilder:
 
     def carried_columns(self, columns: Columns) -> dict[str, JSONValue]:
         """Return the columns that come back under `input`: all that this layer did not use."""
-        used = {id_column(columns), NESTED_PARAMS} | sampling_keys()
+        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS} | sampling_keys()
         if self._config.field is not None:
             used.add(self._config.field)
         elif self._config.template is None:
@@ -165,6 +182,11 @@ def _refuse_columns(columns: Columns) -> None:
                 )
 
 
+def _is_off(name: str, value: object) -> bool:
+    """Whether a value means none, as OpenAI's clients write it where this tool takes a number."""
+    return name == "logprobs" and value is False
+
+
 def _sampling_params(columns: Columns, defaults: SamplingParams) -> SamplingParams:
     """Apply the row's top level, then its `sampling_params`, which wins."""
     nested = columns.get(NESTED_PARAMS)
@@ -172,9 +194,11 @@ def _sampling_params(columns: Columns, defaults: SamplingParams) -> SamplingPara
         raise RowError("invalid_param", f"{NESTED_PARAMS} must be an object", param=NESTED_PARAMS)
     known = sampling_keys()
     # One call, so that a pair such as min_tokens and max_tokens is judged when both are known.
-    given = {name: value for name, value in columns.items() if name in known}
+    given = {
+        name: value for name, value in columns.items() if name in known and not _is_off(name, value)
+    }
     for name, value in (nested or {}).items():
-        if name in UNSUPPORTED_COLUMNS:
+        if name in UNSUPPORTED_COLUMNS or _is_off(name, value):
             continue  # with a value that asks for nothing
         if name not in known:
             shown = shown_key(name)

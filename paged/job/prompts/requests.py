@@ -7,12 +7,12 @@ from itertools import islice
 from pagedrun.paged.job.inputs.row import LINE, Columns, Row, at_line
 from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts.batch_call import BatchCall
+from pagedrun.paged.job.prompts.continuations import CONTINUATIONS, encode_continuations
 from pagedrun.paged.job.prompts.overlong import Overlong
 from pagedrun.paged.job.prompts.prompts import Prompt, PromptBuilder
 from pagedrun.paged.text.bad_words import BadWords
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
 
 ENCODE_BATCH_ROWS = 512
 # No text has this many characters a token on average; longer ones are refused without encoding,
@@ -126,11 +126,11 @@ class RequestBuilder:
         elif isinstance(ids, RowError):
             outcome = ids
         else:
-            limits, params = self._limits, prompt.params
-            ids = limits.on_overlong.cut(ids, limits.max_model_len, params.max_tokens)
-            outcome = self._fitted(row.index, ids, params)
-            if isinstance(outcome, Request):
-                clamped = outcome.params.max_tokens < params.max_tokens
+            asked = self._asked(row.index, prompt, ids)
+            outcome = asked if isinstance(asked, RowError) else self._fitted(asked)
+            if isinstance(asked, Request):
+                ids = asked.prompt_token_ids
+                clamped = outcome is not asked and isinstance(outcome, Request)
         expected = row.columns.get("expected")
         num_kept = 0 if isinstance(ids, RowError) else len(ids)
         return JobRow(
@@ -148,17 +148,47 @@ class RequestBuilder:
             num_truncated_tokens=num_tokens - num_kept,
         )
 
-    def _fitted(
-        self, index: int, ids: tuple[int, ...], params: SamplingParams
-    ) -> Request | RowError:
+    def _asked(self, index: int, prompt: Prompt, ids: tuple[int, ...]) -> Request | RowError:
+        """Return the request, its prompt cut if it is too long and that is wanted."""
         try:
-            asked = Request(index, ids, params, self._bad_words.token_ids(params.bad_words))
+            if prompt.continuations:
+                return self._scoring(index, prompt, ids)
+            params, limits = prompt.params, self._limits
+            kept = limits.on_overlong.cut(ids, limits.max_model_len, params.max_tokens)
+            return Request(index, kept, params, self._bad_words.token_ids(params.bad_words))
+        except RowError as error:
+            return error
+
+    def _scoring(self, index: int, prompt: Prompt, ids: tuple[int, ...]) -> Request:
+        """Return the request of a row that is to be scored; raises `RowError`."""
+        continuations = encode_continuations(
+            prompt.continuations,
+            self._tokenizer,
+            prompt=prompt.text,
+            space=prompt.space,
+            add_special_tokens=prompt.add_special_tokens,
+            num_prompt_tokens=len(ids),
+        )
+        longest = max(len(each.token_ids) for each in continuations)
+        kept = self._limits.on_overlong.cut(ids, self._limits.max_model_len, longest, longest)
+        return Request.scoring(index, kept, continuations, prompt.params.prompt_logprobs)
+
+    def _fitted(self, asked: Request) -> Request | RowError:
+        try:
             return asked.fitted(self._limits.max_model_len, self._limits.vocab_size)
         except RowError as error:
             return error
 
     def _check_num_chars(self, prompt: Prompt) -> None:
         limit = self._limits.max_model_len * MAX_CHARS_PER_TOKEN
+        longest = max(map(len, prompt.continuations), default=0)
+        if longest > limit:
+            raise RowError(
+                "prompt_too_long",
+                f"a continuation has {longest} characters, which cannot fit a max_model_len of "
+                f"{self._limits.max_model_len} tokens",
+                param=CONTINUATIONS,
+            )
         if prompt.text is not None and len(prompt.text) > limit:
             raise RowError(
                 "prompt_too_long",

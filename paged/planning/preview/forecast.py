@@ -73,7 +73,7 @@ class Forecast:
             prompt=int(tree.num_tokens.sum()) + copied,
             copied=copied,
             distinct=tree.num_distinct_tokens,
-            generated=int((plan.num_samples * plan.max_tokens).sum()) + _num_copied_answers(asked),
+            generated=plan.max_num_generated + _num_copied_answers(asked),
             achievable=plan.sharing.achievable_hit_tokens,
             block_hits=plan.sharing.block_hit_tokens,
             groups=tree.num_groups,
@@ -239,8 +239,8 @@ def _rows_at_once(plan: Plan, num_blocks: int) -> NDArray[np.int64]:
 def _num_copied_answers(asked: dict[int, list[Request]]) -> int:
     """Return the tokens of answers that duplicates, and samples of greedy rows, get copied."""
     return sum(
-        sum(request.params.n * request.params.max_tokens for request in each)
-        - each[0].params.max_tokens
+        sum(request.max_num_generated for request in each)
+        - each[0].max_num_generated // each[0].params.n
         for each in asked.values()
     )
 

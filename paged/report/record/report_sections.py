@@ -30,6 +30,16 @@ class Accuracy(TypedDict):
     correct: int
 
 
+class ScoredPromptFigures(TypedDict):
+    """`scored_prompts`: prompts whose log-probabilities were asked for, and their tokens but the
+    first of each; `logprob` is their sum, `perplexity` null where it is past what a float holds."""
+
+    rows: int
+    tokens: int
+    logprob: float
+    perplexity: float | None
+
+
 class TokenFigures(TypedDict):
     """`tokens`; of the generated ones some were copied from rows that ask the same."""
 
@@ -218,7 +228,13 @@ class AccuracyPart(TypedDict, total=False):
     accuracy: Accuracy
 
 
-class JobReport(EngineReport, AccuracyPart):
+class ScoredPromptsPart(TypedDict, total=False):
+    """The part of a report that is there if prompts were scored."""
+
+    scored_prompts: ScoredPromptFigures
+
+
+class JobReport(EngineReport, AccuracyPart, ScoredPromptsPart):
     """The whole report of a job."""
 
     rows: RowCounts

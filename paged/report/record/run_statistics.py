@@ -71,21 +71,17 @@ class RunStatistics:
         """Count one finished request; a duplicate held no memory."""
         self.generated_tokens += completion.num_copied_tokens
         self.copied_tokens += completion.num_copied_tokens
+        self.finish_reasons.update(completion.finish_reasons)
         if completion.is_duplicate:
-            reasons = [output.finish_reason.value for output in completion.outputs] or ["error"]
-            self.finish_reasons.update(reasons)
             return
         prompt = len(completion.request.prompt_token_ids)
         # A prompt found whole counts one cached token less than its blocks hold.
         hit_blocks = -(-completion.num_cached_tokens // self.block_size)
         for output in completion.outputs:
-            self.finish_reasons[output.finish_reason] += 1
             stored = prompt + len(output.token_ids) - 1
             self._finished_tokens += stored
             self._finished_samples += 1
             self._private_blocks += -(-stored // self.block_size) - hit_blocks
-        if completion.error is not None:
-            self.finish_reasons["error"] += 1
 
     def kv(self) -> PoolFigures:
         """Return what the pool held, as the report's `kv` object has it."""

@@ -42,6 +42,7 @@ def draws_of(askers: Seq[Asker]) -> Draws:
         sample=np.array([each.sample for each in askers], dtype=np.int64),
         position=np.array([len(each.prompt) + len(each.answer) for each in askers]),
         num_missing=np.zeros(count, dtype=np.int64),
+        wants_logprobs=np.zeros(count, dtype=np.bool_),
     )
 
 

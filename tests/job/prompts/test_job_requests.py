@@ -11,6 +11,7 @@ from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import ENCODE_BATCH_ROWS, JobRow, Limits, RequestBuilder
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.sampling import SamplingParams
 
 BOS = 99
@@ -164,3 +165,79 @@ def test_a_row_keeps_what_it_brought() -> None:
     assert (row.input, row.expected) == ({"expected": " yes ", "k": 1}, " yes ")
     (row,) = build({"prompt": "a", "expected": 3})
     assert row.expected is None
+
+
+def scored(columns: dict[str, Any]) -> tuple[tuple[int, ...], list[tuple[str, tuple[int, ...]]]]:
+    """Return the prompt of a row with continuations, and what each of these adds to it."""
+    (row,) = build(columns)
+    assert row.request is not None
+    assert row.num_prompt_tokens == len(row.request.prompt_token_ids)
+    given = [(each.text, each.token_ids) for each in row.request.continuations]
+    return row.request.prompt_token_ids, given
+
+
+class PairTokenizer(LetterTokenizer):
+    """Two letters are one token, from the left: what follows changes the last one."""
+
+    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+        return [[ord(text[place]) % 90 for place in range(0, len(text), 2)] for text in texts]
+
+
+class CodeTokenizer(LetterTokenizer):
+    """A token for each character from the space on, and none besides."""
+
+    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+        return [[ord(character) - ord(" ") for character in text] for text in texts]
+
+
+def test_continuations_are_encoded_behind_their_prompt() -> None:
+    columns = {"prompt": "ab", "continuations": ["c", "de"]}
+    assert scored(columns) == ((BOS, 0, 1), [("c", (2,)), ("de", (3, 4))])
+    chat = {"messages": [{"role": "user", "content": "ab"}], "continuations": ["c"]}
+    assert scored(chat) == ((0, 1), [("c", (2,))])
+    ids = {"prompt_token_ids": [5, 6], "continuations": ["c"]}
+    assert scored(ids) == ((5, 6), [("c", (2,))])
+
+
+def test_white_space_at_the_end_of_a_prompt_goes_to_the_continuations() -> None:
+    """The text that comes back is the one that was given."""
+    columns = {"prompt": "a  ", "continuations": ["b"]}
+    (row,) = build(columns, tokenizer=CodeTokenizer())
+    assert row.request is not None
+    assert row.request.prompt_token_ids == (65,)
+    assert row.request.continuations == (Continuation("b", (0, 0, 66)),)
+    (row,) = build({"prompt": "  ", "continuations": ["b"]}, tokenizer=CodeTokenizer())
+    assert row.error is not None
+    assert row.error.code == "empty_prompt"
+
+
+def test_a_continuation_that_adds_no_token_is_an_error() -> None:
+    whole = {"prompt": "a", "continuations": ["bc", "b"]}
+    (row,) = build(whole, tokenizer=PairTokenizer())
+    assert row.error is not None
+    assert (row.error.code, row.error.param) == ("invalid_param", "continuations")
+    assert "continuations[1]" in row.error.message
+
+
+def test_a_continuation_that_is_too_long_or_no_text_is_an_error() -> None:
+    for text, code in (("abcdefgh", "prompt_too_long"), ("a" * 4000, "prompt_too_long")):
+        (row,) = build({"prompt": "a", "continuations": ["b", text]})
+        assert row.error is not None
+        assert (row.error.code, row.error.param) == (code, "continuations")
+    (row,) = build({"prompt": "a", "continuations": ["?"]})
+    assert row.error is not None
+    assert row.error.code == "tokenizer_error"
+
+
+def test_more_than_can_be_encoded_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pagedrun.paged.job.prompts.continuations.MAX_ENCODED_CHARS", 11)
+    assert scored({"prompt": "aaa", "continuations": ["b", "bbbb"]})[1][1] == ("bbbb", (1,) * 4)
+    (row,) = build({"prompt": "aaa", "continuations": ["b", "b", "b"]})
+    assert row.error is not None
+    assert (row.error.code, row.error.param) == ("prompt_too_long", "continuations")
+
+
+def test_continuations_do_not_come_back_as_input() -> None:
+    (row,) = build({"prompt": "a", "continuations": ["b"], "kind": "x", "expected": "b"})
+    assert row.input == {"kind": "x", "expected": "b"}
+    assert row.expected == "b"
