@@ -107,7 +107,7 @@ def _are_bad_words(value: object) -> bool:
             isinstance(word, str)
             and word.strip() != ""
             and len(word) <= MAX_BAD_WORD_LENGTH
-            and _is_unicode(word)
+            and is_unicode(word)
             for word in value
         )
     )
