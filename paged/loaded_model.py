@@ -30,9 +30,9 @@ from pagedrun.paged.values.engine_config import EngineConfig
 class LoadedModel:
     """A model that can compute, with its tokenizer and its sampler.
 
-    `memory` is where its runs get their pools from, one after the other. `prefix_store` is the one
-    that was opened before the weights were read, None without one. `load_s` is how long the
-    loading took, in seconds.
+    `grammar_mask` is the first of the sampler's processors. `memory` is where its runs get their
+    pools from, one after the other. `prefix_store` is the one that was opened before the weights
+    were read, None without one. `load_s` is how long the loading took, in seconds.
     """
 
     config: ModelConfig

@@ -61,6 +61,7 @@ class GrammarMask:
 
     def begin(self, request: Request) -> None:
         """Begin to compile the grammar of a request that has one."""
+        self.end(request.index)  # of a run before that did not come to its end
         structure = request.params.structure
         if structure is not None:
             grammar = self.grammars.compiled(structure)
