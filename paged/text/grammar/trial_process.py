@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import weakref
+from collections.abc import Sequence as Seq
 from contextlib import suppress
 
 from pagedrun.paged.text.grammar.compiler import GrammarCompiler, refused
@@ -66,7 +67,7 @@ class TrialProcess:
         return process
 
 
-def _ask(process: "subprocess.Popen[str]", question: list[object]) -> list[str] | None:
+def _ask(process: "subprocess.Popen[str]", question: Seq[object]) -> list[str] | None:
     """Return the answer to a question, None if the process ended over it."""
     assert process.stdin is not None
     assert process.stdout is not None
