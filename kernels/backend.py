@@ -65,6 +65,10 @@ class Backend(Protocol):
         """Normalise and rotate queries and keys, write keys and values; return the queries."""
         ...
 
+    def mask_logits(self, logits: Tensor, rows: Tensor, bitmask: Tensor) -> Tensor:
+        """Return logits in which some rows may only have the tokens of their bitmasks."""
+        ...
+
     def sample(
         self,
         logits: Tensor,

@@ -27,7 +27,10 @@ from pagedrun.paged.values.sampling import SamplingParams
 # Settings that are part of the weights as they are held, and of what was opened before they were
 # read.
 FIXED = frozenset(
-    {"model", "device", "dtype", "reproducible", "kernel_set", "prefix_store", "prefix_store_bytes"}
+    {
+        *("model", "device", "dtype", "reproducible", "kernel_set"),
+        *("prefix_store", "prefix_store_bytes", "jump_ahead"),
+    }
 )
 
 
@@ -109,6 +112,7 @@ class Engine:
             graphs=graphs,
             tokenizer=loaded.tokenizer,
             sampler=loaded.sampler,
+            grammars=loaded.grammar_mask,
             device=loaded.device,
             windows=iter([first]) if more is None else Ahead(first, planner.windows(more)),
             max_model_len=planner.reserved_len(requests),

@@ -74,6 +74,7 @@ class LLM:
         for index, (prompt, own) in enumerate(zip(batch, each_params, strict=True)):
             request = Request(index, (), own)
             try:
+                self._check_structure(own)
                 words = bad_words.token_ids(own.bad_words)
                 ids = self._encode(prompt)
                 requests.append(replace(request, prompt_token_ids=ids, bad_words_ids=words))
@@ -83,6 +84,11 @@ class LLM:
         answers |= {completion.request.index: completion for completion in run}
         self.report = run.report()
         return [answers[index] for index in range(len(batch))]
+
+    def _check_structure(self, params: SamplingParams) -> None:
+        """Raise `RowError` if no answer can have the structure that it asks for."""
+        if params.structure is not None:
+            self._engine.loaded.grammar_mask.grammars.compiled(params.structure).result()
 
     def _encode(self, prompt: Any) -> tuple[int, ...]:
         if isinstance(prompt, str):

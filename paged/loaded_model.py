@@ -11,7 +11,9 @@ from pagedrun.kernels.environment import threads
 from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.logits.grammar_mask import GrammarMask
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
+from pagedrun.paged.execution.logits.processors import processors_of
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.model import Model
@@ -19,6 +21,7 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
 from pagedrun.paged.models.weight_source import ReadTensor, WeightSource
 from pagedrun.paged.models.weights import Checkpoint
+from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 
@@ -27,9 +30,9 @@ from pagedrun.paged.values.engine_config import EngineConfig
 class LoadedModel:
     """A model that can compute, with its tokenizer and its sampler.
 
-    `memory` is where its runs get their pools from, one after the other. `prefix_store` is the one
-    that was opened before the weights were read, None without one. `load_s` is how long the
-    loading took, in seconds.
+    `grammar_mask` is the first of the sampler's processors. `memory` is where its runs get their
+    pools from, one after the other. `prefix_store` is the one that was opened before the weights
+    were read, None without one. `load_s` is how long the loading took, in seconds.
     """
 
     config: ModelConfig
@@ -38,6 +41,7 @@ class LoadedModel:
     dtype: torch.dtype
     model: Model
     sampler: Sampler
+    grammar_mask: GrammarMask
     memory: PoolMemory
     prefix_store: PrefixStore | None
     load_s: float
@@ -52,13 +56,15 @@ class LoadedModel:
         device: Device | None = None,
         read: ReadTensor | None = None,
         processors: Seq[LogitsProcessor] | None = None,
+        grammars: Grammars | None = None,
     ) -> "LoadedModel":
         """Read the weights and put them where they are computed with.
 
         `device` overrides what `config.device` chooses, for instance with other kernels to check
         it. `read` gives the weights by name; None reads them from the folder `config.model`.
-        `processors` change logits before tokens are chosen, in this order; None are those of
-        `processors_of`.
+        `processors` change logits before tokens are chosen, in this order, behind the structures of
+        answers; None are those of `processors_of`. `grammars` are those that rows were checked by;
+        None makes its own.
         Raises `ModelError` when the model folder cannot be used, `UsageError` when the device or
         the prefix store cannot.
         """
@@ -80,10 +86,18 @@ class LoadedModel:
                 expected = {each.name: each.shape for each in network.parameters()}
                 checkpoint.check(expected, network.ignored)
                 model = _model(config, model_config, device, dtype, checkpoint.tensor)
-        sampler = Sampler(model_config.eos_token_ids, device, processors)
+        mask = GrammarMask(
+            grammars or Grammars.of(tokenizer, model_config.vocab_size, model_config.eos_token_ids),
+            device,
+            jump_ahead=config.jump_ahead,
+        )
+        others = processors_of(device) if processors is None else processors
+        sampler = Sampler(model_config.eos_token_ids, device, (mask, *others))
         memory = PoolMemory(model, sampler, device)
         load_s = time.perf_counter() - began
-        return cls(model_config, tokenizer, device, dtype, model, sampler, memory, store, load_s)
+        return cls(
+            model_config, tokenizer, device, dtype, model, sampler, mask, memory, store, load_s
+        )
 
 
 def _model(

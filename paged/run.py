@@ -20,6 +20,7 @@ from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.in_flight import InFlight
+from pagedrun.paged.execution.logits.grammar_mask import NO_FORCED_TOKEN, GrammarMask
 from pagedrun.paged.execution.logits.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.execution.memory_ledger import MemoryLedger
 from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
@@ -40,6 +41,7 @@ from pagedrun.paged.scheduling.engine_state import engine_state
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_watch import StepWatch
 from pagedrun.paged.scheduling.stopping import StopRule
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -65,6 +67,7 @@ class Run:
         graphs: DecodeGraphs | None,
         tokenizer: Tokenizer,
         sampler: Sampler,
+        grammars: GrammarMask,
         device: Device,
         windows: Iterator[PlannedWindow],
         max_model_len: int,
@@ -115,6 +118,7 @@ class Run:
             graphs=graphs,
         )
         self._sampler = sampler
+        self._grammars = grammars
         self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
         self._answers = Answers()
         self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
@@ -223,7 +227,7 @@ class Run:
         return self._device.async_scheduling and not self._sampler.needs_newest_token(step.draws)
 
     def _settle(self, step: InFlight) -> Iterator[Completion]:
-        """Look at the tokens of a step, and finish the sequences that they end."""
+        """Look at the tokens of a step and at those that must follow them."""
         scheduler, table = self.scheduler, self.scheduler.table
         failed = self._scores.note_step(step)
         is_live, drawn = step.is_live(table), step.wait()
@@ -235,18 +239,37 @@ class Run:
         self._scores.note_draws(step, drawn, is_live)
         places, positions, tokens = step.places[is_live], step.positions[is_live], drawn[is_live]
         table.outputs[places, positions] = tokens
-        self.statistics.generated_tokens += int((~table.only_scores[places]).sum())
-        self._sampler.note_tokens(table.row[places], table.sample[places], tokens)
-        may_end = self._stop_rule.may_end(table, places, positions + 1, tokens)
-        for place, position in zip(places[may_end].tolist(), positions[may_end], strict=True):
-            sequence = scheduler.sequence_at(place)
-            output = self._stop_rule.output(sequence)
-            if output is not None:
-                sequence.truncate(int(position) + 1)
-                scheduler.finish(sequence)
-                yield from self._collect(sequence, output)
+        uids = table.uid[places]
+        while len(places):
+            yield from self._look_at(places, positions, tokens)
+            goes_on = table.uid[places] == uids
+            places, uids = places[goes_on], uids[goes_on]
+            tokens = self._grammars.forced(table.row[places], table.sample[places])
+            is_forced = tokens != NO_FORCED_TOKEN
+            places, uids, tokens = places[is_forced], uids[is_forced], tokens[is_forced]
+            positions = table.num_output_tokens[places]
+            table.append_outputs(places, tokens)
         for request in {each.index: each for each in failed}.values():
             yield from self._fail(request)
+
+    def _look_at(self, places: Int64s, positions: Int64s, tokens: Int64s) -> Iterator[Completion]:
+        """Take note of the newest tokens of sequences, and finish those that they end.
+
+        [num_tokens] int64 each: where the sequence is, which of its tokens it is, the token.
+        """
+        scheduler, table = self.scheduler, self.scheduler.table
+        rows, samples = table.row[places], table.sample[places]
+        self.statistics.generated_tokens += int((~table.only_scores[places]).sum())
+        self._sampler.note_tokens(rows, samples, tokens)
+        is_complete = self._grammars.are_complete(rows, samples)
+        may_end = is_complete | self._stop_rule.may_end(table, places, positions + 1, tokens)
+        for index in np.flatnonzero(may_end).tolist():
+            sequence = scheduler.sequence_at(int(places[index]))
+            output = self._stop_rule.output(sequence, is_complete=bool(is_complete[index]))
+            if output is not None:
+                sequence.truncate(int(positions[index]) + 1)
+                scheduler.finish(sequence)
+                yield from self._collect(sequence, output)
 
     def _collect(self, sequence: Sequence, output: SampleOutput) -> Iterator[Completion]:
         """Keep an answer; yield the completions when it is the last of its request."""
@@ -259,7 +282,8 @@ class Run:
     def _fail(self, request: Request) -> Iterator[Completion]:
         """End every sample of a request whose logits hold no choice."""
         self.scheduler.fail(request)
-        return map(self._completed, self._answers.fail(request, _no_choice(request.params)))
+        error = self._grammars.error(request.index) or _no_choice(request.params)
+        return map(self._completed, self._answers.fail(request, error))
 
     def _completed(self, completion: Completion) -> Completion:
         self._num_finished += 1

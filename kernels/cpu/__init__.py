@@ -17,6 +17,7 @@ from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.cpu.penalize import penalize
 from pagedrun.kernels.cpu.rms_norm import rms_norm
 from pagedrun.kernels.cpu.rotary_store import rotary_store
+from pagedrun.kernels.cpu.sampling.mask_logits import mask_logits
 from pagedrun.kernels.cpu.sampling.sample import sample
 from pagedrun.kernels.cpu.sampling.token_logprobs import token_logprobs
 from pagedrun.kernels.cpu.silu_mul import silu_mul
@@ -28,6 +29,7 @@ __all__ = [
     "copy_blocks",
     "count_tokens",
     "decode_attention",
+    "mask_logits",
     "penalize",
     "prefill_attention",
     "prefix_attention",

@@ -25,6 +25,7 @@ class CpuBackend:
     silu_mul = staticmethod(cpu.silu_mul)
     rotary_store = staticmethod(cpu.rotary_store)
     decode_attention = staticmethod(cpu.decode_attention)
+    mask_logits = staticmethod(cpu.mask_logits)
     sample = staticmethod(cpu.sample)
     count_tokens = staticmethod(cpu.count_tokens)
     penalize = staticmethod(cpu.penalize)

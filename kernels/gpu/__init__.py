@@ -21,12 +21,14 @@ from pagedrun.kernels.gpu.sampling.sample import sample
 from pagedrun.kernels.gpu.sampling.token_logprobs import token_logprobs
 from pagedrun.kernels.gpu.silu_mul import silu_mul
 from pagedrun.kernels.gpu.swap_blocks import swap_blocks
+from pagedrun.kernels.reference.mask_logits import mask_logits
 
 __all__ = [
     "PackedLinear",
     "add_rms_norm",
     "copy_blocks",
     "decode_attention",
+    "mask_logits",
     "prefill_attention",
     "prefix_attention",
     "rms_norm",

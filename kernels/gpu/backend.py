@@ -24,6 +24,7 @@ class GpuBackend:
     prefill_attention = staticmethod(gpu.prefill_attention)
     prefix_attention = staticmethod(gpu.prefix_attention)
     decode_attention = staticmethod(gpu.decode_attention)
+    mask_logits = staticmethod(gpu.mask_logits)
     sample = staticmethod(gpu.sample)
     count_tokens = staticmethod(reference.count_tokens)
     penalize = staticmethod(reference.penalize)

@@ -13,6 +13,7 @@ from pagedrun.kernels.reference.copy_blocks import copy_blocks
 from pagedrun.kernels.reference.count_tokens import count_tokens
 from pagedrun.kernels.reference.decode_attention import decode_attention
 from pagedrun.kernels.reference.linear import PackedLinear
+from pagedrun.kernels.reference.mask_logits import mask_logits
 from pagedrun.kernels.reference.penalize import penalize
 from pagedrun.kernels.reference.prefill_attention import prefill_attention
 from pagedrun.kernels.reference.prefix_attention import prefix_attention
@@ -29,6 +30,7 @@ __all__ = [
     "copy_blocks",
     "count_tokens",
     "decode_attention",
+    "mask_logits",
     "penalize",
     "prefill_attention",
     "prefix_attention",

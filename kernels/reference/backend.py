@@ -21,6 +21,7 @@ class ReferenceBackend:
     prefill_attention = staticmethod(reference.prefill_attention)
     prefix_attention = staticmethod(reference.prefix_attention)
     decode_attention = staticmethod(reference.decode_attention)
+    mask_logits = staticmethod(reference.mask_logits)
     sample = staticmethod(reference.sample)
     count_tokens = staticmethod(reference.count_tokens)
     penalize = staticmethod(reference.penalize)

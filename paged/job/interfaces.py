@@ -9,7 +9,9 @@ from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.structure import Structure
 
 
 class ModelShape(Protocol):
@@ -91,6 +93,9 @@ class OpenModel(Protocol):
     def tokenizer(self) -> TokenizerLike:
         """Return the tokenizer, with the chat template in force."""
 
+    def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
+        """Return those of the structures that no answer can have, and why."""
+
     def arithmetic(self) -> Mapping[str, object]:
         """Return what the last bits of every answer depend on, as plain JSON values."""
 
@@ -100,3 +105,6 @@ class OpenModel(Protocol):
 
 ModelOpener = Callable[[EngineConfig, Path, str | None], OpenModel]
 """Opens (engine configuration, tokenizer folder, chat template or None for the folder's own)."""
+
+RefuseStructures = Callable[[Iterable[Structure]], dict[Structure, RowError]]
+"""Tells of structures which no answer can have, and why."""

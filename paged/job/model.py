@@ -1,6 +1,6 @@
 """The model of a job, opened in two steps: shape and tokenizer first, weights after all checks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pagedrun.paged.engine import Engine
@@ -8,8 +8,11 @@ from pagedrun.paged.execution.device_choice import choose_device
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
+from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.structure import Structure
 
 
 class LocalModel:
@@ -27,6 +30,8 @@ class LocalModel:
     ) -> None:
         self.config = ModelConfig.from_folder(engine_config.model)
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
+        shape = self.config
+        self._grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)
         self._engine_config = engine_config
         self._policy = policy
         self._device = choose_device(engine_config.device, engine_config.kernel_set)
@@ -36,8 +41,14 @@ class LocalModel:
         config, device = self._engine_config, self._device
         return device.arithmetic(device.dtypes.of_model(config.dtype, self.config.dtype))
 
+    def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
+        """Return those that no answer can have, and why."""
+        return self._grammars.refused(structures)
+
     def load_engine(self) -> Engine:
         """Read the weights."""
         config = self._engine_config
-        loaded = LoadedModel.load(config, self.config, self.tokenizer, device=self._device)
+        loaded = LoadedModel.load(
+            config, self.config, self.tokenizer, device=self._device, grammars=self._grammars
+        )
         return Engine(config, loaded, self._policy)

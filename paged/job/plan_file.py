@@ -6,7 +6,7 @@ a GPU that may be there.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pagedrun.paged.execution.device_facts import DeviceFacts
@@ -29,10 +29,13 @@ from pagedrun.paged.planning.preview.forecast import Forecast
 from pagedrun.paged.planning.preview.forecast_sections import ForecastFigures, PlanReport
 from pagedrun.paged.planning.preview.simulation import Simulator
 from pagedrun.paged.report.record.report_sections import PlainValue
+from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.precision import DTYPE_BYTES
 from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.structure import Structure
 
 DEFAULT_SIMULATED_ROWS = 100_000
 MAX_TEXT_CHARS = 60
@@ -45,7 +48,13 @@ class PlanModel:
         self.config = ModelConfig.from_folder(config.model)
         self.tokenizer = Tokenizer.from_folder(folder, chat_template)
         self.config.check_tokenizer(self.tokenizer.vocab_size, config.model)
+        shape = self.config
+        self._grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)
         num_rotary_positions(self.config, config.max_model_len, config.model)
+
+    def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
+        """Return those that no answer can have, and why."""
+        return self._grammars.refused(structures)
 
     def arithmetic(self) -> Mapping[str, object]:
         """Return nothing: a plan computes nothing."""

@@ -60,8 +60,9 @@ def prepare(
     max_model_len = _max_model_len(config, model.config)
     limits = Limits(max_model_len, model.config.vocab_size, config.on_overlong)
     _check_token_ids(config, limits)
+    _check_structure(config, model)
     prompts = PromptBuilder(config.prompts, config.sampling, model.tokenizer)
-    builder = RequestBuilder(prompts, model.tokenizer, limits)
+    builder = RequestBuilder(prompts, model.tokenizer, limits, model.refused)
 
     def encode(window: Iterable[Row]) -> list[JobRow]:
         built = builder.build(window)
@@ -113,6 +114,15 @@ def _check_token_ids(config: JobConfig, limits: Limits) -> None:
                     f"{option(name)} holds {token_id}, but the model's ids end at "
                     f"{limits.vocab_size - 1}"
                 )
+
+
+def _check_structure(config: JobConfig, model: OpenModel) -> None:
+    structure = config.sampling.structure
+    if structure is None:
+        return
+    for error in model.refused([structure]).values():
+        name = structure.field
+        raise UsageError(option(name) + error.marked.removeprefix(name), field=name) from error
 
 
 def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:

@@ -15,8 +15,9 @@ class StopRule:
     """Decides after each known token whether a sequence is finished.
 
     In this order: an end-of-sequence token (unless `ignore_eos`) or one of `stop_token_ids`, a
-    stop string, then `max_tokens`. Nothing but `max_tokens` ends a sequence before `min_tokens`,
-    and a stop string counts only if it ends behind the first `min_tokens` tokens.
+    stop string, the end of a structure behind which nothing may follow, then `max_tokens`. Nothing
+    but the last two ends a sequence before `min_tokens`, and a stop string counts only if it ends
+    behind the first `min_tokens` tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: Seq[int]) -> None:
@@ -37,9 +38,10 @@ class StopRule:
         ends: NDArray[np.bool_] = at_limit | (may_stop & (is_eos | table.has_stops[places]))
         return ends
 
-    def output(self, sequence: Sequence) -> SampleOutput | None:
+    def output(self, sequence: Sequence, *, is_complete: bool = False) -> SampleOutput | None:
         """Return the finished sample, or `None` while the sequence has to go on.
 
+        is_complete: whether it has a structure behind which nothing may follow.
         The token that stopped it is kept in `token_ids` but not in the text; a stop string and
         what follows it are cut from the text. `stop_reason` is the stop token or string, `None`
         for an end-of-sequence token. Tokens that are given, or dropped, are no answer.
@@ -62,6 +64,8 @@ class StopRule:
             if found:
                 cut, stop = min(found)
                 return self._finish(sequence, ids, FinishReason.STOP, stop, text[:cut])
+        if is_complete:
+            return self._finish(sequence, ids, FinishReason.STOP, None)
         if len(ids) >= params.max_tokens:
             return self._finish(sequence, ids, FinishReason.LENGTH, None)
         return None

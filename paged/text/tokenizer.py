@@ -149,6 +149,11 @@ class Tokenizer:
         text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return text
 
+    def to_json(self) -> str:
+        """Return how text is cut, as tokenizer.json has it, with all special tokens."""
+        text: str = self._backend.to_str()
+        return text
+
 
 def _check_template(chat_template: str) -> None:
     """Raise `UsageError` for a template that no chat could be rendered with.

@@ -158,6 +158,14 @@ class EngineConfig:
             rule=one_of(KERNEL_SETS),
         ),
     ] = "auto"
+    jump_ahead: Annotated[
+        bool,
+        Flag(
+            "Take tokens without a step of their own where a structure allows no other. Off gives "
+            "the same bytes, slower.",
+            Panel.STRUCTURE,
+        ),
+    ] = True
     prefix_store: Annotated[
         Path | None,
         Flag(

@@ -25,6 +25,7 @@ class Panel(StrEnum):
     MODEL = "Model"
     PROMPTS = "Prompts"
     SAMPLING = "Sampling"
+    STRUCTURE = "Structured output"
     MEMORY = "Memory and batching"
     PREFIXES = "Shared prefixes"
     DISPLAY = "Display"

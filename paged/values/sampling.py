@@ -21,6 +21,15 @@ from pagedrun.paged.values.sampling_rules import (
     is_share,
     is_stop,
 )
+from pagedrun.paged.values.structure import STRUCTURES, Structure, canonical_schema
+from pagedrun.paged.values.structure_rules import (
+    CHOICE_WANTED,
+    JSON_SCHEMA_WANTED,
+    TEXT_WANTED,
+    is_choice,
+    is_grammar_text,
+    is_json_schema,
+)
 
 MAX_N = 1024
 _INT32 = 2**31 - 1
@@ -33,12 +42,16 @@ class SamplingParams:
     `temperature` 0 is greedy. `top_k` 0 or -1 keeps every token. `seed` selects a random stream
     that depends on (seed, row, sample, position) and on nothing else. `max_tokens` counts
     generated tokens, the end-of-sequence token included. A whole number may be given for a
-    temperature, a list for a tuple, and a single stop string or bad word for a list of one.
+    temperature, a list for a tuple, a single stop string or bad word for a list of one, and an
+    object for the text of a JSON schema.
 
     `repetition_penalty` is for tokens of the prompt and the answer, `presence_penalty` and
     `frequency_penalty` are for those of the answer alone. `logit_bias` may be given as a mapping of
     token ids to biases, and is kept as pairs in the order of the ids. `allowed_token_ids` None
     allows all.
+
+    `json_schema`, `json_object`, `regex`, `choice` and `grammar` exclude each other; in `override`
+    the one given takes the place of another.
 
     Raises `RowError` (code `invalid_param`) for a value of the wrong type or out of range.
     """
@@ -205,6 +218,52 @@ class SamplingParams:
             rule=integers(0, MAX_LOGPROBS),
         ),
     ] = None
+    json_schema: Annotated[
+        str | None,
+        Flag(
+            "The answer is JSON by this schema, text or @file.",
+            Panel.STRUCTURE,
+            "TEXT",
+            form=Form.PROSE,
+            rule=Rule(is_json_schema, JSON_SCHEMA_WANTED),
+        ),
+    ] = None
+    json_object: Annotated[
+        bool,
+        Flag(
+            "The answer is a JSON object.",
+            Panel.STRUCTURE,
+            rule=Rule(lambda value: isinstance(value, bool), "true or false"),
+        ),
+    ] = False
+    regex: Annotated[
+        str | None,
+        Flag(
+            "The whole answer matches this regular expression.",
+            Panel.STRUCTURE,
+            "REGEX",
+            rule=Rule(is_grammar_text, TEXT_WANTED),
+        ),
+    ] = None
+    choice: Annotated[
+        tuple[str, ...],
+        Flag(
+            "The answer is this text, or another one named. Repeatable.",
+            Panel.STRUCTURE,
+            "TEXT",
+            rule=Rule(is_choice, CHOICE_WANTED),
+        ),
+    ] = ()
+    grammar: Annotated[
+        str | None,
+        Flag(
+            "The answer is a sentence of this Lark grammar, text or @file.",
+            Panel.STRUCTURE,
+            "TEXT",
+            form=Form.PROSE,
+            rule=Rule(is_grammar_text, TEXT_WANTED),
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         for name, rule in _RULES.items():
@@ -221,6 +280,19 @@ class SamplingParams:
                 f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}",
                 param="min_tokens",
             )
+        given = [name for name in STRUCTURES if getattr(self, name)]
+        if len(given) > 1:
+            raise RowError(
+                "invalid_param", f"{' and '.join(given)} exclude each other", param=given[1]
+            )
+
+    @property
+    def structure(self) -> Structure | None:
+        """What the answer must be a sentence of, None if it is free."""
+        for name in STRUCTURES:
+            if value := getattr(self, name):
+                return Structure.of(name, value)
+        return None
 
     @property
     def max_num_drawn(self) -> int:
@@ -251,6 +323,8 @@ class SamplingParams:
             name = _ALIASES.get(key, key)
             if name in FIELD_NAMES and value is not None:
                 changes[name] = value
+        if any(changes.get(name) for name in STRUCTURES):  # it takes the place of another one
+            changes = {**_FREE, **changes}
         return replace(self, **changes) if changes else self
 
 
@@ -259,6 +333,7 @@ _RULES = {each.field: each.flag.rule for each in flag_fields(SamplingParams) if 
 _FLOATS = frozenset(each.field for each in flag_fields(SamplingParams) if each.kind is float)
 _OPTIONAL = ("logprobs", "prompt_logprobs")  # None asks for none
 _ALIASES = {"max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens"}
+_FREE = {each.name: each.default for each in fields(SamplingParams) if each.name in STRUCTURES}
 
 
 def sampling_keys() -> frozenset[str]:
@@ -272,6 +347,8 @@ def _frozen(name: str, value: object) -> object:
         return (value,)
     if name == "logit_bias":
         return bias_pairs(value)
+    if name == "json_schema":
+        return canonical_schema(value)
     if isinstance(value, list):
         return tuple(value)
     return as_float(value) if name in _FLOATS else value

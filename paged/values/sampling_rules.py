@@ -26,13 +26,13 @@ def is_stop(value: object) -> bool:
         isinstance(value, tuple)
         and len(value) <= MAX_STOP_STRINGS
         and all(
-            isinstance(text, str) and 0 < len(text) <= MAX_STOP_LENGTH and _is_unicode(text)
+            isinstance(text, str) and 0 < len(text) <= MAX_STOP_LENGTH and is_unicode(text)
             for text in value
         )
     )
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """Whether a text can be written as UTF-8: half a surrogate pair cannot."""
     try:
         text.encode()
@@ -107,7 +107,7 @@ def _are_bad_words(value: object) -> bool:
             isinstance(word, str)
             and word.strip() != ""
             and len(word) <= MAX_BAD_WORD_LENGTH
-            and _is_unicode(word)
+            and is_unicode(word)
             for word in value
         )
     )

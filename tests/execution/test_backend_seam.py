@@ -81,6 +81,7 @@ class CountedBackend:
         self.add_rms_norm = self._counted("add_rms_norm", plain.add_rms_norm)
         self.silu_mul = self._counted("silu_mul", plain.silu_mul)
         self.rotary_store = self._counted("rotary_store", plain.rotary_store)
+        self.mask_logits = self._counted("mask_logits", plain.mask_logits)
         self.sample = self._counted("sample", plain.sample)
         self.count_tokens = self._counted("count_tokens", plain.count_tokens)
         self.penalize = self._counted("penalize", plain.penalize)

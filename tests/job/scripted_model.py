@@ -16,8 +16,10 @@ from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.scheduling.residency_log import ResidencyLog
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.structure import Structure
 
 Answer = Callable[[Request], Completion]
 
@@ -93,6 +95,14 @@ class ScriptedModel:
 
     def render_chat(self, messages: Sequence[ChatMessage]) -> str:
         return "".join(message["content"] for message in messages)
+
+    def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
+        """Refuse what says so."""
+        return {
+            each: RowError("invalid_grammar", f"{each.field} says so", param=each.field)
+            for each in structures
+            if "refuse me" in each.text
+        }
 
     def arithmetic(self) -> dict[str, object]:
         return {"device": "script"}

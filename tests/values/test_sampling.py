@@ -20,6 +20,12 @@ from pagedrun.paged.values.sampling_rules import (
     MAX_STOP_STRINGS,
     MAX_TOKEN_IDS,
 )
+from pagedrun.paged.values.structure import STRUCTURES, Structure
+from pagedrun.paged.values.structure_rules import (
+    MAX_CHOICES,
+    MAX_GRAMMAR_CHARS,
+    MAX_SCHEMA_DEPTH,
+)
 
 INT32 = 2**31 - 1
 INTEGERS_WITHOUT_FLOAT = [10**400, -(10**400)]
@@ -43,6 +49,11 @@ ACCEPTED: dict[str, list[Any]] = {
     "bad_words": [(), ("a",), (" a", "b c"), ("x" * MAX_BAD_WORD_LENGTH,), ("w",) * MAX_BAD_WORDS],
     "logprobs": [0, 20],
     "prompt_logprobs": [0, 20],
+    "json_schema": [None, '{"type":"object"}', '{"é":1}'],
+    "json_object": [True, False],
+    "regex": [None, "a+", "é", "x" * MAX_GRAMMAR_CHARS],
+    "choice": [(), ("yes",), ("a",) * MAX_CHOICES],
+    "grammar": [None, 'start: "a"'],
 }
 REFUSED: dict[str, list[Any]] = {
     "n": [0, -1, MAX_N + 1, 1.0, True, "1", None],
@@ -89,6 +100,22 @@ REFUSED: dict[str, list[Any]] = {
         *("", " ", ("a", ""), ("\t \n",), (1,), (None,), (("a",),), {"a": 1}, 7, b"a"),
         *(("\ud800",), ("x" * (MAX_BAD_WORD_LENGTH + 1),), ("w",) * (MAX_BAD_WORDS + 1)),
     ],
+    "json_schema": [
+        *("", "{", "[]", "7", "true", '{"a":NaN}', "\ud800", 7, True, (), b"{}"),
+        {"a": math.nan},
+        {"a": {1, 2}},
+        '{"a":' * (MAX_SCHEMA_DEPTH + 1) + "1" + "}" * (MAX_SCHEMA_DEPTH + 1),
+        '{"a":' * 100_000,
+        {"description": "x" * MAX_GRAMMAR_CHARS},
+    ],
+    "json_object": [0, 1, "true", None, {}],
+    "regex": ["", 1, ("a",), b"a", "\ud800", "x" * (MAX_GRAMMAR_CHARS + 1)],
+    "choice": [
+        *("yes", ("",), (1,), (None,), {"a": 1}, None, ("\ud800",)),
+        ("a",) * (MAX_CHOICES + 1),
+        ("x" * MAX_GRAMMAR_CHARS, "y"),
+    ],
+    "grammar": ["", 1, {}, "\ud800", "x" * (MAX_GRAMMAR_CHARS + 1)],
 }
 
 
@@ -197,3 +224,49 @@ def test_nothing_is_generated_only_where_the_prompt_is_scored() -> None:
     with pytest.raises(RowError, match="or 0 with prompt_logprobs") as caught:
         SamplingParams(max_tokens=0, logprobs=0)
     assert caught.value.param == "max_tokens"
+
+
+SOME_STRUCTURE: dict[str, Any] = {
+    "json_schema": {"type": "object"},
+    "json_object": True,
+    "regex": "a+",
+    "choice": ["a", "b"],
+    "grammar": 'start: "a"',
+}
+
+
+@pytest.mark.parametrize("first", STRUCTURES)
+@pytest.mark.parametrize("second", STRUCTURES)
+def test_structures_exclude_each_other(first: str, second: str) -> None:
+    given = {name: SOME_STRUCTURE[name] for name in (first, second)}
+    if first == second:
+        assert SamplingParams(**given).structure is not None
+        return
+    with pytest.raises(RowError, match="exclude each other") as refused:
+        SamplingParams(**given)
+    assert refused.value.code == "invalid_param"
+    assert refused.value.param in given
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_a_row_s_structure_takes_the_place_of_another(name: str) -> None:
+    for default in STRUCTURES:
+        defaults = SamplingParams(**{default: SOME_STRUCTURE[default]})
+        asked = defaults.override({name: SOME_STRUCTURE[name]}).structure
+        assert asked is not None
+        assert asked.field == name
+        assert defaults.override({"temperature": 1.0}).structure == defaults.structure
+        assert defaults.override({name: None}).structure == defaults.structure
+
+
+def test_a_schema_is_one_however_it_is_written() -> None:
+    text = ' {"type": "object",\n "properties": {"é": {"type": "string"}}} '
+    schema = {"type": "object", "properties": {"é": {"type": "string"}}}
+    as_object: Any = schema
+    made = [SamplingParams(json_schema=text), SamplingParams(json_schema=as_object)]
+    assert made[0] == made[1]
+    assert made[0].structure == Structure(
+        "json_schema", '{"type":"object","properties":{"é":{"type":"string"}}}'
+    )
+    assert SamplingParams().structure is None
+    assert SamplingParams(choice=("a", 'b"')).structure == Structure("choice", '["a", "b\\""]')

@@ -17,6 +17,7 @@ class BackendWrapper:
         self.add_rms_norm = backend.add_rms_norm
         self.silu_mul = backend.silu_mul
         self.rotary_store = backend.rotary_store
+        self.mask_logits = backend.mask_logits
         self.sample = backend.sample
         self.count_tokens = backend.count_tokens
         self.penalize = backend.penalize

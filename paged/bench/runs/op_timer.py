@@ -68,6 +68,7 @@ class _Timed(BackendWrapper):
         self.add_rms_norm = timer.timed("add_rms_norm", backend.add_rms_norm)
         self.silu_mul = timer.timed("silu_mul", backend.silu_mul)
         self.rotary_store = timer.timed("rotary_store", backend.rotary_store)
+        self.mask_logits = timer.timed("mask_logits", backend.mask_logits)
         self.sample = timer.timed("sample", backend.sample)
         self.count_tokens = timer.timed("count_tokens", backend.count_tokens)
         self.penalize = timer.timed("penalize", backend.penalize)

@@ -17,11 +17,10 @@ from pagedrun.paged.values.sampling import sampling_keys
 
 MAX_COLUMNS = 10_000
 # A cell is text. These columns mean more than text, and their cells are read as JSON.
-_JSON_COLUMNS = (sampling_keys() - {"stop"}) | {
-    "continuations",
-    "messages",
-    "prompt_token_ids",
-    "sampling_params",
+_TEXT_COLUMNS = {"stop", "regex", "grammar"}
+_JSON_COLUMNS = (sampling_keys() - _TEXT_COLUMNS) | {
+    *("messages", "prompt_token_ids", "continuations"),
+    *("sampling_params", "response_format"),
 }
 
 
@@ -164,7 +163,7 @@ def _columns(header: Sequence[str], cells: list[str] | RowError) -> Columns:
 
 
 def _value(name: str, cell: str) -> JSONValue:
-    if name in ID_COLUMNS or name == "stop":
+    if name in ID_COLUMNS or name in _TEXT_COLUMNS:
         return cell or None
     if name not in _JSON_COLUMNS:
         return cell

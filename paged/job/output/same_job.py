@@ -22,6 +22,7 @@ _NOT_DECIDING = frozenset(
         "max_num_batched_tokens",
         "prefix_caching",
         "prefix_once",
+        "jump_ahead",
         "preemption_mode",
         "swap_space_bytes",
         "enforce_eager",

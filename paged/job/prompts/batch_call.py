@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns
-from pagedrun.paged.job.prompts.prompts import FORBIDDEN_COLUMNS, is_neutral
+from pagedrun.paged.job.prompts.prompts import FORBIDDEN_COLUMNS, is_neutral, request_keys
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.logprobs import MAX_LOGPROBS
 from pagedrun.paged.values.rules import integers
-from pagedrun.paged.values.sampling import sampling_keys
 
 CALL_COLUMNS = frozenset({"custom_id", "method", "url", "body"})
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -68,7 +67,7 @@ class BatchCall:
         if not isinstance(self.body, dict):
             raise RowError("invalid_body", "body must be an object", param="body")
         prompt = "messages" if self.is_chat else "prompt"
-        known = sampling_keys().union(FORBIDDEN_COLUMNS, {prompt})
+        known = request_keys().union(FORBIDDEN_COLUMNS, {prompt})
         asked: dict[str, JSONValue] = {}
         for name, value in self.body.items():
             if name in _IGNORED or value is None or is_neutral(name, value):

@@ -12,6 +12,7 @@ from pagedrun.paged.job.prompts.continuations import (
 )
 from pagedrun.paged.job.prompts.messages import parse_messages, with_system
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
+from pagedrun.paged.job.prompts.response_format import RESPONSE_FORMAT, structure_of
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
@@ -41,7 +42,6 @@ UNSUPPORTED_COLUMNS = (
     "guided_choice",
     "guided_grammar",
     "structured_outputs",
-    "response_format",
     "tools",
     "cache_salt",
 )
@@ -51,7 +51,6 @@ NEUTRAL_VALUES: dict[str, tuple[JSONValue, ...]] = {
     "top_logprobs": (0,),
     "use_beam_search": (False,),
     "best_of": (1,),
-    "response_format": ({"type": "text"},),
     "tools": ([],),
     "echo": (False,),  # these three of OpenAI's calls only
     "stream": (False,),
@@ -115,7 +114,7 @@ class PromptBuilder:
 
     def carried_columns(self, columns: Columns) -> dict[str, JSONValue]:
         """Return the columns that come back under `input`: all that this layer did not use."""
-        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS} | sampling_keys()
+        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS} | request_keys()
         if self._config.field is not None:
             used.add(self._config.field)
         elif self._config.template is None:
@@ -162,6 +161,11 @@ class PromptBuilder:
         return Prompt(params, text=text, add_special_tokens=False)
 
 
+def request_keys() -> frozenset[str]:
+    """Return every key of a row that says how its answer is made."""
+    return sampling_keys() | {RESPONSE_FORMAT}
+
+
 def is_neutral(name: str, value: object) -> bool:
     """Whether an unsupported parameter asks for nothing with this value."""
     # By type too: to Python 0 and False are equal, but `logprobs` 0 asks for something.
@@ -192,7 +196,7 @@ def _sampling_params(columns: Columns, defaults: SamplingParams) -> SamplingPara
     nested = columns.get(NESTED_PARAMS)
     if nested is not None and not isinstance(nested, dict):
         raise RowError("invalid_param", f"{NESTED_PARAMS} must be an object", param=NESTED_PARAMS)
-    known = sampling_keys()
+    known = request_keys()
     # One call, so that a pair such as min_tokens and max_tokens is judged when both are known.
     given = {
         name: value for name, value in columns.items() if name in known and not _is_off(name, value)
@@ -205,4 +209,18 @@ def _sampling_params(columns: Columns, defaults: SamplingParams) -> SamplingPara
             raise RowError("invalid_param", f"no sampling parameter {shown!r}", param=shown)
         if value is not None:
             given[name] = value
-    return defaults.override(given)
+    return defaults.override(_with_structure(given))
+
+
+def _with_structure(given: dict[str, JSONValue]) -> dict[str, JSONValue]:
+    """Return the same with what `response_format` asks for, if it is given."""
+    value = given.pop(RESPONSE_FORMAT, None)
+    asked = {} if value is None else structure_of(value)
+    for name in asked:
+        if given.get(name) is not None:
+            raise RowError(
+                "invalid_param",
+                f"{RESPONSE_FORMAT} and {name} exclude each other",
+                param=RESPONSE_FORMAT,
+            )
+    return given | asked

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pagedrun.paged.job.inputs.row import LINE, Columns, Row, at_line
-from pagedrun.paged.job.interfaces import TokenizerLike
+from pagedrun.paged.job.interfaces import RefuseStructures, TokenizerLike
 from pagedrun.paged.job.prompts.batch_call import BatchCall
 from pagedrun.paged.job.prompts.continuations import CONTINUATIONS, encode_continuations
 from pagedrun.paged.job.prompts.overlong import Overlong
@@ -58,8 +58,16 @@ class JobRow:
 class RequestBuilder:
     """Turns rows into `JobRow`s, in input order; never raises for what a row holds."""
 
-    def __init__(self, prompts: PromptBuilder, tokenizer: TokenizerLike, limits: Limits) -> None:
+    def __init__(
+        self,
+        prompts: PromptBuilder,
+        tokenizer: TokenizerLike,
+        limits: Limits,
+        refused: RefuseStructures | None = None,
+    ) -> None:
+        """refused: tells which structures cannot be had; without it none is looked at."""
         self._prompts = prompts
+        self._refused = refused
         self._tokenizer = tokenizer
         self._limits = limits
         self._bad_words = BadWords(tokenizer)
@@ -70,7 +78,7 @@ class RequestBuilder:
         """Yield one `JobRow` for each row."""
         rows = iter(rows)
         while batch := list(islice(rows, ENCODE_BATCH_ROWS)):
-            prompts = [self._prompt(row) for row in batch]
+            prompts = self._possible([self._prompt(row) for row in batch])
             for row, prompt, ids in zip(batch, prompts, self._encode(prompts), strict=True):
                 yield self._job_row(row, prompt, ids)
 
@@ -84,6 +92,16 @@ class RequestBuilder:
         except RowError as error:
             return error
         return prompt
+
+    def _possible(self, prompts: Sequence[Prompt | RowError]) -> list[Prompt | RowError]:
+        """Return the prompts, or why what one asks for its answer cannot be had."""
+        of_prompts = [None if isinstance(p, RowError) else p.params.structure for p in prompts]
+        structures = [each for each in of_prompts if each is not None]
+        if self._refused is None or not structures:
+            return list(prompts)
+        refused = self._refused(structures)
+        pairs = zip(prompts, of_prompts, strict=True)
+        return [prompt if asked is None else refused.get(asked, prompt) for prompt, asked in pairs]
 
     def _encode(self, prompts: Sequence[Prompt | RowError]) -> list[tuple[int, ...] | RowError]:
         """Return each prompt's ids, in two calls: with special tokens and without."""

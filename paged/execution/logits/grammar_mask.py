@@ -1,0 +1,175 @@
+"""GrammarMask: the processor of logits that keeps answers to their structures."""
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
+from pagedrun.paged.scheduling.sequence_table import Int64s
+from pagedrun.paged.scheduling.step_input import Draws
+from pagedrun.paged.text.grammar.compiler import CompiledGrammar
+from pagedrun.paged.text.grammar.grammars import Grammars
+from pagedrun.paged.text.grammar.mask_filler import MaskFiller
+from pagedrun.paged.text.grammar.matcher import GrammarMatcher
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling import SamplingParams
+
+NO_FORCED_TOKEN = -1
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row with a structure: its grammar, and where each of its samples is in it."""
+
+    field: str
+    grammar: Future[CompiledGrammar]
+    may_jump: bool
+    matchers: dict[int, GrammarMatcher] = dataclass_field(default_factory=dict)
+    error: RowError | None = None
+
+
+class GrammarMask:
+    """Forbids what would leave the structure that a request asks for.
+
+    A matcher follows each answer; the mask of its next token is computed in a thread while the
+    device computes the next step. Nothing here depends on which rows are in a step together.
+    """
+
+    needs_newest_token = True
+    can_be_captured = False
+
+    def __init__(self, grammars: Grammars, device: Device, *, jump_ahead: bool = True) -> None:
+        """jump_ahead: whether `forced` says which token must follow, where only one may."""
+        self.grammars = grammars
+        self._device = device
+        self._jump_ahead = jump_ahead
+        self._rows: dict[int, _Row] = {}
+        self._forced: dict[tuple[int, int], int] = {}
+        self._filler = MaskFiller()
+
+    @property
+    def num_followed(self) -> int:
+        """Rows whose answers are followed now."""
+        return len(self._rows)
+
+    def begin(self, request: Request) -> None:
+        """Begin to compile the grammar of a request that has one."""
+        self.end(request.index)  # of a run before that did not come to its end
+        structure = request.params.structure
+        if structure is not None:
+            grammar = self.grammars.compiled(structure)
+            # How likely a token was is known from the step that draws it.
+            has_steps = request.params.logprobs is not None or _may_forbid(request.params)
+            may_jump = self._jump_ahead and not has_steps
+            self._rows[request.index] = _Row(structure.field, grammar, may_jump)
+
+    def end(self, row: int) -> None:
+        """Forget where the answers of a request are."""
+        self._rows.pop(row, None)
+
+    def applies(self, draws: Draws) -> bool:
+        """Return whether some answer has a structure."""
+        return bool(self._rows) and not self._rows.keys().isdisjoint(draws.row.tolist())
+
+    def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
+        """Go on by these tokens, and begin to compute what may follow."""
+        self._forced.clear()
+        if not self._rows:
+            return
+        to_fill: list[GrammarMatcher] = []
+        for row, sample, token in zip(
+            rows.tolist(), samples.tolist(), tokens.tolist(), strict=True
+        ):
+            followed = self._rows.get(row)
+            if followed is None:
+                continue
+            matcher = followed.matchers[sample]
+            matcher.take(token)
+            forced = matcher.forced_token() if followed.may_jump else None
+            if forced is not None:
+                self._forced[row, sample] = forced
+            elif not matcher.is_over:
+                to_fill.append(matcher)
+        self._filler.begin(to_fill)
+
+    def forced(self, rows: Int64s, samples: Int64s) -> Int64s:
+        """Return the token that must follow those noted last, `NO_FORCED_TOKEN` if several may.
+
+        rows, samples, and the tokens: [num_answers] int64.
+        """
+        if not self._forced:
+            return np.full(len(rows), NO_FORCED_TOKEN, dtype=np.int64)
+        answers = zip(rows.tolist(), samples.tolist(), strict=True)
+        tokens = [self._forced.get(answer, NO_FORCED_TOKEN) for answer in answers]
+        return np.array(tokens, dtype=np.int64)
+
+    def are_complete(self, rows: Int64s, samples: Int64s) -> NDArray[np.bool_]:
+        """Return which answers end here since nothing may follow, [num_answers] bool."""
+        if not self._rows:
+            return np.zeros(len(rows), dtype=np.bool_)
+        answers = zip(rows.tolist(), samples.tolist(), strict=True)
+        return np.array([self._is_complete(row, sample) for row, sample in answers], dtype=np.bool_)
+
+    def _is_complete(self, row: int, sample: int) -> bool:
+        return row in self._rows and self._rows[row].matchers[sample].is_complete
+
+    def error(self, row: int) -> RowError | None:
+        """Return why a row with a structure got no token; None for a row without one."""
+        found = self._rows.get(row)
+        if found is None:
+            return None
+        if found.error is not None:
+            return found.error
+        reasons = [each.error for each in found.matchers.values() if each.error]
+        if reasons:
+            return RowError(
+                "grammar_limit", f"{found.field} is too complex: {reasons[0]}", param=found.field
+            )
+        return RowError(
+            "no_token_allowed",
+            f"{found.field} and the other parameters of the row allow no token together, or the "
+            "model's output holds NaN",
+            param=found.field,
+        )
+
+    def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
+        """Return logits in which no answer can leave its structure."""
+        assert batch.draws is not None, "captured"
+        self._filler.wait()
+        answers = zip(batch.draws.row.tolist(), batch.draws.sample.tolist(), strict=True)
+        masks = {
+            place: self._mask(self._rows[row], sample)
+            for place, (row, sample) in enumerate(answers)
+            if row in self._rows
+        }
+        return self._device.kernels.mask_logits(
+            logits,
+            self._device.place(torch.tensor(list(masks), dtype=torch.int64)),
+            self._device.place(torch.from_numpy(np.stack(list(masks.values())))),
+        )
+
+    def _mask(self, row: _Row, sample: int) -> NDArray[np.int32]:
+        if sample not in row.matchers and row.error is None:
+            error = row.grammar.exception()
+            if error is None:
+                row.matchers[sample] = GrammarMatcher(row.grammar.result())
+            elif isinstance(error, RowError):
+                row.error = error
+            else:
+                raise error
+        if row.error is not None:
+            return np.zeros(self.grammars.compiler.mask_width, dtype=np.int32)
+        return row.matchers[sample].mask
+
+
+def _may_forbid(params: SamplingParams) -> bool:
+    """Whether other parameters may forbid the one token that a structure allows."""
+    is_narrowed = params.allowed_token_ids is not None or bool(params.bad_words)
+    return is_narrowed or bool(params.min_tokens and params.stop_token_ids)
