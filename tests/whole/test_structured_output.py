@@ -126,7 +126,7 @@ def test_the_same_bytes_on_every_schedule(name: str, folder: Path, expected: Ans
 
 
 def test_forced_tokens_have_log_probabilities(folder: Path, expected: Answers) -> None:
-    """A token that is taken without a step has none, so rows that ask for them take no such ones."""
+    """One taken without a step has none, so rows that ask for them take a step for each."""
     asked = [replace(each, params=replace(each.params, logprobs=1)) for each in requests()]
     found, _ = answers(folder, asked)
     for index, completion in found.items():
