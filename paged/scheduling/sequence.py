@@ -3,6 +3,7 @@
 from typing import overload
 
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, SequenceTable
+from pagedrun.paged.text.incremental_text import IncrementalText
 from pagedrun.paged.values.block_key import BlockKey
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
@@ -61,7 +62,7 @@ class Sequence:
     host blocks while it is swapped out; `pinned_keys` are kept in the pool while it waits. Of its
     blocks the first `num_hit_blocks` were found in the cache, and others can find the first
     `num_published_blocks`. `num_cached_tokens` are the prompt tokens taken from the cache when it
-    was first admitted.
+    was first admitted. `text` is the end of its answer's, kept by whoever looks for stop strings.
     """
 
     __slots__ = (
@@ -78,6 +79,7 @@ class Sequence:
         "request",
         "sample_index",
         "table",
+        "text",
     )
 
     num_prompt_tokens = _Column()
@@ -112,6 +114,7 @@ class Sequence:
         self.num_published_blocks = 0
         self.num_cached_tokens = 0
         self.num_preemptions = 0
+        self.text: IncrementalText | None = None
 
     @classmethod
     def start(cls, table: SequenceTable, planned: PlannedRequest) -> "Sequence":
@@ -141,10 +144,17 @@ class Sequence:
         return ids
 
     @property
-    def known_output_token_ids(self) -> list[int]:
-        """The generated tokens that the host has seen."""
-        ids = self.output_token_ids
-        return ids[:-1] if ids and ids[-1] == UNKNOWN_TOKEN else ids
+    def num_known_outputs(self) -> int:
+        """Generated tokens that the host has seen: all, or all but the last."""
+        count = self.num_output_tokens
+        is_unknown = count and self.table.outputs[self.place, count - 1] == UNKNOWN_TOKEN
+        return count - int(is_unknown)
+
+    def known_outputs(self, start: int = 0) -> list[int]:
+        """Return the generated tokens from `start` on that the host has seen."""
+        outputs = self.table.outputs[self.place, max(start, 0) : self.num_known_outputs]
+        ids: list[int] = outputs.tolist()
+        return ids
 
     @property
     def only_scores(self) -> bool:

@@ -55,8 +55,8 @@ class SequenceTable:
 
     uid: which of the run's sequences it is, `NO_UID` in a hole. row, sample: whose answer.
     num_pending: samples to draw from the next logits. num_draw: where its newest token is among
-    those that its last step sampled. group: see `group_number`. has_stops: whether it has stop
-    strings or stop tokens of its own. max_tokens, min_tokens, ignores_eos, temperature, top_k,
+    those that its last step sampled. group: see `group_number`. has_stops: whether it has stops of
+    its own. max_tokens, min_tokens, ignores_eos, temperature, top_k,
     top_p, min_p, seed: of its parameters. wants_logprobs: whether those of its generated tokens are
     asked for. num_top: how many of the likeliest tokens are asked for beside any of its tokens.
     only_scores: whether its answer's tokens are given, or dropped. For the others see `Sequence`.
@@ -125,7 +125,7 @@ class SequenceTable:
         self.ignores_eos[place] = params.ignore_eos
         self.group[place] = group_number(group)
         self.stop_token_ids[place] = params.stop_token_ids
-        self.has_stops[place] = bool(params.stop or params.stop_token_ids)
+        self.has_stops[place] = params.has_stops
         self.temperature[place] = params.temperature
         self.top_k[place] = params.top_k
         self.top_p[place] = params.top_p

@@ -1,23 +1,28 @@
 """When a sequence ends, and what its text is then."""
 
 from collections.abc import Sequence as Seq
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.paged.scheduling.repetition import repeats
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
+from pagedrun.paged.text.incremental_text import IncrementalText
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import FinishReason, SampleOutput
+
+REPETITION = "repetition"  # the stop reason of an answer that goes round in a circle
 
 
 class StopRule:
     """Decides after each known token whether a sequence is finished.
 
     In this order: an end-of-sequence token (unless `ignore_eos`) or one of `stop_token_ids`, a
-    stop string, the end of a structure behind which nothing may follow, then `max_tokens`. Nothing
-    but the last two ends a sequence before `min_tokens`, and a stop string counts only if it ends
-    behind the first `min_tokens` tokens.
+    stop string, a repetition (`stop_on_repetition`), the end of a structure behind which nothing
+    may follow, then `max_tokens`. Nothing but the last two ends a sequence before `min_tokens`, and
+    a stop string counts only if it ends behind the first `min_tokens` tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: Seq[int]) -> None:
@@ -43,56 +48,84 @@ class StopRule:
 
         is_complete: whether it has a structure behind which nothing may follow.
         The token that stopped it is kept in `token_ids` but not in the text; a stop string and
-        what follows it are cut from the text. `stop_reason` is the stop token or string, `None`
-        for an end-of-sequence token. Tokens that are given, or dropped, are no answer.
+        what follows it are cut from the text; with `include_stop_str_in_output` the text has
+        either. `stop_reason` is the stop token or string, `None` for an end-of-sequence token.
+        Tokens that are given, or dropped, are no answer.
         """
         params = sequence.request.params
         if sequence.only_scores:
             return SampleOutput(sequence.sample_index, "", (), FinishReason.LENGTH)
-        ids = sequence.known_output_token_ids
-        may_stop = len(ids) >= params.min_tokens
-        if may_stop and ids[-1] in params.stop_token_ids:
-            return self._finish(sequence, ids[:-1], FinishReason.STOP, ids[-1])
-        if may_stop and not params.ignore_eos and ids[-1] in self._eos_token_ids:
-            return self._finish(sequence, ids[:-1], FinishReason.STOP, None)
-        if may_stop and params.stop and self._may_hold_stop(ids, params.stop):
-            text = self._tokenizer.decode(ids)
-            # What ends within the first `min_tokens` tokens does not count, then or later.
-            early = len(self._tokenizer.decode(ids[: params.min_tokens]))
-            places = [(text.find(s, max(0, early - len(s) + 1)), s) for s in params.stop]
-            found = [(place, stop) for place, stop in places if place >= 0]
-            if found:
-                cut, stop = min(found)
-                return self._finish(sequence, ids, FinishReason.STOP, stop, text[:cut])
+        num_known = sequence.num_known_outputs
+        [last] = sequence.known_outputs(num_known - 1)
+        may_stop = num_known >= params.min_tokens
+        if may_stop and last in params.stop_token_ids:
+            return self._stopped(sequence, last)
+        if may_stop and not params.ignore_eos and last in self._eos_token_ids:
+            return self._stopped(sequence, None)
+        if may_stop and params.stop and (cut := self._cut(sequence)) is not None:
+            text, stop = cut
+            return self._finish(sequence, text, FinishReason.STOP, stop)
+        if may_stop and params.stop_on_repetition and _repeats(sequence):
+            text = self._text(sequence, sequence.known_outputs())
+            return self._finish(sequence, text, FinishReason.STOP, REPETITION)
         if is_complete:
-            return self._finish(sequence, ids, FinishReason.STOP, None)
-        if len(ids) >= params.max_tokens:
-            return self._finish(sequence, ids, FinishReason.LENGTH, None)
+            text = self._text(sequence, sequence.known_outputs())
+            return self._finish(sequence, text, FinishReason.STOP, None)
+        if num_known >= params.max_tokens:
+            text = self._text(sequence, sequence.known_outputs())
+            return self._finish(sequence, text, FinishReason.LENGTH, None)
         return None
 
-    def _may_hold_stop(self, ids: list[int], stops: tuple[str, ...]) -> bool:
-        """Look for a stop string in the text of the last tokens only.
+    def _stopped(self, sequence: Sequence, stop: int | None) -> SampleOutput:
+        """Return the sample that its last token ended."""
+        ids = sequence.known_outputs()
+        kept = ids if sequence.request.params.include_stop_str_in_output else ids[:-1]
+        return self._finish(sequence, self._text(sequence, kept), FinishReason.STOP, stop)
 
-        Every token but a special one adds at least a byte, so a stop string that the last token
-        completes lies within as many tokens as it has bytes; a few more guard the left edge, where
-        decoding may drop a space or half a character.
+    def _cut(self, sequence: Sequence) -> tuple[str, str] | None:
+        """Return the text up to the first stop string and that string, `None` if there is none.
+
+        What ends within the first `min_tokens` tokens does not count, then or later.
         """
-        longest = max(len(stop.encode()) for stop in stops)
-        tail = self._tokenizer.decode(ids[-(longest + 8) :])
-        return any(stop in tail for stop in stops)
+        params = sequence.request.params
+        if not self._may_hold_stop(sequence):
+            return None
+        ids = sequence.known_outputs()
+        text = self._text(sequence, ids)
+        early = len(self._text(sequence, ids[: params.min_tokens]))
+        places = [(text.find(s, max(0, early - len(s) + 1)), s) for s in params.stop]
+        found = [(place, stop) for place, stop in places if place >= 0]
+        if not found:
+            return None
+        place, stop = min(found)
+        return text[: place + len(stop) * params.include_stop_str_in_output], stop
+
+    def _may_hold_stop(self, sequence: Sequence) -> bool:
+        """Look for a stop string where the newest tokens may have completed one."""
+        stops = sequence.request.params.stop
+        if sequence.text is None:
+            skips = sequence.request.params.skip_special_tokens
+            decode = partial(self._tokenizer.decode, skip_special_tokens=skips)
+            sequence.text = IncrementalText(decode, max(map(len, stops)) - 1)
+        end = sequence.text.feed(sequence.known_outputs(sequence.text.num_tokens))
+        return any(stop in end for stop in stops)
+
+    def _text(self, sequence: Sequence, token_ids: list[int]) -> str:
+        skips = sequence.request.params.skip_special_tokens
+        return self._tokenizer.decode(token_ids, skip_special_tokens=skips)
 
     def _finish(
-        self,
-        sequence: Sequence,
-        text_ids: list[int],
-        reason: FinishReason,
-        stop_reason: str | int | None,
-        text: str | None = None,
+        self, sequence: Sequence, text: str, reason: FinishReason, stop_reason: str | int | None
     ) -> SampleOutput:
         return SampleOutput(
             index=sequence.sample_index,
-            text=self._tokenizer.decode(text_ids) if text is None else text,
-            token_ids=tuple(sequence.known_output_token_ids),
+            text=text,
+            token_ids=tuple(sequence.known_outputs()),
             finish_reason=reason,
             stop_reason=stop_reason,
         )
+
+
+def _repeats(sequence: Sequence) -> bool:
+    tokens = sequence.table.outputs[sequence.place, : sequence.num_known_outputs]
+    return repeats(tokens, sequence.request.params.stop_on_repetition)

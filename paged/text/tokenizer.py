@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 from jinja2 import Template, TemplateSyntaxError
 
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
+from pagedrun.paged.text.cut_character import byte_values, num_cut_bytes
+from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.sandbox import Sandbox
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError
 from pagedrun.paged.values.option_names import option
@@ -32,6 +34,7 @@ class Tokenizer:
         # Some tokenizer.json files carry these from training; they would cut or pad in silence.
         self._backend.no_truncation()
         self._backend.no_padding()
+        self._byte_values = byte_values(self._backend)
         self.chat_template = chat_template
         self._sandbox = Sandbox.for_chats()
         self._compiled: Template | None = None
@@ -145,8 +148,17 @@ class Tokenizer:
         return self._sandbox.render(self._compiled, variables)
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of token ids; ids past the vocabulary, which models pad, are left out."""
+        """Return the text of token ids; ids past the vocabulary, which models pad, are left out.
+
+        Bytes at the end that are the beginning of a character are one U+FFFD.
+        """
         text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        if self._byte_values and text.endswith(REPLACEMENT):
+            num_cut = num_cut_bytes(token_ids, self._byte_values)
+            if num_cut:
+                whole = token_ids[:-num_cut]
+                text = self._backend.decode(whole, skip_special_tokens=skip_special_tokens)
+                text += REPLACEMENT
         return text
 
     def to_json(self) -> str:

@@ -12,12 +12,14 @@ from pagedrun.paged.values.sampling_rules import (
     ALLOWED_TOKEN_IDS,
     BAD_WORDS,
     LOGIT_BIAS,
+    MAX_REPETITION,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
     as_float,
     bias_pairs,
     is_id_list,
+    is_repetition,
     is_share,
     is_stop,
 )
@@ -32,6 +34,7 @@ from pagedrun.paged.values.structure_rules import (
 )
 
 MAX_N = 1024
+SWITCH = Rule(lambda value: isinstance(value, bool), "true or false")
 _INT32 = 2**31 - 1
 
 
@@ -141,7 +144,7 @@ class SamplingParams:
         Flag(
             "Go on after the model's end of text.",
             Panel.SAMPLING,
-            rule=Rule(lambda value: isinstance(value, bool), "true or false"),
+            rule=SWITCH,
         ),
     ] = False
     repetition_penalty: Annotated[
@@ -264,6 +267,22 @@ class SamplingParams:
             rule=Rule(is_grammar_text, TEXT_WANTED),
         ),
     ] = None
+    skip_special_tokens: Annotated[
+        bool, Flag("Leave special tokens out of the text.", Panel.SAMPLING, rule=SWITCH)
+    ] = True
+    include_stop_str_in_output: Annotated[
+        bool,
+        Flag("Keep the stop string or token in the text.", Panel.SAMPLING, rule=SWITCH),
+    ] = False
+    stop_on_repetition: Annotated[
+        int,
+        Flag(
+            "End an answer whose last tokens are the same few N times over; 0: never.",
+            Panel.SAMPLING,
+            "N",
+            rule=Rule(is_repetition, f"0, or an integer from 2 to {MAX_REPETITION}"),
+        ),
+    ] = 0
 
     def __post_init__(self) -> None:
         for name, rule in _RULES.items():
@@ -311,6 +330,11 @@ class SamplingParams:
             "logit_bias": tuple(token_id for token_id, _ in self.logit_bias),
             "allowed_token_ids": self.allowed_token_ids or (),
         }
+
+    @property
+    def has_stops(self) -> bool:
+        """Whether something of its own may end an answer before `max_tokens`."""
+        return bool(self.stop or self.stop_token_ids or self.stop_on_repetition)
 
     def override(self, given: Mapping[str, Any]) -> "SamplingParams":
         """Return a copy with the fields of `given` that name one; `None` means not given.

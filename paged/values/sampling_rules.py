@@ -13,11 +13,17 @@ MAX_BAD_WORD_LENGTH = 1024
 MAX_TOKEN_IDS = 65_536  # of a row's logit_bias, and of its allowed_token_ids
 MAX_BIAS = 100.0
 _INT32 = 2**31 - 1
+MAX_REPETITION = 1024
 
 
 def is_share(value: object) -> bool:
     """Whether a value is a share above 0 and at most 1."""
     return isinstance(value, float) and 0.0 < value <= 1.0
+
+
+def is_repetition(value: object) -> bool:
+    """Whether a value is a number of repetitions, or 0."""
+    return is_int(value) and (value == 0 or 2 <= value <= MAX_REPETITION)  # type: ignore[operator]
 
 
 def is_stop(value: object) -> bool:

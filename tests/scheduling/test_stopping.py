@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagedrun.paged.scheduling.repetition import MAX_CYCLE, repeats
 from pagedrun.paged.scheduling.stopping import StopRule
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import FinishReason, SampleOutput
@@ -21,10 +22,13 @@ ID_OF = {piece: token_id for token_id, piece in enumerate(PIECES) if piece}
 
 
 class Pieces:
-    """Decodes as a byte-level tokenizer does: bytes joined, special tokens left out."""
+    """Decodes as a byte-level tokenizer does: bytes joined, special tokens left out or shown."""
 
-    def decode(self, token_ids: list[int]) -> str:
-        return b"".join(PIECES[token_id] for token_id in token_ids).decode(errors="replace")
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        shown = (PIECES[each] if each > SPECIAL else f"<{each}>".encode() for each in token_ids)
+        hidden = (PIECES[each] for each in token_ids)
+        joined = b"".join(hidden if skip_special_tokens else shown)
+        return joined.decode(errors="replace")
 
 
 def ids(*pieces: str | bytes | int) -> list[int]:
@@ -192,10 +196,70 @@ def test_the_text_holds_nothing_of_the_prompt() -> None:
     assert output.text == "\ufffdb"
 
 
+class TestWhatTheTextHolds:
+    """`include_stop_str_in_output` and `skip_special_tokens`."""
+
+    def test_a_stop_string_that_is_kept_ends_the_text(self) -> None:
+        output = ended(ids("a", "EN", "D."), stop=("END",), include_stop_str_in_output=True)
+        assert (output.text, output.stop_reason) == ("aEND", "END")
+
+    def test_a_stop_token_that_is_kept(self) -> None:
+        kept = {"include_stop_str_in_output": True, "stop_token_ids": (ID_OF[b"bb"],)}
+        assert ended(ids("a", "bb"), **kept).text == "abb"
+
+    def test_an_end_of_text_that_is_kept_is_a_special_token(self) -> None:
+        kept: dict[str, Any] = {"include_stop_str_in_output": True}
+        assert ended(ids("a", EOS), **kept).text == "a"
+        assert ended(ids("a", EOS), **kept, skip_special_tokens=False).text == "a<0>"
+
+    def test_special_tokens_that_are_shown(self) -> None:
+        output = ended(ids("a", SPECIAL, "b", EOS), skip_special_tokens=False)
+        assert output.text == "a<2>b"
+
+    def test_a_stop_string_within_a_special_token_that_is_shown(self) -> None:
+        output = ended(ids("a", SPECIAL, "b"), stop=("2>b",), skip_special_tokens=False)
+        assert (output.text, output.stop_reason) == ("a<", "2>b")
+
+    def test_a_stop_string_past_many_tokens_without_text(self) -> None:
+        output = ended(ids("a", *[SPECIAL] * 60, "b"), stop=("ab",), max_tokens=100)
+        assert (output.text, len(output.token_ids)) == ("", 62)
+
+
+class TestRepetition:
+    @pytest.mark.parametrize("cycle", [["a"], ["a", "b"], ["b", "b", "a", SPECIAL]])
+    def test_it_stops_where_the_cycle_ends_for_the_last_time(self, cycle: list[str | int]) -> None:
+        output, count = feed(ids(" ", *cycle * 9), stop_on_repetition=3)
+        assert output is not None
+        assert (output.finish_reason, output.stop_reason) == (FinishReason.STOP, "repetition")
+        assert count == 1 + 3 * len(cycle)
+        assert output.text == " " + "".join(str(each) for each in cycle * 3 if each != SPECIAL)
+
+    def test_it_is_off_by_default_and_keeps_to_min_tokens(self) -> None:
+        assert ended(ids(*["a"] * 9), max_tokens=9).finish_reason is FinishReason.LENGTH
+        output, count = feed(ids(*["a"] * 9), stop_on_repetition=2, min_tokens=6)
+        assert output is not None
+        assert count == 6
+
+
+@given(st.lists(st.integers(0, 2), max_size=30), st.integers(2, 5))
+def test_repeats_against_its_definition(tokens: list[int], count: int) -> None:
+    found = any(
+        len(tokens) >= cycle * count and tokens[-cycle * count :] == tokens[-cycle:] * count
+        for cycle in range(1, MAX_CYCLE + 1)
+    )
+    assert repeats(np.array(tokens, dtype=np.int32), count) == found
+
+
+def test_a_cycle_longer_than_the_longest_is_none() -> None:
+    distinct = np.arange(MAX_CYCLE + 1, dtype=np.int32)
+    assert repeats(np.tile(distinct[1:], 2), 2)
+    assert not repeats(np.tile(distinct, 2), 2)
+
+
 @given(
-    output_ids=st.lists(st.integers(2, 12), max_size=40),
+    output_ids=st.lists(st.integers(2, 18), max_size=40),
     stop=st.lists(
-        st.text("abEND \n.", min_size=1, max_size=6), min_size=1, max_size=3, unique=True
+        st.text("abEND \n.é😀", min_size=1, max_size=6), min_size=1, max_size=3, unique=True
     ),
     min_tokens=st.sampled_from([0, 0, 1, 5]),
 )

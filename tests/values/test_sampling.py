@@ -54,6 +54,9 @@ ACCEPTED: dict[str, list[Any]] = {
     "regex": [None, "a+", "é", "x" * MAX_GRAMMAR_CHARS],
     "choice": [(), ("yes",), ("a",) * MAX_CHOICES],
     "grammar": [None, 'start: "a"'],
+    "skip_special_tokens": [True, False],
+    "include_stop_str_in_output": [True, False],
+    "stop_on_repetition": [0, 2, 1024],
 }
 REFUSED: dict[str, list[Any]] = {
     "n": [0, -1, MAX_N + 1, 1.0, True, "1", None],
@@ -116,6 +119,9 @@ REFUSED: dict[str, list[Any]] = {
         ("x" * MAX_GRAMMAR_CHARS, "y"),
     ],
     "grammar": ["", 1, {}, "\ud800", "x" * (MAX_GRAMMAR_CHARS + 1)],
+    "skip_special_tokens": [0, 1, "true", None],
+    "include_stop_str_in_output": [0, 1, "true", None],
+    "stop_on_repetition": [1, -1, 1025, 2.0, True, "2", None],
 }
 
 
