@@ -13,6 +13,7 @@ from pagedrun.paged.models.hub import resolve_model
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.text.bad_words import BadWords
+from pagedrun.paged.text.reasoning_tags import check_budget
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import PagedrunError, RowError
@@ -75,6 +76,7 @@ class LLM:
             request = Request(index, (), own)
             try:
                 self._check_structure(own)
+                check_budget(own, self.tokenizer.chat_template)
                 words = bad_words.token_ids(own.bad_words)
                 ids = self._encode(prompt)
                 requests.append(replace(request, prompt_token_ids=ids, bad_words_ids=words))

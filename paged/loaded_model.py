@@ -15,6 +15,7 @@ from pagedrun.paged.execution.logits.grammar_mask import GrammarMask
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
 from pagedrun.paged.execution.logits.processors import processors_of
 from pagedrun.paged.execution.logits.sampler import Sampler
+from pagedrun.paged.execution.logits.thinking_budget import ThinkingBudget
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.models.model_config import ModelConfig
@@ -63,8 +64,8 @@ class LoadedModel:
         `device` overrides what `config.device` chooses, for instance with other kernels to check
         it. `read` gives the weights by name; None reads them from the folder `config.model`.
         `processors` change logits before tokens are chosen, in this order, behind the structures of
-        answers; None are those of `processors_of`. `grammars` are those that rows were checked by;
-        None makes its own.
+        answers and before thoughts that are long enough are closed; None are those of
+        `processors_of`. `grammars` are those that rows were checked by; None makes its own.
         Raises `ModelError` when the model folder cannot be used, `UsageError` when the device or
         the prefix store cannot.
         """
@@ -92,7 +93,8 @@ class LoadedModel:
             jump_ahead=config.jump_ahead,
         )
         others = processors_of(device) if processors is None else processors
-        sampler = Sampler(model_config.eos_token_ids, device, (mask, *others))
+        budget = ThinkingBudget(tokenizer)
+        sampler = Sampler(model_config.eos_token_ids, device, (mask, *others, budget))
         memory = PoolMemory(model, sampler, device)
         load_s = time.perf_counter() - began
         return cls(

@@ -71,6 +71,9 @@ def _answers(report: JobReport) -> list[Figure]:
         expected, correct = accuracy["expected"], accuracy["correct"]
         note = f"{_count(correct)} of {_count(expected)} as expected"
         figures.append(Figure("accuracy", _share(correct, expected), note))
+    if reasoning := report.get("reasoning"):
+        note = f"rows; in {_count(reasoning['cut'])} a thought was cut, and there is no answer"
+        figures.append(Figure("with thoughts", _count(reasoning["rows"]), note))
     return figures
 
 

@@ -10,6 +10,7 @@ from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.structure import Structure
 
@@ -29,11 +30,22 @@ class ModelShape(Protocol):
 class TokenizerLike(Protocol):
     """The part of `Tokenizer` that turns prompts into ids."""
 
+    @property
+    def chat_template(self) -> str | None:
+        """Return the chat template in force, None without one."""
+
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         """Return the ids of each text; `RowError` if one of them cannot be encoded."""
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
-        """Return the chat as text; `RowError` (`template_error`) if the template refuses it."""
+    def render_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        template_kwargs: Mapping[str, JSONValue] | None = None,
+    ) -> str:
+        """Return the chat as text; `RowError` (`template_error`) if the template refuses it.
+
+        `template_kwargs` are variables of the template beside those that every chat has.
+        """
 
 
 class RunLike(Protocol):

@@ -17,7 +17,8 @@ from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import JobRow, Limits, RequestBuilder
 from pagedrun.paged.job.windows import RowWindows, refused_row
-from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.text.reasoning_tags import check_budget
+from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.option_names import as_flag, option
 
 
@@ -61,6 +62,7 @@ def prepare(
     limits = Limits(max_model_len, model.config.vocab_size, config.on_overlong)
     _check_token_ids(config, limits)
     _check_structure(config, model)
+    _check_thinking_budget(config, model)
     prompts = PromptBuilder(config.prompts, config.sampling, model.tokenizer)
     builder = RequestBuilder(prompts, model.tokenizer, limits, model.refused)
 
@@ -123,6 +125,14 @@ def _check_structure(config: JobConfig, model: OpenModel) -> None:
     for error in model.refused([structure]).values():
         name = structure.field
         raise UsageError(option(name) + error.marked.removeprefix(name), field=name) from error
+
+
+def _check_thinking_budget(config: JobConfig, model: OpenModel) -> None:
+    try:
+        check_budget(config.sampling, model.tokenizer.chat_template)
+    except RowError as error:
+        name = error.param or ""
+        raise UsageError(option(name) + error.marked.removeprefix(name)) from error
 
 
 def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:

@@ -99,9 +99,11 @@ class _Reading:
         limits = Limits(max_model_len, model.vocab_size, overlong)
         sampling = {name: parameters.get(name) for name in FIELD_NAMES}
         template = self._given.prompt_template
+        kwargs = parameters.nested("chat_template_kwargs")
         prompts = PromptConfig(
             field=parameters.string("prompt_field"),
             template=None if template is None else PromptTemplate(template),
+            template_kwargs={} if kwargs is None else kwargs.fields,
             system=self._given.system,
         )
         defaults = SamplingParams().override(sampling)

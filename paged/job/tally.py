@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.scored_prompts import ScoredPrompts
-from pagedrun.paged.report.record.report_sections import Accuracy, RowCounts
+from pagedrun.paged.report.record.report_sections import Accuracy, ReasoningCounts, RowCounts
 from pagedrun.paged.values.errors import EngineError, RowError
 from pagedrun.paged.values.request import Completion
 
@@ -20,6 +20,8 @@ class Tally:
     skipped: int = 0
     num_expected: int = 0
     num_correct: int = 0
+    num_thoughts: int = 0
+    num_cut_thoughts: int = 0
     finish_reasons: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)  # failed rows by the code of their error
     scored: ScoredPrompts = field(default_factory=ScoredPrompts)
@@ -38,6 +40,8 @@ class Tally:
             return
         self.ok += 1
         self.finish_reasons.update(completion.finish_reasons)
+        self.num_thoughts += any(output.reasoning is not None for output in completion.outputs)
+        self.num_cut_thoughts += any(output.is_cut_thought for output in completion.outputs)
         if row.expected is not None:
             self.num_expected += 1
             self.num_correct += (completion.text or "").strip() == row.expected.strip()
@@ -71,3 +75,9 @@ class Tally:
         if not self.num_expected:
             return None
         return {"expected": self.num_expected, "correct": self.num_correct}
+
+    def reasoning(self) -> ReasoningCounts | None:
+        """Return the `reasoning` object of the report, in rows; None if no answer has a thought."""
+        if not self.num_thoughts:
+            return None
+        return {"rows": self.num_thoughts, "cut": self.num_cut_thoughts}

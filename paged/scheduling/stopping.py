@@ -1,7 +1,6 @@
 """When a sequence ends, and what its text is then."""
 
 from collections.abc import Sequence as Seq
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 from pagedrun.paged.scheduling.repetition import repeats
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
+from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.incremental_text import IncrementalText
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import FinishReason, SampleOutput
@@ -26,7 +26,7 @@ class StopRule:
     """
 
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: Seq[int]) -> None:
-        self._tokenizer = tokenizer
+        self._texts = AnswerText(tokenizer)
         self._eos_token_ids = frozenset(eos_token_ids)
         self._eos_array = np.array(sorted(self._eos_token_ids), dtype=np.int64)
 
@@ -49,8 +49,8 @@ class StopRule:
         is_complete: whether it has a structure behind which nothing may follow.
         The token that stopped it is kept in `token_ids` but not in the text; a stop string and
         what follows it are cut from the text; with `include_stop_str_in_output` the text has
-        either. `stop_reason` is the stop token or string, `None` for an end-of-sequence token.
-        Tokens that are given, or dropped, are no answer.
+        either. `stop_reason` is the stop token or string, `None` for an end-of-sequence token. A
+        thought is kept apart from the text. Tokens that are given, or dropped, are no answer.
         """
         params = sequence.request.params
         if sequence.only_scores:
@@ -104,25 +104,25 @@ class StopRule:
         """Look for a stop string where the newest tokens may have completed one."""
         stops = sequence.request.params.stop
         if sequence.text is None:
-            skips = sequence.request.params.skip_special_tokens
-            decode = partial(self._tokenizer.decode, skip_special_tokens=skips)
+            decode = self._texts.decoder(sequence.request.params)
             sequence.text = IncrementalText(decode, max(map(len, stops)) - 1)
         end = sequence.text.feed(sequence.known_outputs(sequence.text.num_tokens))
         return any(stop in end for stop in stops)
 
     def _text(self, sequence: Sequence, token_ids: list[int]) -> str:
-        skips = sequence.request.params.skip_special_tokens
-        return self._tokenizer.decode(token_ids, skip_special_tokens=skips)
+        return self._texts.decoder(sequence.request.params)(token_ids)
 
     def _finish(
         self, sequence: Sequence, text: str, reason: FinishReason, stop_reason: str | int | None
     ) -> SampleOutput:
+        reasoning, answer = self._texts.split(sequence.request, text)
         return SampleOutput(
             index=sequence.sample_index,
-            text=text,
+            text=answer,
             token_ids=tuple(sequence.known_outputs()),
             finish_reason=reason,
             stop_reason=stop_reason,
+            reasoning=reasoning,
         )
 
 

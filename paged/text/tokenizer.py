@@ -15,6 +15,7 @@ from pagedrun.paged.text.cut_character import byte_values, num_cut_bytes
 from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.sandbox import Sandbox
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError
+from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.option_names import option
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -42,6 +43,8 @@ class Tokenizer:
         self.eos_token_id: int | None = fast.eos_token_id
         # Ids may have gaps, so the count of tokens would be too small.
         self.vocab_size: int = 1 + max(self._backend.get_vocab(with_added_tokens=True).values())
+        added = self._backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(number for number, token in added.items() if token.special)
         start = self._backend.encode("", add_special_tokens=True).ids[:1]
         self._adds_bos = start == [self.bos_token_id]
 
@@ -96,13 +99,21 @@ class Tokenizer:
             batch = [ids[1:] if ids[:2] == twice else ids for ids in batch]
         return batch
 
-    def render_chat(self, messages: Sequence[Mapping[str, object]]) -> str:
+    def special_ids_of(self, texts: Sequence[str]) -> frozenset[int]:
+        """Return the ids of those texts that are special tokens."""
+        return self.special_ids & {self._backend.token_to_id(text) for text in texts}
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        template_kwargs: Mapping[str, JSONValue] | None = None,
+    ) -> str:
         """Return the text of a chat, ending where the assistant's answer begins.
 
-        Encode it with `add_special_tokens=False`. The template runs in a `Sandbox`, and takes
-        no arguments from a row. Special tokens that users write into their messages are
-        encoded as such, as Hugging Face does by default. A list of text parts counts as its texts,
-        joined by newlines.
+        Encode it with `add_special_tokens=False`. The template runs in a `Sandbox`;
+        `template_kwargs` are variables of it beside those that every chat has, which they cannot
+        replace. Special tokens that users write into their messages are encoded as such, as
+        Hugging Face does by default. A list of text parts counts as its texts, joined by newlines.
 
         Raises `RowError`: `unsupported_content` for what is no text, `template_error` if there is
         no template or it fails, `invalid_unicode` for half a surrogate pair.
@@ -116,7 +127,7 @@ class Tokenizer:
             )
         chat = _checked_messages(messages)
         try:
-            text = self._render(chat)
+            text = self._render(chat, template_kwargs or {})
         except Exception as error:  # a template can raise anything, RecursionError included
             raise RowError(
                 "template_error",
@@ -133,12 +144,15 @@ class Tokenizer:
         require_unicode(text, "messages")
         return str(text)
 
-    def _render(self, chat: list[dict[str, object]]) -> str:
+    def _render(
+        self, chat: list[dict[str, object]], template_kwargs: Mapping[str, JSONValue]
+    ) -> str:
         """Return what the template, compiled when the first chat comes, makes of `chat`."""
         if self._compiled is None:
             assert self.chat_template is not None
             self._compiled = self._sandbox.from_string(self.chat_template)
         variables = {
+            **template_kwargs,
             "messages": chat,
             "tools": None,
             "documents": None,

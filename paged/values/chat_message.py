@@ -4,8 +4,12 @@ from typing import NotRequired, TypedDict
 
 
 class ChatMessage(TypedDict):
-    """Who says what; `name` tells speakers of one role apart."""
+    """Who says what; `name` tells speakers of one role apart.
+
+    `reasoning` is the thought before an answer; no row's message has it.
+    """
 
     role: str
     content: str
     name: NotRequired[str]
+    reasoning: NotRequired[str]

@@ -118,7 +118,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class SampleOutput:
-    """One of a request's `params.n` answers. `logprobs` has one item for each token, if asked."""
+    """One of a request's `params.n` answers. `logprobs` has one item for each token, if asked.
+
+    `reasoning` is the thought before it, which `text` is without; None if there is none.
+    """
 
     index: int
     text: str
@@ -126,11 +129,18 @@ class SampleOutput:
     finish_reason: FinishReason
     stop_reason: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+    reasoning: str | None = None
 
     @property
     def cumulative_logprob(self) -> float | None:
         """The sum of its tokens' log-probabilities, if these were asked for."""
         return None if self.logprobs is None else sum(each.logprob for each in self.logprobs)
+
+    @property
+    def is_cut_thought(self) -> bool:
+        """Whether the tokens ended before the thought did, so that there is no answer."""
+        is_cut = self.finish_reason is FinishReason.LENGTH
+        return self.reasoning is not None and not self.text and is_cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,10 @@ from pagedrun.paged.values.sampling_rules import (
     MAX_STOP_TOKEN_IDS,
     as_float,
     bias_pairs,
+    MAX_TAG_LENGTH,
+    is_budget,
     is_id_list,
+    is_reasoning_tags,
     is_repetition,
     is_share,
     is_stop,
@@ -283,6 +286,29 @@ class SamplingParams:
             rule=Rule(is_repetition, f"0, or an integer from 2 to {MAX_REPETITION}"),
         ),
     ] = 0
+    reasoning_tags: Annotated[
+        str,
+        Flag(
+            "What marks thoughts, kept apart from the text: auto (what the chat template has), "
+            "none, or two tags such as <think>,</think>.",
+            Panel.SAMPLING,
+            "TAGS",
+            rule=Rule(
+                is_reasoning_tags,
+                f"auto, none, or two tags of at most {MAX_TAG_LENGTH} characters with a comma "
+                "between",
+            ),
+        ),
+    ] = "auto"
+    thinking_budget: Annotated[
+        int | None,
+        Flag(
+            "Most tokens of a thought; then its closing tag is forced.",
+            Panel.SAMPLING,
+            "N",
+            rule=Rule(is_budget, "an integer of at least 0"),
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         for name, rule in _RULES.items():

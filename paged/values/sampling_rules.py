@@ -14,6 +14,7 @@ MAX_TOKEN_IDS = 65_536  # of a row's logit_bias, and of its allowed_token_ids
 MAX_BIAS = 100.0
 _INT32 = 2**31 - 1
 MAX_REPETITION = 1024
+MAX_TAG_LENGTH = 64
 
 
 def is_share(value: object) -> bool:
@@ -24,6 +25,23 @@ def is_share(value: object) -> bool:
 def is_repetition(value: object) -> bool:
     """Whether a value is a number of repetitions, or 0."""
     return is_int(value) and (value == 0 or 2 <= value <= MAX_REPETITION)  # type: ignore[operator]
+
+
+def is_budget(value: object) -> bool:
+    """Whether a value is a number of tokens, or None for any number."""
+    return value is None or (is_int(value) and 0 <= value < 2**31)  # type: ignore[operator]
+
+
+def is_reasoning_tags(value: object) -> bool:
+    """Whether a value is auto, none, or an opening and a closing tag with a comma between."""
+    if value in ("auto", "none"):
+        return True
+    if not isinstance(value, str) or not _is_unicode(value):
+        return False
+    tags = value.split(",")
+    return len(set(tags)) == len(tags) == 2 and all(
+        0 < len(tag) <= MAX_TAG_LENGTH and tag == tag.strip() for tag in tags
+    )
 
 
 def is_stop(value: object) -> bool:

@@ -82,6 +82,7 @@ class ScriptedModel:
     """Letters are tokens. Counts how often its weights are read."""
 
     vocab_size = 200
+    chat_template: str | None = None
     max_position_embeddings = 64
 
     def __init__(self, answer: Answer = echo) -> None:
@@ -93,7 +94,7 @@ class ScriptedModel:
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         return [[ord(letter) % 200 for letter in text] for text in texts]
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
+    def render_chat(self, messages: Sequence[ChatMessage], template_kwargs: object = None) -> str:
         return "".join(message["content"] for message in messages)
 
     def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:

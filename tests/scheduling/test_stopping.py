@@ -24,6 +24,12 @@ ID_OF = {piece: token_id for token_id, piece in enumerate(PIECES) if piece}
 class Pieces:
     """Decodes as a byte-level tokenizer does: bytes joined, special tokens left out or shown."""
 
+    chat_template: str | None = None
+    special_ids = frozenset({EOS, OTHER_EOS, SPECIAL})
+
+    def special_ids_of(self, texts: Iterable[str]) -> frozenset[int]:
+        return frozenset()
+
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         shown = (PIECES[each] if each > SPECIAL else f"<{each}>".encode() for each in token_ids)
         hidden = (PIECES[each] for each in token_ids)

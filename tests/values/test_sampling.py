@@ -57,6 +57,8 @@ ACCEPTED: dict[str, list[Any]] = {
     "skip_special_tokens": [True, False],
     "include_stop_str_in_output": [True, False],
     "stop_on_repetition": [0, 2, 1024],
+    "reasoning_tags": ["auto", "none", "<a>,</a>", "[THINK],[/THINK]"],
+    "thinking_budget": [0, 1, INT32],
 }
 REFUSED: dict[str, list[Any]] = {
     "n": [0, -1, MAX_N + 1, 1.0, True, "1", None],
@@ -122,6 +124,11 @@ REFUSED: dict[str, list[Any]] = {
     "skip_special_tokens": [0, 1, "true", None],
     "include_stop_str_in_output": [0, 1, "true", None],
     "stop_on_repetition": [1, -1, 1025, 2.0, True, "2", None],
+    "reasoning_tags": [
+        *("", "on", "<a>", "<a>,", ",</a>", "<a>,<a>", "a,b,c", "<a>, </a>", None, 1),
+        *("x" * 65 + ",y", "\ud800,y", ["<a>", "</a>"]),
+    ],
+    "thinking_budget": [-1, 1.0, True, "1", 2**31],
 }
 
 

@@ -37,6 +37,7 @@ class TextChoice:
     text: str
     logprobs: TextLogprobs | None
     finish_reason: FinishReason
+    reasoning: str | None = None  # not OpenAI's; vLLM has it in messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +163,14 @@ class BatchRow:
 
 def _chat_choice(output: SampleOutput) -> ChatChoice:
     message = ChatMessage(role="assistant", content=output.text)
+    if output.reasoning is not None:
+        message["reasoning"] = output.reasoning
     logprobs = ChatLogprobs.of(output.logprobs)
     return ChatChoice(output.index, message, logprobs, output.finish_reason)
 
 
 def _text_choice(output: SampleOutput) -> TextChoice:
     logprobs = TextLogprobs.of(output.logprobs)
-    return TextChoice(output.index, output.text, logprobs, output.finish_reason)
+    return TextChoice(
+        output.index, output.text, logprobs, output.finish_reason, reasoning=output.reasoning
+    )

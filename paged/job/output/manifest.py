@@ -190,6 +190,7 @@ def _settings(config: JobConfig, max_model_len: int) -> dict[str, Setting]:
         "system": text_digest(config.prompts.system),
         "prompt_template": text_digest(template.source if template else None),
         "prompt_field": config.prompts.field,
+        "chat_template_kwargs": config.prompts.template_kwargs,
         "limit": config.limit,
         "overwrite": config.overwrite,
         "resume": config.resume,

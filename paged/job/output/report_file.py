@@ -3,8 +3,8 @@
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.advice import Advice, advise
 from pagedrun.paged.report.record.report_sections import (
-    AccuracyPart,
     AdviceEntry,
+    AnswersPart,
     CopyCounts,
     EngineReport,
     JobReport,
@@ -51,8 +51,11 @@ def job_report(
     `template_advice` is what `TemplateAdvisor` found, None if it was not asked. With `ignore_eos`
     answers were meant to be as long as they may be.
     """
-    accuracy = tally.accuracy()
-    of_answers: AccuracyPart = {} if accuracy is None else {"accuracy": accuracy}
+    of_answers: AnswersPart = {}
+    if (accuracy := tally.accuracy()) is not None:
+        of_answers["accuracy"] = accuracy
+    if (reasoning := tally.reasoning()) is not None:
+        of_answers["reasoning"] = reasoning
     scored = tally.scored.to_dict()
     of_prompts: ScoredPromptsPart = {} if scored is None else {"scored_prompts": scored}
     report: JobReport = {

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.prompts.prompts import FORBIDDEN_COLUMNS, is_neutral, request_keys
+from pagedrun.paged.job.prompts.template_kwargs import TEMPLATE_KWARGS
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.logprobs import MAX_LOGPROBS
@@ -67,7 +68,7 @@ class BatchCall:
         if not isinstance(self.body, dict):
             raise RowError("invalid_body", "body must be an object", param="body")
         prompt = "messages" if self.is_chat else "prompt"
-        known = request_keys().union(FORBIDDEN_COLUMNS, {prompt})
+        known = request_keys().union(FORBIDDEN_COLUMNS, {prompt, TEMPLATE_KWARGS})
         asked: dict[str, JSONValue] = {}
         for name, value in self.body.items():
             if name in _IGNORED or value is None or is_neutral(name, value):

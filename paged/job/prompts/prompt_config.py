@@ -1,18 +1,26 @@
 """PromptConfig: how a job makes the prompts of its rows."""
 
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Mapping
 from typing import Annotated
 
 from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.job.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
+from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.flag import Flag, Form, Panel
+from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.option_names import option
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class PromptConfig:
     """Where the prompt comes from: the row's own columns, one named column, or a template.
 
     With `system`, messages get it in front unless they have one, and a plain prompt becomes the
-    user message of a chat with it.
+    user message of a chat with it. `template_kwargs` are for the chat template; a row's own go
+    over them.
+
+    Raises `UsageError` for `template_kwargs` that no template may be given.
     """
 
     field: Annotated[
@@ -29,6 +37,16 @@ class PromptConfig:
             name="prompt_template",
         ),
     ] = None
+    template_kwargs: Annotated[
+        Mapping[str, JSONValue],
+        Flag(
+            'Variables for the chat template, a JSON object such as {"enable_thinking": false}.',
+            Panel.PROMPTS,
+            "JSON",
+            form=Form.JSON,
+            name=TEMPLATE_KWARGS,
+        ),
+    ] = dataclasses.field(default_factory=dict)
     system: Annotated[
         str | None,
         Flag(
@@ -39,3 +57,10 @@ class PromptConfig:
             form=Form.PROSE,
         ),
     ] = None
+
+    def __post_init__(self) -> None:
+        try:
+            checked_kwargs(dict(self.template_kwargs))
+        except RowError as error:
+            reason = error.marked.removeprefix(TEMPLATE_KWARGS)
+            raise UsageError(option(TEMPLATE_KWARGS) + reason) from error

@@ -13,6 +13,8 @@ from pagedrun.paged.job.prompts.continuations import (
 from pagedrun.paged.job.prompts.messages import parse_messages, with_system
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.response_format import RESPONSE_FORMAT, structure_of
+from pagedrun.paged.job.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
+from pagedrun.paged.text.reasoning_tags import check_budget
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
@@ -23,7 +25,6 @@ PROMPT_COLUMNS = ("prompt", "messages", "prompt_token_ids")
 # What decides how a prompt is made, or what runs, is the user's to say and not a row's.
 FORBIDDEN_COLUMNS = (
     "chat_template",
-    "chat_template_kwargs",
     "trust_remote_code",
     "add_generation_prompt",
     "continue_final_message",
@@ -96,25 +97,32 @@ class PromptBuilder:
         """Return what a row with these columns asks; `RowError` if it cannot be asked."""
         _refuse_columns(columns)
         params = _sampling_params(columns, self._defaults)
+        check_budget(params, self._tokenizer.chat_template)
         texts = parse_continuations(columns.get(CONTINUATIONS), params)
-        return self._prompt(columns, params).followed_by(texts)
+        own = columns.get(TEMPLATE_KWARGS)
+        kwargs = {} if own is None else checked_kwargs(own)
+        prompt = self._prompt(columns, params, {**self._config.template_kwargs, **kwargs})
+        if kwargs and prompt.add_special_tokens:
+            message = f"{TEMPLATE_KWARGS} are for chats, and the row is none"
+            raise RowError("invalid_param", message, param=TEMPLATE_KWARGS)
+        return prompt.followed_by(texts)
 
-    def _prompt(self, columns: Columns, params: SamplingParams) -> Prompt:
+    def _prompt(self, columns: Columns, params: SamplingParams, kwargs: Columns) -> Prompt:
         if self._config.template is not None:
-            return self._from_text(self._config.template.render(columns), params)
+            return self._from_text(self._config.template.render(columns), params, kwargs)
         name = self._prompt_column(columns)
         value = columns[name]
         if self._config.field is None and name == "messages":
-            return self._chat(parse_messages(value), params)
+            return self._chat(parse_messages(value), params, kwargs)
         if self._config.field is None and name == "prompt_token_ids":
             return Prompt(params, token_ids=self._token_ids(value))
         if not isinstance(value, str):
             raise RowError("unsupported_content", f"{shown_key(name)} must be a string", param=name)
-        return self._from_text(value, params)
+        return self._from_text(value, params, kwargs)
 
     def carried_columns(self, columns: Columns) -> dict[str, JSONValue]:
         """Return the columns that come back under `input`: all that this layer did not use."""
-        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS} | request_keys()
+        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS, TEMPLATE_KWARGS} | request_keys()
         if self._config.field is not None:
             used.add(self._config.field)
         elif self._config.template is None:
@@ -151,13 +159,13 @@ class PromptBuilder:
             )
         return tuple(value)
 
-    def _from_text(self, text: str, params: SamplingParams) -> Prompt:
+    def _from_text(self, text: str, params: SamplingParams, kwargs: Columns) -> Prompt:
         if self._config.system is None:
             return Prompt(params, text=text)
-        return self._chat([{"role": "user", "content": text}], params)
+        return self._chat([{"role": "user", "content": text}], params, kwargs)
 
-    def _chat(self, messages: list[ChatMessage], params: SamplingParams) -> Prompt:
-        text = self._tokenizer.render_chat(with_system(messages, self._config.system))
+    def _chat(self, messages: list[ChatMessage], params: SamplingParams, kwargs: Columns) -> Prompt:
+        text = self._tokenizer.render_chat(with_system(messages, self._config.system), kwargs)
         return Prompt(params, text=text, add_special_tokens=False)
 
 
@@ -175,6 +183,9 @@ def is_neutral(name: str, value: object) -> bool:
 
 def _refuse_columns(columns: Columns) -> None:
     nested = columns.get(NESTED_PARAMS)
+    if isinstance(nested, dict) and TEMPLATE_KWARGS in nested:
+        message = f"{TEMPLATE_KWARGS} is no sampling parameter; give it beside {NESTED_PARAMS}"
+        raise RowError("forbidden_field", message, param=TEMPLATE_KWARGS)
     for place in (columns, nested if isinstance(nested, dict) else {}):
         for name in FORBIDDEN_COLUMNS:
             if name in place:

@@ -40,6 +40,14 @@ class ScoredPromptFigures(TypedDict):
     perplexity: float | None
 
 
+class ReasoningCounts(TypedDict):
+    """`reasoning`: the rows whose answers have a thought, and of these those in which one was cut,
+    so that there is no answer."""
+
+    rows: int
+    cut: int
+
+
 class TokenFigures(TypedDict):
     """`tokens`; of the generated ones some were copied from rows that ask the same."""
 
@@ -222,10 +230,11 @@ class AdviceEntry(TypedDict):
     weight: float
 
 
-class AccuracyPart(TypedDict, total=False):
-    """The part of a report that is there if a row names an answer."""
+class AnswersPart(TypedDict, total=False):
+    """The parts of a report that are there if rows name an answer, and if answers have thoughts."""
 
     accuracy: Accuracy
+    reasoning: ReasoningCounts
 
 
 class ScoredPromptsPart(TypedDict, total=False):
@@ -234,7 +243,7 @@ class ScoredPromptsPart(TypedDict, total=False):
     scored_prompts: ScoredPromptFigures
 
 
-class JobReport(EngineReport, AccuracyPart, ScoredPromptsPart):
+class JobReport(EngineReport, AnswersPart, ScoredPromptsPart):
     """The whole report of a job."""
 
     rows: RowCounts

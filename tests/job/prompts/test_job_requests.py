@@ -21,6 +21,8 @@ LIMITS = Limits(max_model_len=8, vocab_size=100)
 class LetterTokenizer:
     """One token a letter, a begin token with special tokens; cannot encode "?"."""
 
+    chat_template: str | None = None
+
     def __init__(self) -> None:
         self.calls: list[int] = []
 
@@ -31,7 +33,7 @@ class LetterTokenizer:
         start = [BOS] if add_special_tokens else []
         return [[*start, *(ord(letter) - ord("a") for letter in text)] for text in texts]
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
+    def render_chat(self, messages: Sequence[ChatMessage], template_kwargs: object = None) -> str:
         return "".join(message["content"] for message in messages)
 
 

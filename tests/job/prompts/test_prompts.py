@@ -1,6 +1,7 @@
 """From a row's columns to its prompt and parameters."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,19 +11,29 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import Prompt, PromptBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.values.chat_message import ChatMessage
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling import SamplingParams
 
+KWARGS = "chat_template_kwargs"
+CHAT: list[JSONValue] = [{"role": "user", "content": "hi"}]
+
 
 class ShowingTokenizer:
-    """Renders a chat so that every message can be seen in it."""
+    """Renders a chat so that every message can be seen in it, and the variables beside it."""
+
+    chat_template: str | None = "{{ messages }}"
 
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         raise AssertionError("building a prompt encodes nothing")
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
-        return "".join(f"<{message['role']}>{message['content']}" for message in messages)
+    def render_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        template_kwargs: Mapping[str, JSONValue] | None = None,
+    ) -> str:
+        text = "".join(f"<{message['role']}>{message['content']}" for message in messages)
+        return text + (json.dumps(template_kwargs, sort_keys=True) if template_kwargs else "")
 
 
 def builder(**config: Any) -> PromptBuilder:
@@ -83,11 +94,22 @@ def test_null_counts_as_absent() -> None:
         ),
         ({"prompt": "a", "chat_template": "{{ x }}"}, "forbidden_field", "chat_template"),
         ({"prompt": "a", "chat_template": None}, "forbidden_field", "chat_template"),
-        (
-            {"prompt": "a", "chat_template_kwargs": {"tokenize": True}},
-            "forbidden_field",
-            "chat_template_kwargs",
+        *(
+            ({"messages": CHAT, "chat_template_kwargs": {name: 1}}, "forbidden_field", KWARGS)
+            for name in ("tokenize", "chat_template", "messages", "add_generation_prompt")
         ),
+        *(
+            ({"messages": CHAT, "chat_template_kwargs": value}, "invalid_param", KWARGS)
+            for value in (
+                *([1], "enable_thinking", 1, {"": 1}, {"a b": 1}, {"__class__": 1}),
+                {"x": float("nan")},
+                {"x": "y" * 2**16},
+                {f"x{number}": 1 for number in range(65)},
+            )
+        ),
+        ({"prompt": "a", "chat_template_kwargs": {"x": 1}}, "invalid_param", KWARGS),
+        ({"prompt": "a", "sampling_params": {KWARGS: {"x": 1}}}, "forbidden_field", KWARGS),
+        ({"prompt": "a", "thinking_budget": 4}, "invalid_param", "thinking_budget"),
         (
             {"prompt": "a", "sampling_params": {"trust_remote_code": True}},
             "forbidden_field",
@@ -110,6 +132,25 @@ def test_null_counts_as_absent() -> None:
 )
 def test_what_cannot_be_asked(columns: dict[str, Any], code: str, param: str | None) -> None:
     assert failure(columns) == (code, param)
+
+
+def test_variables_of_the_chat_template() -> None:
+    """A row's own go over those of the job; a chat made of a plain prompt gets the job's."""
+    columns: Columns = {"messages": CHAT, "chat_template_kwargs": {"a": 3, "b": 4}}
+    job: Columns = {"a": 1, "c": [{"deep": None}]}
+    ours = builder(template_kwargs=job)
+    assert ours.build(columns).text == '<user>hi{"a": 3, "b": 4, "c": [{"deep": null}]}'
+    assert ours.build({"messages": CHAT}).text == '<user>hi{"a": 1, "c": [{"deep": null}]}'
+    assert ours.build({"prompt": "hi"}).text == "hi"
+    assert ours.carried_columns({**columns, "other": 1}) == {"other": 1}
+    nested = builder(template_kwargs={"a": 1}, system="s").build({"prompt": "hi"})
+    assert nested.text == '<system>s<user>hi{"a": 1}'
+
+
+@pytest.mark.parametrize("value", [{"tokenize": 1}, {"a b": 1}])
+def test_variables_that_no_template_is_given_are_refused_for_all_rows(value: Any) -> None:
+    with pytest.raises(UsageError, match="chat_template_kwargs"):
+        PromptConfig(template_kwargs=value)
 
 
 def test_text_parts_are_joined() -> None:
