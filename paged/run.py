@@ -193,7 +193,7 @@ class Run:
         """Tell the logits stage of a request that the scheduler takes now."""
         self._sampler.begin(planned.request)
         self._scores.begin(planned.request)
-        return planned
+        return self._answers.begin(planned)
 
     def _refused(self) -> Iterator[Completion]:
         while self._unanswerable:
@@ -275,7 +275,9 @@ class Run:
         """Keep an answer; yield the completions when it is the last of its request."""
         request, scores = sequence.request, self._scores
         output = scores.scored(output, request.index)
-        answers = self._answers.collect(request, output, sequence.num_cached_tokens)
+        answers, more = self._answers.collect(request, output, sequence.num_cached_tokens)
+        if more is not None:
+            self.scheduler.again.append(more)
         completed = [scores.completed(each, request.index) for each in answers]
         return map(self._completed, completed)
 
@@ -319,7 +321,7 @@ class Run:
             t=statistics.run_s,
             step=self._num_steps,
             running=len(scheduler.running),
-            waiting=scheduler.num_planned + len(scheduler.waiting),
+            waiting=scheduler.num_planned + len(scheduler.again) + len(scheduler.waiting),
             finished=self._num_finished,
             total=self._num_total,
             generated_tokens=statistics.generated_tokens,

@@ -74,6 +74,9 @@ def _answers(report: JobReport) -> list[Figure]:
     if reasoning := report.get("reasoning"):
         note = f"rows; in {_count(reasoning['cut'])} a thought was cut, and there is no answer"
         figures.append(Figure("with thoughts", _count(reasoning["rows"]), note))
+    if votes := report.get("votes"):
+        note = f"of {_count(votes['samples'])} that {_count(votes['rows'])} rows with a vote have"
+        figures.append(Figure("samples drawn", _count(votes["drawn"]), note))
     return figures
 
 

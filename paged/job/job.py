@@ -335,10 +335,11 @@ def _asked(waiting: dict[int, JobRow], completion: Completion) -> JobRow:
         raise EngineError(
             f"row {completion.request.index} was answered twice or never asked; please report this"
         )
+    vote, num_asked = completion.vote, completion.request.params.n
+    expected = num_asked if vote is None else vote.drawn
     num_answers = len(completion.scores or completion.outputs)
-    if completion.error is None and num_answers != completion.request.params.n:
+    if completion.error is None and num_answers != expected:
         raise EngineError(
-            f"row {row.index} has {num_answers} answers instead of "
-            f"{completion.request.params.n}; please report this"
+            f"row {row.index} has {num_answers} answers instead of {expected}; please report this"
         )
     return row

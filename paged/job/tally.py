@@ -5,7 +5,12 @@ from dataclasses import dataclass, field
 
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.scored_prompts import ScoredPrompts
-from pagedrun.paged.report.record.report_sections import Accuracy, ReasoningCounts, RowCounts
+from pagedrun.paged.report.record.report_sections import (
+    Accuracy,
+    ReasoningCounts,
+    RowCounts,
+    VoteCounts,
+)
 from pagedrun.paged.values.errors import EngineError, RowError
 from pagedrun.paged.values.request import Completion
 
@@ -22,6 +27,9 @@ class Tally:
     num_correct: int = 0
     num_thoughts: int = 0
     num_cut_thoughts: int = 0
+    num_votes: int = 0
+    num_samples: int = 0  # that rows with a vote asked for
+    num_drawn: int = 0  # of these
     finish_reasons: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)  # failed rows by the code of their error
     scored: ScoredPrompts = field(default_factory=ScoredPrompts)
@@ -44,9 +52,15 @@ class Tally:
         self.num_cut_thoughts += any(output.is_cut_thought for output in completion.outputs)
         if row.expected is not None:
             self.num_expected += 1
-            self.num_correct += (completion.text or "").strip() == row.expected.strip()
+            vote = completion.vote
+            answer = completion.text if vote is None else vote.winner
+            self.num_correct += (answer or "").strip() == row.expected.strip()
         if completion.prompt_logprobs is not None:
             self.scored.add(completion.prompt_logprobs)
+        if completion.vote is not None:
+            self.num_votes += 1
+            self.num_samples += completion.request.params.n
+            self.num_drawn += completion.vote.drawn
 
     def check(self) -> None:
         """Raise `EngineError` unless every row was counted once."""
@@ -81,3 +95,9 @@ class Tally:
         if not self.num_thoughts:
             return None
         return {"rows": self.num_thoughts, "cut": self.num_cut_thoughts}
+
+    def votes(self) -> VoteCounts | None:
+        """Return the `votes` object of the report; None if no row has one."""
+        if not self.num_votes:
+            return None
+        return {"rows": self.num_votes, "samples": self.num_samples, "drawn": self.num_drawn}

@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from pagedrun.paged.values.ballot import Ballot
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
 from pagedrun.paged.values.sampling import SamplingParams
 
@@ -72,9 +73,13 @@ def fan_out(completion: Completion, asked: Sequence[Request]) -> Iterator[Comple
     The prompt of a duplicate counts as cached to its last token, since nothing of it is computed.
     """
     for place, request in enumerate(asked or (completion.request,)):
-        outputs = completion.outputs
-        if outputs and len(outputs) != request.params.n:
-            outputs = tuple(replace(outputs[0], index=i) for i in range(request.params.n))
+        outputs, params = completion.outputs, request.params
+        if outputs and params.is_greedy and len(outputs) != params.n:
+            outputs = tuple(replace(outputs[0], index=i) for i in range(params.n))
+        vote = None
+        if outputs and params.vote is not None:
+            vote = Ballot.decided(params.vote, params.n, (output.text for output in outputs))
+            outputs = outputs[: vote.drawn]
         num_cached = completion.num_cached_tokens
         if place and completion.error is None:
             num_cached = len(request.prompt_token_ids)
@@ -86,6 +91,7 @@ def fan_out(completion: Completion, asked: Sequence[Request]) -> Iterator[Comple
             completion.error,
             is_duplicate=place > 0,
             num_copied_tokens=_num_tokens(outputs) - num_computed,
+            vote=vote,
         )
 
 

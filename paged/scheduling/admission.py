@@ -46,7 +46,7 @@ class Admission:
         restore = self._to_restore(sequence, hits)
         is_new = not sequence.num_preemptions and not sequence.is_forked
         self._pool.share(hits)
-        if is_new:
+        if is_new and sequence.is_first:
             self._pool.pin_path(sequence.block_keys[: sequence.num_keep_blocks])
         self._pool.unpin(sequence.pinned_keys)
         sequence.pinned_keys = []
@@ -84,7 +84,8 @@ class Admission:
         """Set where an admitted sequence goes on, and count what the cache gave it."""
         size = self._pool.block_size
         found = num_hits * size + num_copied
-        if not sequence.num_preemptions and not sequence.is_forked:
+        is_new = not sequence.num_preemptions and not sequence.is_forked
+        if is_new and sequence.is_first:
             num_cached = min(found, sequence.num_prompt_tokens - 1, sequence.score_from)
             sequence.num_cached_tokens = num_cached
             self._books.counts.prompt_tokens += sequence.num_prompt_tokens

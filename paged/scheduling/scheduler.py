@@ -65,6 +65,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()  # sent back, and at most one new one
         self.running: list[Sequence] = []
         self.ending: list[Sequence] = []  # scheduled for the last time, not yet finished
+        self.again: deque[PlannedRequest] = deque()  # to draw more samples of, before new ones
         self.num_planned = 0  # requests that were added and not looked at yet
         self.counts = self._books.counts
         self.table = self._books.table
@@ -80,7 +81,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any sequence is unfinished."""
-        return bool(self.running or self.waiting or self.num_planned)
+        return bool(self.running or self.waiting or self.again or self.num_planned)
 
     @property
     def is_out(self) -> bool:
@@ -88,7 +89,7 @@ class Scheduler:
 
         Before that the prefix that a waiting row will find must stay where it is.
         """
-        return not self.num_planned and not self.waiting
+        return not self.num_planned and not self.waiting and not self.again
 
     def add(self, planned: Iterable[PlannedRequest], count: int) -> None:
         """Take the next `count` requests of the plan, when those before are out; one by one, when
@@ -238,17 +239,26 @@ class Scheduler:
     def _next(self) -> Sequence | None:
         """Return the first sequence that waits, a new one if none does, `None` at the end."""
         if not self.waiting:
-            if not self.num_planned:
+            planned = self._next_planned()
+            if planned is None:
                 return None
-            sequence = Sequence.start(self.table, next(self._planned))
-            self.num_planned -= 1
-            if not self.num_planned:
-                self._planned = iter(())  # lets go of the plan
+            sequence = Sequence.start(self.table, planned)
             if self.pool.num_blocks_for(sequence.max_num_tokens) > self.pool.num_blocks:
                 raise ValueError("the sequence is longer than the pool")
             self._sequences[sequence.place] = sequence
             self.waiting.append(sequence)
         return self.waiting[0]
+
+    def _next_planned(self) -> PlannedRequest | None:
+        if self.again:
+            return self.again.popleft()
+        if not self.num_planned:
+            return None
+        planned = next(self._planned)
+        self.num_planned -= 1
+        if not self.num_planned:
+            self._planned = iter(())  # lets go of the plan
+        return planned
 
     def _note_running(self) -> None:
         places = (each.place for each in self.running)

@@ -118,8 +118,8 @@ class Sequence:
 
     @classmethod
     def start(cls, table: SequenceTable, planned: PlannedRequest) -> "Sequence":
-        """Return the sequence that computes the prompt for all of the request's samples."""
-        return cls(table, planned, tuple(range(planned.request.params.n)))
+        """Return the sequence that computes the prompt for all of the samples to draw."""
+        return cls(table, planned, planned.samples)
 
     @property
     def pending_samples(self) -> tuple[int, ...]:
@@ -165,6 +165,11 @@ class Sequence:
     def is_forked(self) -> bool:
         """Whether the samples of the request have gone their own ways."""
         return self.num_output_tokens > 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it has its request's first sample: others are drawn with it, or later."""
+        return self.sample_index == 0
 
     @property
     def block_table(self) -> list[int]:

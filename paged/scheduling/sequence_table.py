@@ -134,7 +134,9 @@ class SequenceTable:
         self.wants_logprobs[place] = params.logprobs is not None
         self.num_top[place] = max(params.logprobs or 0, params.prompt_logprobs or 0)
         self.only_scores[place] = not params.max_tokens
-        self.score_from[place] = NO_SCORES if params.prompt_logprobs is None else 0
+        # The first sample's prompt is scored for all.
+        is_scored = params.prompt_logprobs is not None and not sample
+        self.score_from[place] = 0 if is_scored else NO_SCORES
         if request.continuations:
             self._add_continuation(place, request.continuations)
         return place

@@ -20,6 +20,7 @@ class PlannedRequest:
     needed by the row that comes next. `group` is window and subtree of rows whose answers are
     likely to be of like length. `num_common_tokens` are those that it has in common with the row
     before it in the run order, and of its prompt `num_stored_tokens` are to go to the prefix store.
+    Of its samples `num_samples` are drawn from `first_sample` on, None for all there are.
     """
 
     request: Request
@@ -31,3 +32,11 @@ class PlannedRequest:
     group: tuple[int, int] = (0, 0)
     num_common_tokens: int = 0
     num_stored_tokens: int = 0
+    first_sample: int = 0
+    num_samples: int | None = None
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """The samples to draw, by their indices."""
+        count = self.num_samples or self.request.params.n
+        return tuple(range(self.first_sample, self.first_sample + count))

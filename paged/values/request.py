@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 
+from pagedrun.paged.values.ballot import VoteResult
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.logprobs import Continuation, Score, TokenLogprob
 from pagedrun.paged.values.option_names import option
@@ -118,7 +119,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class SampleOutput:
-    """One of a request's `params.n` answers. `logprobs` has one item for each token, if asked.
+    """One of a request's answers. `logprobs` has one item for each token, if asked.
 
     `reasoning` is the thought before it, which `text` is without; None if there is none.
     """
@@ -149,7 +150,8 @@ class Completion:
 
     `num_cached_tokens` counts prompt tokens whose keys and values were taken from the cache. A
     duplicate was answered with what another request got; `num_copied_tokens` are the generated
-    tokens of its outputs, or of a request's own, that were not computed for them.
+    tokens of its outputs, or of a request's own, that were not computed for them. `vote` is that of
+    samples that vote: outputs are then those that were drawn, which may be fewer than `params.n`.
     `prompt_logprobs` has one item for each token of the prompt, if asked, None for the first. A
     request with continuations has `scores`, in their order, in place of outputs.
     """
@@ -160,6 +162,7 @@ class Completion:
     error: RowError | None = field(default=None)
     is_duplicate: bool = False
     num_copied_tokens: int = 0
+    vote: VoteResult | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     scores: tuple[Score, ...] = ()
 

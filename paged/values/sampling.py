@@ -35,6 +35,7 @@ from pagedrun.paged.values.structure_rules import (
     is_grammar_text,
     is_json_schema,
 )
+from pagedrun.paged.values.vote import MAX_VOTE_LENGTH, is_vote
 
 MAX_N = 1024
 SWITCH = Rule(lambda value: isinstance(value, bool), "true or false")
@@ -307,6 +308,20 @@ class SamplingParams:
             Panel.SAMPLING,
             "N",
             rule=Rule(is_budget, "an integer of at least 0"),
+        ),
+    ] = None
+    vote: Annotated[
+        str | None,
+        Flag(
+            "Let the N answers vote by what a regular expression or json:PATH finds; no more are "
+            "drawn than decide.",
+            Panel.SAMPLING,
+            "VOTE",
+            rule=Rule(
+                is_vote,
+                "a regular expression as RE2 takes it (without look-around and back-references), "
+                f"or json: and a path, of at most {MAX_VOTE_LENGTH} characters",
+            ),
         ),
     ] = None
 

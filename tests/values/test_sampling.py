@@ -59,6 +59,7 @@ ACCEPTED: dict[str, list[Any]] = {
     "stop_on_repetition": [0, 2, 1024],
     "reasoning_tags": ["auto", "none", "<a>,</a>", "[THINK],[/THINK]"],
     "thinking_budget": [0, 1, INT32],
+    "vote": [r"(\d+)", "yes|no", "(?i)(?P<x>a)", "json:a", "json:a.0.b", "(a*)*b"],
 }
 REFUSED: dict[str, list[Any]] = {
     "n": [0, -1, MAX_N + 1, 1.0, True, "1", None],
@@ -129,6 +130,7 @@ REFUSED: dict[str, list[Any]] = {
         *("x" * 65 + ",y", "\ud800,y", ["<a>", "</a>"]),
     ],
     "thinking_budget": [-1, 1.0, True, "1", 2**31],
+    "vote": ["", "(a", "a)(b", "(?=a)b", r"(a)\1", "a{5000}", "json:", "json:a..b", "x" * 1025, 1],
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pagedrun.paged.job.output.call_logprobs import ChatLogprobs, TextLogprobs
 from pagedrun.paged.job.output.usage import Usage
 from pagedrun.paged.job.prompts.batch_call import BatchCall
+from pagedrun.paged.values.ballot import VoteResult
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
@@ -82,6 +83,7 @@ class AnswerBody:
     choices: tuple[ChatChoice | TextChoice, ...]
     usage: CallUsage
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    vote: VoteResult | None = None  # not OpenAI's
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ class BatchRow:
             choices=tuple(map(choice, completion.outputs)),
             usage=CallUsage.of(usage),
             prompt_logprobs=completion.prompt_logprobs,
+            vote=completion.vote,
         )
         return cls._of(index, call, ANSWERED, body)
 

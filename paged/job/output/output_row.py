@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.output.usage import Usage
 from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.values.ballot import VoteResult
 from pagedrun.paged.values.errors import RowError, WrittenError
 from pagedrun.paged.values.logprobs import Score, TokenLogprob
 from pagedrun.paged.values.option_names import as_flag
@@ -46,7 +47,7 @@ class OutputRow:
 
     `text` and `finish_reason` are those of the first output, or of the likeliest continuation; a
     row without an answer has neither text nor outputs but an `error`. `input` are the columns that
-    come back.
+    come back. `vote` is what the outputs of a row with a vote voted for.
     """
 
     index: int
@@ -59,6 +60,7 @@ class OutputRow:
     error: WrittenError | None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     scores: tuple[Score, ...] = ()
+    vote: VoteResult | None = None
 
     @classmethod
     def answered(cls, row: JobRow, completion: Completion) -> "OutputRow":
@@ -74,6 +76,7 @@ class OutputRow:
             error=None,
             prompt_logprobs=completion.prompt_logprobs,
             scores=completion.scores,
+            vote=completion.vote,
         )
 
     @classmethod

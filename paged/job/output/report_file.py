@@ -56,6 +56,8 @@ def job_report(
         of_answers["accuracy"] = accuracy
     if (reasoning := tally.reasoning()) is not None:
         of_answers["reasoning"] = reasoning
+    if (votes := tally.votes()) is not None:
+        of_answers["votes"] = votes
     scored = tally.scored.to_dict()
     of_prompts: ScoredPromptsPart = {} if scored is None else {"scored_prompts": scored}
     report: JobReport = {

@@ -48,6 +48,14 @@ class ReasoningCounts(TypedDict):
     cut: int
 
 
+class VoteCounts(TypedDict):
+    """`votes`: the rows with a vote, the samples that they asked for, and those drawn of them."""
+
+    rows: int
+    samples: int
+    drawn: int
+
+
 class TokenFigures(TypedDict):
     """`tokens`; of the generated ones some were copied from rows that ask the same."""
 
@@ -231,10 +239,11 @@ class AdviceEntry(TypedDict):
 
 
 class AnswersPart(TypedDict, total=False):
-    """The parts of a report that are there if rows name an answer, and if answers have thoughts."""
+    """The parts of a report that are there if rows name an answer, have thoughts, or vote."""
 
     accuracy: Accuracy
     reasoning: ReasoningCounts
+    votes: VoteCounts
 
 
 class ScoredPromptsPart(TypedDict, total=False):
