@@ -5,10 +5,12 @@ from collections.abc import Sequence as Seq
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.paged.scheduling.beams.beam_search import FinishedBeam
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import FinishReason, SampleOutput
+from pagedrun.paged.values.sampling import SamplingParams
 
 
 class StopRule:
@@ -69,6 +71,24 @@ class StopRule:
         if len(ids) >= params.max_tokens:
             return self._finish(sequence, ids, FinishReason.LENGTH, None)
         return None
+
+    def stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
+        """Return the tokens that end an answer."""
+        eos: frozenset[int] = frozenset() if params.ignore_eos else self._eos_token_ids
+        return eos.union(params.stop_token_ids)
+
+    def beam_output(self, params: SamplingParams, index: int, beam: FinishedBeam) -> SampleOutput:
+        """Return a finished beam as an answer; `output` says what is kept of a token that stops."""
+        *before, last = beam.token_ids
+        is_stopped = last in self.stop_token_ids(params)
+        return SampleOutput(
+            index=index,
+            text=self._tokenizer.decode(before if is_stopped else [*before, last]),
+            token_ids=beam.token_ids,
+            finish_reason=FinishReason.STOP if is_stopped else FinishReason.LENGTH,
+            stop_reason=last if last in params.stop_token_ids else None,
+            beam_score=beam.score,
+        )
 
     def _may_hold_stop(self, ids: list[int], stops: tuple[str, ...]) -> bool:
         """Look for a stop string in the text of the last tokens only.

@@ -22,6 +22,7 @@ class Output:
     stop_reason: str | int | None
     cumulative_logprob: float | None
     logprobs: tuple[TokenLogprob, ...] | None
+    beam_score: float | None = None
 
     @classmethod
     def of(cls, output: SampleOutput) -> "Output":
@@ -34,6 +35,7 @@ class Output:
             stop_reason=output.stop_reason,
             cumulative_logprob=output.cumulative_logprob,
             logprobs=output.logprobs,
+            beam_score=output.beam_score,
         )
 
 
