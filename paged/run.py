@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.kv_cache import KVCache
@@ -37,6 +38,7 @@ from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run_policy import RunPolicy
+from pagedrun.paged.scheduling.beams.beam_search import BeamSearch
 from pagedrun.paged.scheduling.engine_state import engine_state
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
@@ -100,6 +102,7 @@ class Run:
             prefix_caching=config.prefix_caching,
             predictor=policy.new_predictor(),
             stored=stored,
+            num_eos_tokens=len(sampler.eos_token_ids),
         )
         self._stored = stored
         self.statistics = RunStatistics(
@@ -121,6 +124,7 @@ class Run:
         self._grammars = grammars
         self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
         self._answers = Answers()
+        self._searches: dict[int, BeamSearch] = {}  # by row
         self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
         self._ledger = MemoryLedger(model, cache, device, budget)
         self._unanswerable: deque[Completion] = deque()
@@ -193,6 +197,10 @@ class Run:
         """Tell the logits stage of a request that the scheduler takes now."""
         self._sampler.begin(planned.request)
         self._scores.begin(planned.request)
+        params = planned.request.params
+        if params.has_beams:
+            stops = self._stop_rule.stop_token_ids(params)
+            self._searches[planned.request.index] = BeamSearch(params, stops)
         return self._answers.begin(planned)
 
     def _refused(self) -> Iterator[Completion]:
@@ -224,7 +232,11 @@ class Run:
             scheduler.retire(scheduler.sequence_at(place))
         if self._watch.is_stalled(len(grown)):
             raise self._stalled(f"no row got a token in {self._watch.num_steps} steps")
-        return self._device.async_scheduling and not self._sampler.needs_newest_token(step.draws)
+        return (
+            self._device.async_scheduling
+            and not table.num_beams[grown].any()
+            and not self._sampler.needs_newest_token(step.draws)
+        )
 
     def _settle(self, step: InFlight) -> Iterator[Completion]:
         """Look at the tokens of a step and at those that must follow them."""
@@ -236,6 +248,10 @@ class Run:
             failed.append(scheduler.sequence_at(place).request)
         if failed:
             is_live &= ~np.isin(table.row[step.places], [request.index for request in failed])
+        is_beam = is_live & (table.num_beams[step.places] > 0)
+        if is_beam.any():
+            is_live &= ~is_beam
+            yield from self._advance_beams(step, is_beam)
         self._scores.note_draws(step, drawn, is_live)
         places, positions, tokens = step.places[is_live], step.positions[is_live], drawn[is_live]
         table.outputs[places, positions] = tokens
@@ -271,6 +287,27 @@ class Run:
                 scheduler.finish(sequence)
                 yield from self._collect(sequence, output)
 
+    def _advance_beams(self, step: InFlight, is_beam: NDArray[np.bool_]) -> Iterator[Completion]:
+        """Choose which beams go on behind a step, of each request that has some in it."""
+        table, scheduler = self.scheduler.table, self.scheduler
+        top_ids, top_scores = step.top_of(is_beam)
+        places = step.places[is_beam]
+        draw_of = {place: draw for draw, place in enumerate(places.tolist())}
+        for row in dict.fromkeys(table.row[places].tolist()):
+            beams, search = scheduler.beams(row), self._searches[row]
+            draws = [draw_of[beam.place] for beam in beams]
+            tokens = [beam.known_outputs() for beam in beams]
+            going = search.advance(tokens, top_ids[draws], top_scores[draws])
+            if going:
+                scheduler.branch(row, going)
+                continue
+            first = beams[0]
+            scheduler.end_beams(row)
+            for index, beam in enumerate(search.finished[: first.request.params.n]):
+                output = self._stop_rule.beam_output(first.request, index, beam)
+                self.statistics.generated_tokens += len(beam.token_ids)
+                yield from self._collect(first, output)
+
     def _collect(self, sequence: Sequence, output: SampleOutput) -> Iterator[Completion]:
         """Keep an answer; yield the completions when it is the last of its request."""
         request, scores = sequence.request, self._scores
@@ -291,6 +328,7 @@ class Run:
         self._num_finished += 1
         self._sampler.end(completion.request.index)
         self._scores.end(completion.request.index)
+        self._searches.pop(completion.request.index, None)
         self.statistics.note_completion(completion)
         if completion.is_duplicate and completion.error is None:
             self.scheduler.counts.prompt_tokens += completion.num_cached_tokens
@@ -299,10 +337,11 @@ class Run:
         return completion
 
     def _too_large(self, request: Request) -> RowError:
-        needed = self.pool.num_blocks_for(request.max_num_tokens)
+        needed = request.num_blocks_at_once(self.pool.block_size)
+        beams = f", {request.params.beam_width} times" if request.params.has_beams else ""
         return RowError(
             "kv_cache_too_small",
-            f"the row needs {needed} blocks for its prompt and max_tokens, but the pool has "
+            f"the row needs {needed} blocks for its prompt and max_tokens{beams}, but the pool has "
             f"{self.pool.num_blocks}; raise {option('num_blocks')} or "
             f"{option('kv_cache_memory_bytes')}, or lower "
             f"{option('max_tokens')}",

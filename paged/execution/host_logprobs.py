@@ -36,6 +36,11 @@ class HostLogprobs:
         """Begin to copy; None stays None."""
         return None if found is None else cls(tuple(map(device.to_host, found)))
 
+    def top(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the likeliest tokens and their log-probabilities, [num_tokens, num_top] each."""
+        _, _, top_ids, top_logprobs = (part.wait().numpy() for part in self.parts)
+        return top_ids, top_logprobs
+
     def wait(self) -> Iterator[FoundLogprob]:
         """Yield them in order when they are there, each number as its shortest decimal has it."""
         logprobs, ranks, top_ids, top_logprobs = (part.wait().numpy() for part in self.parts)

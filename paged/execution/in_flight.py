@@ -75,6 +75,17 @@ class InFlight:
             wanted = np.flatnonzero(self.step.draws.wants_logprobs).tolist()
             yield from zip(wanted, self.logprobs.wait(), strict=True)
 
+    def top_of(self, chosen: NDArray[np.bool_]) -> tuple[Int64s, NDArray[np.float32]]:
+        """Return the likeliest tokens of the chosen draws and their log-probabilities, when they
+        are there, [num_chosen, num_top] each.
+
+        chosen: [num_draws], of those whose log-probabilities are asked for.
+        """
+        assert self.logprobs is not None, "no draw wants log-probabilities"
+        rows = chosen[self.step.draws.wants_logprobs]
+        top_ids, top_logprobs = self.logprobs.top()
+        return top_ids[rows], top_logprobs[rows]
+
     def wait(self) -> Int64s:
         """Return the tokens, [num_sampled] int64, when they are there."""
         ids: Int64s = self.copy.wait().numpy()

@@ -31,7 +31,8 @@ class Duplicates:
             if found is not request:
                 self.asked.setdefault(found.index, [found]).append(request)
                 continue
-            is_single = request.params.n == 1 or request.continuations
+            params = request.params
+            is_single = params.n == 1 or params.has_beams or request.continuations
             alone = request if is_single else _single(request)
             self.distinct.append(alone)
             if alone is not request:
@@ -96,11 +97,14 @@ def fan_out(completion: Completion, asked: Sequence[Request]) -> Iterator[Comple
 
 
 def _determining(params: SamplingParams) -> SamplingParams:
-    """Return greedy parameters without what a greedy choice does not look at."""
+    """Return greedy parameters without what a greedy choice does not look at.
+
+    Samples of one request are the same; its beams are not.
+    """
     plain = SamplingParams()
     return replace(
         params,
-        n=1,
+        n=params.n if params.has_beams else 1,
         seed=plain.seed,
         top_p=plain.top_p,
         top_k=plain.top_k,

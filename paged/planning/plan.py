@@ -68,7 +68,7 @@ class Plan:
         last = after.last_request if after is not None else None
         self._read_once = read_once
         tree = _build_tree(self._requests, block_size, last, read_once)
-        needed = self._full_blocks(tree, block_size)
+        needed = self._blocks_at_once(tree, block_size)
         fits = needed <= (needed.max(initial=0) if max_blocks is None else max_blocks)
         finished = self.duplicates.without(done)
         is_left = np.array([self._requests[row].index not in finished for row in tree.order], bool)
@@ -116,8 +116,8 @@ class Plan:
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """[num_rows] int64, answers to each, in run order."""
-        return self._column("n", self.tree.order)
+        """[num_rows] int64, sequences that each may come to, in run order."""
+        return self._column("num_sequences", self.tree.order)
 
     @property
     def num_blocks_found(self) -> NDArray[np.int64]:
@@ -179,7 +179,7 @@ class Plan:
         return BlockNames(prompts, num_keys, found, tree.block_size)
 
     def _reads_samples_once(self, request: Request) -> bool:
-        num_samples = request.params.n
+        num_samples = request.params.num_sequences
         work = num_samples * len(request.prompt_token_ids)
         rule = self._read_once
         return num_samples >= rule.min_rows and work >= rule.min_work
@@ -188,6 +188,11 @@ class Plan:
         """Return the blocks of each row's prompt and longest answer, but its last token."""
         num_tokens = tree.num_tokens + self._column("max_num_drawn", tree.order) - 1
         return -(-num_tokens // size)
+
+    def _blocks_at_once(self, tree: PrefixTree, size: int) -> NDArray[np.int64]:
+        """Return `Request.num_blocks_at_once` of each row."""
+        full, prompt = self._full_blocks(tree, size), tree.num_tokens // size
+        return (full - prompt) * self._column("beam_width", tree.order) + prompt
 
     def _column(self, name: str, order: NDArray[np.int64]) -> NDArray[np.int64]:
         values = (getattr(request.params, name) for request in self._requests)

@@ -31,6 +31,7 @@ class ChunkPlacer:
             starts == table.num_tokens(places) - 1
         )
         decodes &= table.num_stored_tokens[places] == starts
+        decodes &= table.num_beams[places] == 0  # those are placed with all of their group
         if not decodes.all():
             places = places[: int(decodes.argmin())]
         starts = starts[: len(places)]

@@ -92,7 +92,8 @@ class OutputLengthPredictor:
         the pool dry before one that ends gives back blocks.
         """
         size = pool.block_size
-        tokens, samples = table.num_tokens(places), table.num_pending[places]
+        tokens = table.num_tokens(places)
+        samples = table.num_pending[places] * np.maximum(table.num_beams[places], 1)
         done = table.num_output_tokens[places]
         limits = table.max_tokens[places] - 1
         # Blocks held by now; the candidate holds those of its prompt once it is let in.

@@ -12,12 +12,16 @@ with what waiting sequences come back for (`BlockPool.pin`).
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
 
 import numpy as np
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.scheduling.admission import Admission
+from pagedrun.paged.scheduling.beams.beam_group import BeamGroup
+from pagedrun.paged.scheduling.beams.beam_groups import BeamGroups
+from pagedrun.paged.scheduling.beams.beam_search import NextBeam
 from pagedrun.paged.scheduling.books import Books
 from pagedrun.paged.scheduling.chunk_placer import ChunkPlacer
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
@@ -25,7 +29,7 @@ from pagedrun.paged.scheduling.preemption import Preemption
 from pagedrun.paged.scheduling.prefix_source import PrefixSource
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int64s
+from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int64s, SequenceTable
 from pagedrun.paged.scheduling.step_builder import StepBuilder
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.scheduling.written_blocks import WrittenBlocks
@@ -50,14 +54,16 @@ class Scheduler:
         prefix_caching: bool = True,
         predictor: OutputLengthPredictor | None = None,
         stored: PrefixSource | None = None,
+        num_eos_tokens: int = 0,
     ) -> None:
         """Run what is given to `add`, in its order.
 
         `predictor` decides who is let in beside others. Without `prefix_caching` no sequence is
-        given what another one computed. `stored` has what earlier runs computed.
+        given what another one computed. `stored` has what earlier runs computed. `num_eos_tokens`
+        end any answer.
         """
-        written = WrittenBlocks(pool.num_blocks)
-        self._books = Books(pool, swap_space, written, prefix_caching)
+        written, table = WrittenBlocks(pool.num_blocks), SequenceTable(num_eos_tokens)
+        self._books = Books(pool, swap_space, written, prefix_caching, table)
         self.pool = pool
         self.swap_space = swap_space
         self.limits = limits
@@ -75,6 +81,7 @@ class Scheduler:
         self._preemption = Preemption(self._books, preemption_mode)
         self._planned: Iterator[PlannedRequest] = iter(())
         self._sequences: dict[int, Sequence] = {}  # place → who has it
+        self._beams = BeamGroups(self._books, self._sequences)
         self._sampling: Int64s = np.zeros(0, dtype=np.int64)  # places, of the last step's chunks
         self._running_places: Int64s = self._sampling  # as of the step being scheduled
 
@@ -121,26 +128,22 @@ class Scheduler:
         places = self._running_places[:budget]
         position = self._chunks.decode(self.running, places, step)
         budget -= position
-        preempted = False
+        num_preempted = sum(self.counts.preemptions.values())
         while position < len(self.running) and budget > 0:
-            sequence = self.running[position]
-            end = min(sequence.num_tokens, sequence.num_computed_tokens + budget)
-            while not self._chunks.reserve(sequence, end, step):
-                preempted = True
-                victim = self.running.pop()
-                self._preemption.preempt(victim, sequence, end, step)
-                self.waiting.appendleft(victim)
-                if victim is sequence:
-                    break
-            else:
-                budget -= self._chunks.add(sequence, end, step)
-                position += 1
-        if preempted:
+            chunks = self._chunks_at(position, budget)
+            if self._reserve(chunks, step):
+                budget -= self._add(chunks, step)
+                position += len(chunks)
+        preempted = sum(self.counts.preemptions.values()) > num_preempted
+        if preempted or len(self.running) != len(self._running_places):
             self._note_running()
         short = preempted
-        while not short and budget > 0 and len(self.running) < self.limits.max_num_seqs:
+        while not short and budget > 0 and self._num_free_seats > 0:
             candidate = self._next()
-            if candidate is None:
+            group = None if candidate is None else self._beams.of(candidate)
+            if candidate is None or not self._has_seats_for(group):
+                break
+            if short := not self._has_room_for(group):
                 break
             if short := not self._admission.admit(
                 candidate, self.running, self._running_places, step
@@ -148,6 +151,13 @@ class Scheduler:
                 break
             self.running.append(self.waiting.popleft())
             self._running_places = np.append(self._running_places, candidate.place)
+            if group is not None:
+                group.is_running = True
+                chunks = self._chunks_at(len(self.running) - 1, budget)
+                short = not self._reserve(chunks, step)
+                budget -= 0 if short else self._add(chunks, step)
+                self._note_running()
+                continue
             end = min(candidate.num_tokens, candidate.num_computed_tokens + budget)
             budget -= self._chunks.add(candidate, end, step)
         if short:
@@ -209,6 +219,27 @@ class Scheduler:
         self.table.remove(sequence.place)
         del self._sequences[sequence.place]
 
+    def beams(self, row: int) -> list[Sequence]:
+        """Return the beams of a request that run, best first."""
+        return list(self._beams.of_row(row).members)
+
+    def branch(self, row: int, beams: Seq[NextBeam]) -> None:
+        """Let the beams of a request go on as its search has chosen, whose last tokens were drawn.
+
+        The children of a beam share every block, and the first to write to one copies it; a beam
+        without children gives its blocks back.
+        """
+        group = self._beams.of_row(row)
+        first, count = self.running.index(group.members[0]), len(group.members)
+        self._beams.branch(group, beams)
+        self.running[first : first + count] = group.members
+
+    def end_beams(self, row: int) -> None:
+        """Take all beams of a request out of the run."""
+        for beam in self.beams(row):
+            self.finish(beam)
+        self._beams.end(row)
+
     def fail(self, request: Request) -> None:
         """End every sample of a request, whatever its state.
 
@@ -221,6 +252,7 @@ class Scheduler:
             for block_id in sequence.block_table[own]:
                 self.pool.retract(block_id)
             self.finish(sequence)
+        self._beams.end(request.index)
 
     def check(self) -> None:
         """Prove that block tables, pool and swap space agree. For tests, after every step."""
@@ -246,6 +278,8 @@ class Scheduler:
             if self.pool.num_blocks_for(sequence.max_num_tokens) > self.pool.num_blocks:
                 raise ValueError("the sequence is longer than the pool")
             self._sequences[sequence.place] = sequence
+            if sequence.request.params.has_beams:
+                self._beams.begin(sequence)
             self.waiting.append(sequence)
         return self.waiting[0]
 
@@ -259,6 +293,63 @@ class Scheduler:
         if not self.num_planned:
             self._planned = iter(())  # lets go of the plan
         return planned
+
+    @property
+    def _num_free_seats(self) -> int:
+        """How many more sequences may run."""
+        return self.limits.max_num_seqs - len(self.running) - self._beams.num_free_seats
+
+    def _has_seats_for(self, group: BeamGroup | None) -> bool:
+        """Return whether a group may run beside the others; alone it always may."""
+        return group is None or not self.running or group.width <= self._num_free_seats
+
+    def _has_room_for(self, group: BeamGroup | None) -> bool:
+        """Return whether there are blocks for all beams of a group that gave way."""
+        if group is None or not group.folded or not self.running:
+            return True
+        return group.num_blocks_needed(self.pool.block_size) <= self.pool.num_free
+
+    def _chunks_at(self, position: int, budget: int) -> list[tuple[Sequence, int]]:
+        """Return the running sequence at a position, or it and all other beams of its request, and
+        up to where the step computes each."""
+        sequence = self.running[position]
+        group = self._beams.of(sequence)
+        if group is None:
+            return [(sequence, min(sequence.num_tokens, sequence.num_computed_tokens + budget))]
+        if group.may_unfold:
+            self.running[position + 1 : position + 1] = self._beams.unfold(group)
+        is_first = budget == self.limits.max_num_batched_tokens
+        return list(zip(group.members, group.ends(budget, is_first=is_first), strict=True))
+
+    def _reserve(self, chunks: list[tuple[Sequence, int]], step: StepBuilder) -> bool:
+        """Make room for chunks; the youngest give way. Return False if these had to themselves."""
+        first, _ = chunks[0]
+        for sequence, end in chunks:
+            while not self._chunks.reserve(sequence, end, step):
+                victim = self._pop_youngest()
+                needy = first if victim is first else sequence
+                self._preemption.preempt(victim, needy, end, step)
+                self.waiting.appendleft(victim)
+                if victim is first:
+                    return False
+        return True
+
+    def _pop_youngest(self) -> Sequence:
+        """Take the last sequence that runs out of the batch, or the group of beams that it is of:
+        the first of them, which waits for all."""
+        group = self._beams.of(self.running[-1])
+        if group is not None:
+            self.running[-len(group.members) :] = group.members[:1]
+            self._beams.fold(group)
+        return self.running.pop()
+
+    def _add(self, chunks: list[tuple[Sequence, int]], step: StepBuilder) -> int:
+        """Put chunks into the step; return how many tokens they are."""
+        return sum(
+            self._chunks.add(sequence, end, step)
+            for sequence, end in chunks
+            if end > sequence.num_computed_tokens
+        )
 
     def _note_running(self) -> None:
         places = (each.place for each in self.running)
@@ -281,7 +372,7 @@ class Scheduler:
     def _adopt(self, children: list[Sequence]) -> None:
         """Let forked siblings run; those for which the step is full wait without blocks."""
         self.counts.forks += len(children)
-        room = max(self.limits.max_num_seqs - len(self.running), 0)
+        room = max(self._num_free_seats, 0)
         for child in children[:room]:
             self.pool.share(child.block_table)
             self.residency.begin(child, child.num_blocks)

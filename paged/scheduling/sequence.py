@@ -92,6 +92,7 @@ class Sequence:
     num_blocks = _Column()
     group = _Column()
     score_from = _Column()
+    num_beams = _Column()
 
     def __init__(
         self, table: SequenceTable, planned: PlannedRequest, pending_samples: tuple[int, ...]
@@ -142,6 +143,14 @@ class Sequence:
         and computed on the device, before the host has seen it."""
         ids: list[int] = self.table.outputs[self.place, : self.num_output_tokens].tolist()
         return ids
+
+    @output_token_ids.setter
+    def output_token_ids(self, token_ids: list[int]) -> None:
+        self.table.set_outputs(self.place, token_ids)
+
+    def set_newest_token(self, token_id: int) -> None:
+        """Say what the last generated token is, which was unknown."""
+        self.table.outputs[self.place, self.num_output_tokens - 1] = token_id
 
     @property
     def num_known_outputs(self) -> int:
@@ -204,6 +213,11 @@ class Sequence:
         generated: list[int] = self.table.outputs[self.place, first : end - split].tolist()
         return [*prompt[start:split], *generated] if start < split else generated
 
+    def go_back_to(self, num_tokens: int, num_blocks: int) -> None:
+        """Give up what is stored behind so many tokens, and the blocks behind so many."""
+        self.num_computed_tokens = self.num_stored_tokens = num_tokens
+        self.num_blocks = num_blocks
+
     def truncate(self, num_output_tokens: int) -> None:
         """Forget the generated tokens behind so many."""
         self.num_output_tokens = num_output_tokens
@@ -225,6 +239,13 @@ class Sequence:
         self._pending_samples = self._pending_samples[:1]
         self.table.num_pending[self.place] = 1
         return siblings
+
+    def branch(self, sample_index: int) -> "Sequence":
+        """Return a sibling with the same generated tokens as well; the caller counts the references
+        of the blocks, which are the same."""
+        sibling = self._sibling(sample_index)
+        sibling.output_token_ids = self.output_token_ids
+        return sibling
 
     def _sibling(self, sample_index: int) -> "Sequence":
         planned = PlannedRequest(

@@ -7,6 +7,7 @@ end. The place of a finished one is a hole that a later one takes; `uid` tells t
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.paged.scheduling.beams.beam_search import num_candidates
 from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Request
 
@@ -44,6 +45,7 @@ _COLUMNS = {
     "wants_logprobs": np.bool_,
     "num_top": np.int64,
     "only_scores": np.bool_,
+    "num_beams": np.int64,
     "score_from": np.int64,
 }
 _FIRST_CAPACITY = 64
@@ -59,7 +61,9 @@ class SequenceTable:
     its own. max_tokens, min_tokens, ignores_eos, temperature, top_k,
     top_p, min_p, seed: of its parameters. wants_logprobs: whether those of its generated tokens are
     asked for. num_top: how many of the likeliest tokens are asked for beside any of its tokens.
-    only_scores: whether its answer's tokens are given, or dropped. For the others see `Sequence`.
+    only_scores: whether its answer's tokens are given, or dropped. num_beams: how many beams it may
+    come to while it computes their prompt, 1 of a beam, 0 of any other. For the others see
+    `Sequence`.
 
     stop_token_ids: by place, those of its own. continuations: by place, of those that have them,
     all of the request's. blocks: [capacity, width] int32, block tables.
@@ -93,9 +97,12 @@ class SequenceTable:
     wants_logprobs: NDArray[np.bool_]
     num_top: Int64s
     only_scores: NDArray[np.bool_]
+    num_beams: Int64s
     score_from: Int64s
 
-    def __init__(self) -> None:
+    def __init__(self, num_eos_tokens: int = 0) -> None:
+        """num_eos_tokens: how many tokens end any answer."""
+        self._num_eos_tokens = num_eos_tokens
         for name, dtype in _COLUMNS.items():
             setattr(self, name, np.zeros(_FIRST_CAPACITY, dtype=dtype))
         self.uid[:] = NO_UID
@@ -137,6 +144,11 @@ class SequenceTable:
         # The first sample's prompt is scored for all.
         is_scored = params.prompt_logprobs is not None and not sample
         self.score_from[place] = 0 if is_scored else NO_SCORES
+        if params.has_beams:
+            num_stops = self._num_eos_tokens + len(params.stop_token_ids)
+            self.num_beams[place] = params.beam_width
+            self.num_top[place] = num_candidates(params.beam_width, num_stops)
+            self.wants_logprobs[place] = True
         if request.continuations:
             self._add_continuation(place, request.continuations)
         return place
@@ -187,6 +199,13 @@ class SequenceTable:
             columns = lengths[:, None] + np.arange(count)
             self.outputs[places[:, None], columns] = np.asarray(tokens)[..., None]
         self.num_output_tokens[places] = lengths + count
+
+    def set_outputs(self, place: int, token_ids: list[int]) -> None:
+        """Let an answer be these tokens."""
+        if len(token_ids) > self.outputs.shape[1]:
+            self.outputs = _widened(self.outputs, len(token_ids))
+        self.outputs[place, : len(token_ids)] = token_ids
+        self.num_output_tokens[place] = len(token_ids)
 
     def give_tokens(self, places: Int64s) -> None:
         """Replace the tokens just appended by those of a continuation, where one is given.

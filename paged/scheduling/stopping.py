@@ -5,13 +5,15 @@ from collections.abc import Sequence as Seq
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.paged.scheduling.beams.beam_search import FinishedBeam
 from pagedrun.paged.scheduling.repetition import repeats
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
 from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.incremental_text import IncrementalText
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.request import FinishReason, SampleOutput
+from pagedrun.paged.values.request import FinishReason, Request, SampleOutput
+from pagedrun.paged.values.sampling import SamplingParams
 
 REPETITION = "repetition"  # the stop reason of an answer that goes round in a circle
 
@@ -81,6 +83,28 @@ class StopRule:
         ids = sequence.known_outputs()
         kept = ids if sequence.request.params.include_stop_str_in_output else ids[:-1]
         return self._finish(sequence, self._text(sequence, kept), FinishReason.STOP, stop)
+
+    def stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
+        """Return the tokens that end an answer."""
+        eos: frozenset[int] = frozenset() if params.ignore_eos else self._eos_token_ids
+        return eos.union(params.stop_token_ids)
+
+    def beam_output(self, request: Request, index: int, beam: FinishedBeam) -> SampleOutput:
+        """Return a finished beam as an answer; `output` says what is kept of a token that stops."""
+        params, texts = request.params, self._texts
+        *before, last = beam.token_ids
+        is_stopped = last in self.stop_token_ids(params)
+        text = texts.decoder(params)(before if is_stopped else [*before, last])
+        reasoning, answer = texts.split(request, text)
+        return SampleOutput(
+            index=index,
+            text=answer,
+            token_ids=beam.token_ids,
+            finish_reason=FinishReason.STOP if is_stopped else FinishReason.LENGTH,
+            stop_reason=last if last in params.stop_token_ids else None,
+            reasoning=reasoning,
+            beam_score=beam.score,
+        )
 
     def _cut(self, sequence: Sequence) -> tuple[str, str] | None:
         """Return the text up to the first stop string and that string, `None` if there is none.

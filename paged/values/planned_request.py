@@ -38,5 +38,5 @@ class PlannedRequest:
     @property
     def samples(self) -> tuple[int, ...]:
         """The samples to draw, by their indices."""
-        count = self.num_samples or self.request.params.n
+        count = self.num_samples or self.request.params.num_drawn_samples
         return tuple(range(self.first_sample, self.first_sample + count))

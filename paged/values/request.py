@@ -66,6 +66,19 @@ class Request:
         """Tokens that all its answers have at most; those of continuations are given."""
         return 0 if self.continuations else self.params.n * self.params.max_tokens
 
+    def without_beams(self) -> "Request":
+        """Return a request that takes about as much as this one's beams: for as many samples."""
+        if not self.params.has_beams:
+            return self
+        return replace(self, params=replace(self.params, n=self.params.beam_width, beam_width=1))
+
+    def num_blocks_at_once(self, block_size: int) -> int:
+        """Return the blocks without which it cannot go on: those of one answer, which may run
+        alone, or of all beams, which run together and share the prompt's whole blocks."""
+        full, prompt = -(-self.max_num_tokens // block_size), len(self.prompt_token_ids)
+        shared = prompt // block_size
+        return (full - shared) * self.params.beam_width + shared
+
     def fitted(self, max_model_len: int, vocab_size: int) -> "Request":
         """Return the request with `max_tokens` cut to the room that the prompt leaves.
 
@@ -81,7 +94,15 @@ class Request:
         return replace(self, params=replace(self.params, max_tokens=room, min_tokens=min_tokens))
 
     def _check_ids(self, vocab_size: int) -> None:
-        """Raise `RowError` for an id outside the vocabulary, wherever the request has one."""
+        """Raise `RowError` for an id outside the vocabulary, wherever the request has one, and for
+        more beams than could go on with different tokens.
+        """
+        if self.params.has_beams and 2 * self.params.beam_width > vocab_size:
+            raise RowError(
+                "invalid_param",
+                f"beam_width {self.params.beam_width} is more than half of the vocabulary",
+                param="beam_width",
+            )
         by_param = {
             "prompt_token_ids": self.prompt_token_ids,
             **self.params.token_ids(),
@@ -122,6 +143,7 @@ class SampleOutput:
     """One of a request's answers. `logprobs` has one item for each token, if asked.
 
     `reasoning` is the thought before it, which `text` is without; None if there is none.
+    `beam_score` is that of a beam search; see `FinishedBeam`.
     """
 
     index: int
@@ -131,6 +153,7 @@ class SampleOutput:
     stop_reason: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
     reasoning: str | None = None
+    beam_score: float | None = None
 
     @property
     def cumulative_logprob(self) -> float | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
+from pagedrun.paged.values.early_stopping import EarlyStopping
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.flag import Flag, Form, Panel, flag_fields
 from pagedrun.paged.values.logprobs import MAX_LOGPROBS
@@ -39,6 +40,8 @@ from pagedrun.paged.values.vote import MAX_VOTE_LENGTH, is_vote
 
 MAX_N = 1024
 SWITCH = Rule(lambda value: isinstance(value, bool), "true or false")
+MAX_BEAM_WIDTH = 16
+MAX_LENGTH_PENALTY = 5.0  # a length to this power is still a float32
 _INT32 = 2**31 - 1
 
 
@@ -325,6 +328,34 @@ class SamplingParams:
         ),
     ] = None
 
+    beam_width: Annotated[
+        int,
+        Flag(
+            "Beam search with N beams, best first, of which --n are returned. 1 is none.",
+            Panel.SAMPLING,
+            "N",
+            rule=integers(1, MAX_BEAM_WIDTH),
+        ),
+    ] = 1
+    length_penalty: Annotated[
+        float,
+        Flag(
+            "Beams are scored by their log-probability over their length to this power.",
+            Panel.SAMPLING,
+            "X",
+            rule=floats(-MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY),
+        ),
+    ] = 1.0
+    early_stopping: Annotated[
+        EarlyStopping,
+        Flag(
+            "End when as many beams are finished (true), or when no better one is likely.",
+            Panel.SAMPLING,
+            "WHEN",
+            rule=Rule(lambda value: isinstance(value, EarlyStopping), 'true, false or "never"'),
+        ),
+    ] = EarlyStopping.FALSE
+
     def __post_init__(self) -> None:
         for name, rule in _RULES.items():
             value = _frozen(name, getattr(self, name))
@@ -345,6 +376,36 @@ class SamplingParams:
             raise RowError(
                 "invalid_param", f"{' and '.join(given)} exclude each other", param=given[1]
             )
+        if self.has_beams:
+            self._check_beams()
+
+    def _check_beams(self) -> None:
+        """Raise `RowError` for what beams are not combined with."""
+        if self.n > self.beam_width:
+            raise RowError(
+                "invalid_param", f"n {self.n} exceeds beam_width {self.beam_width}", param="n"
+            )
+        plain = SamplingParams()
+        for name in sorted(FIELD_NAMES - _WITH_BEAMS):
+            if getattr(self, name) != getattr(plain, name):
+                raise RowError(
+                    "invalid_param", f"{name} cannot be combined with beam_width", param=name
+                )
+
+    @property
+    def has_beams(self) -> bool:
+        """Whether its answers are found by beam search."""
+        return self.beam_width > 1
+
+    @property
+    def num_drawn_samples(self) -> int:
+        """Samples that are drawn from the logits of the prompt; beams fork from one."""
+        return 1 if self.has_beams else self.n
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that it may come to: its samples, or its beams."""
+        return self.beam_width if self.has_beams else self.n
 
     @property
     def structure(self) -> Structure | None:
@@ -396,6 +457,23 @@ class SamplingParams:
 FIELD_NAMES = frozenset(field.name for field in fields(SamplingParams))
 _RULES = {each.field: each.flag.rule for each in flag_fields(SamplingParams) if each.flag.rule}
 _FLOATS = frozenset(each.field for each in flag_fields(SamplingParams) if each.kind is float)
+# What means the same with beams, or nothing as with any greedy choice.
+_WITH_BEAMS = frozenset(
+    {
+        "n",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "max_tokens",
+        "min_tokens",
+        "stop_token_ids",
+        "ignore_eos",
+        "beam_width",
+        "length_penalty",
+        "early_stopping",
+    }
+)
 _OPTIONAL = ("logprobs", "prompt_logprobs")  # None asks for none
 _ALIASES = {"max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens"}
 _FREE = {each.name: each.default for each in fields(SamplingParams) if each.name in STRUCTURES}
@@ -416,4 +494,7 @@ def _frozen(name: str, value: object) -> object:
         return canonical_schema(value)
     if isinstance(value, list):
         return tuple(value)
+    if name == "early_stopping":
+        word = str(value).lower() if isinstance(value, bool) else value
+        return next((each for each in EarlyStopping if each == word), value)
     return as_float(value) if name in _FLOATS else value

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pagedrun.paged.values.early_stopping import EarlyStopping
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling import (
     FIELD_NAMES,
@@ -60,6 +61,9 @@ ACCEPTED: dict[str, list[Any]] = {
     "reasoning_tags": ["auto", "none", "<a>,</a>", "[THINK],[/THINK]"],
     "thinking_budget": [0, 1, INT32],
     "vote": [r"(\d+)", "yes|no", "(?i)(?P<x>a)", "json:a", "json:a.0.b", "(a*)*b"],
+    "beam_width": [1, 2, 16],
+    "length_penalty": [-5.0, 0.0, 5.0],
+    "early_stopping": [*EarlyStopping],
 }
 REFUSED: dict[str, list[Any]] = {
     "n": [0, -1, MAX_N + 1, 1.0, True, "1", None],
@@ -74,6 +78,9 @@ REFUSED: dict[str, list[Any]] = {
     "seed": [-1, 2**63, 1.5, True, "0"],
     "logprobs": [-1, 21, 1.0, True, "1"],
     "prompt_logprobs": [-1, 21, 1.0, False, "1"],
+    "beam_width": [0, 17, 2.0, True, "2", None],
+    "length_penalty": [-5.1, 5.1, math.nan, True, "1", None, *INTEGERS_WITHOUT_FLOAT],
+    "early_stopping": [0, 1, "always", "True", None, ["never"]],
     "max_tokens": [0, -1, INT32 + 1, 16.0, True, "16"],
     "min_tokens": [-1, INT32 + 1, 0.0, False],
     "stop": [
@@ -285,3 +292,27 @@ def test_a_schema_is_one_however_it_is_written() -> None:
     )
     assert SamplingParams().structure is None
     assert SamplingParams(choice=("a", 'b"')).structure == Structure("choice", '["a", "b\\""]')
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        ({"n": 5}, "n"),
+        ({"temperature": 0.5}, "temperature"),
+        ({"stop": ["x"]}, "stop"),
+        ({"logprobs": 0}, "logprobs"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+    ],
+)
+def test_what_beams_are_not_combined_with_is_named(params: Mapping[str, Any], param: str) -> None:
+    assert SamplingParams(**params).override({"n": 4}).n == 4
+    with pytest.raises(RowError) as refused:
+        SamplingParams(beam_width=4, **params)
+    assert (refused.value.code, refused.value.param) == ("invalid_param", param)
+    assert "beam_width" in str(refused.value)
+
+
+@pytest.mark.parametrize("given", [True, "true", EarlyStopping.TRUE])
+def test_early_stopping_is_a_boolean_or_a_word(given: Any) -> None:
+    params = SamplingParams().override({"early_stopping": given})
+    assert params.early_stopping is EarlyStopping.TRUE

@@ -17,7 +17,7 @@ from pagedrun.paged.values.sampling import sampling_keys
 
 MAX_COLUMNS = 10_000
 # A cell is text. These columns mean more than text, and their cells are read as JSON.
-_TEXT_COLUMNS = {"stop", "regex", "grammar", "reasoning_tags", "vote"}
+_TEXT_COLUMNS = {"stop", "regex", "grammar", "reasoning_tags", "vote", "early_stopping"}
 _JSON_COLUMNS = (sampling_keys() - _TEXT_COLUMNS) | {
     *("messages", "prompt_token_ids", "continuations"),
     *("sampling_params", "response_format", "chat_template_kwargs"),

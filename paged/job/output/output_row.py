@@ -24,6 +24,7 @@ class Output:
     cumulative_logprob: float | None
     logprobs: tuple[TokenLogprob, ...] | None
     reasoning: str | None = None
+    beam_score: float | None = None
 
     @classmethod
     def of(cls, output: SampleOutput) -> "Output":
@@ -37,6 +38,7 @@ class Output:
             cumulative_logprob=output.cumulative_logprob,
             logprobs=output.logprobs,
             reasoning=output.reasoning,
+            beam_score=output.beam_score,
         )
 
 

@@ -7,7 +7,7 @@ run with `ignore_eos` does exactly what is simulated.
 from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,7 +163,7 @@ class Simulator:
         for planned in plan:
             self._places[planned.request.index] = self._num_begun
             self._num_begun += 1
-            yield planned
+            yield replace(planned, request=planned.request.without_beams())
 
     def _step(self) -> None:
         """Do what the run does in a step, but for the arithmetic."""

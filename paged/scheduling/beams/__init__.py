@@ -1,0 +1,1 @@
+"""Beam search: the choice of beams, and the sequences that compute them together."""

@@ -1,0 +1,130 @@
+"""BeamGroup: the sequences that are the beams of one request."""
+
+from collections.abc import Sequence as Seq
+
+from pagedrun.paged.scheduling.sequence import Sequence
+
+
+class BeamGroup:
+    """Sequences of which all are sampled in the same step, since the next choice is among them all.
+
+    `members` are the beams, best first; one while the prompt is computed. When they give way,
+    the first one waits for all, and `folded` are the generated tokens of the others: these go on
+    from the tokens that they have in common with it, once it has computed all but its last.
+    `is_running` tells a group with seats in the batch from one that waits.
+    """
+
+    def __init__(self, first: Sequence) -> None:
+        self.width = first.request.params.beam_width
+        self.members = [first]
+        self.folded: list[list[int]] = []
+        self.is_running = False
+
+    @property
+    def num_free_seats(self) -> int:
+        """Seats that are kept for beams to come."""
+        return self.width - len(self.members)
+
+    @property
+    def may_unfold(self) -> bool:
+        """Whether beams are folded that can go on now."""
+        first = self.members[0]
+        return bool(self.folded) and first.num_computed_tokens >= first.num_tokens - 1
+
+    def num_blocks_needed(self, block_size: int) -> int:
+        """Return how many blocks the tokens of all beams take, at most."""
+        first = self.members[0]
+        total = -(-first.num_tokens // block_size)
+        for tokens in self.folded:
+            end = first.num_prompt_tokens + len(tokens)
+            total += -(-end // block_size) - self._num_common(tokens) // block_size
+        return total
+
+    def ends(self, budget: int, *, is_first: bool) -> list[int]:
+        """Return up to where each member is computed in a step that has room for `budget` tokens.
+
+        To its last token only if all are, as then they are sampled. `is_first`: nothing else is in
+        the step; beams that have one token each to go are then computed, whatever the budget.
+        """
+        if len(self.members) == 1 and not self.folded:
+            (first,) = self.members
+            return [min(first.num_tokens, first.num_computed_tokens + budget)]
+        left = [each.num_tokens - each.num_computed_tokens for each in self.members]
+        is_whole = sum(left) <= budget or (is_first and max(left) == 1)
+        if is_whole and not self.folded:
+            return [each.num_tokens for each in self.members]
+        ends = []
+        for each, num_left in zip(self.members, left, strict=True):
+            count = min(num_left - 1, budget)
+            ends.append(each.num_computed_tokens + count)
+            budget -= count
+        return ends
+
+    def fold(self) -> list[Sequence]:
+        """Let the first member wait for all; return the others, whose blocks can go."""
+        others = self.members[1:]
+        self.members[0].num_beams = len(self.members) + len(self.folded)
+        self.folded += [each.output_token_ids for each in others]
+        self.members = self.members[:1]
+        self.is_running = False
+        return others
+
+    def unfold(self, block_size: int) -> list[Sequence]:
+        """Return the members that were folded, again members.
+
+        They hold the blocks with the tokens that they have in common with the first; the caller
+        counts the references.
+        """
+        first = self.members[0]
+        for tokens in self.folded:
+            num_common = self._num_common(tokens)
+            beam = first.branch(self._free_index())
+            beam.output_token_ids = tokens
+            beam.go_back_to(num_common, -(-num_common // block_size))
+            beam.num_tokens_ever_computed = beam.num_tokens - 1
+            self.members.append(beam)
+        self.folded = []
+        self._count_each_once()
+        return self.members[1:]
+
+    def branch(self, parents: Seq[int]) -> tuple[list[Sequence], list[Sequence]]:
+        """Let each new member go on from an old one; return the forked and those without children.
+
+        parents: the places of the old members, one for each new one, in their order. The first
+        child of a member is itself. The caller counts the references of the blocks.
+        """
+        old, left = self.members, set(range(len(self.members))) - set(parents)
+        dead = [old[place] for place in sorted(left)]
+        self.members = [old[place] for place in sorted(set(parents))]
+        seen: set[int] = set()
+        forked, ordered = [], []
+        for place in parents:
+            beam = old[place]
+            if place in seen:
+                beam = beam.branch(self._free_index())
+                forked.append(beam)
+                self.members.append(beam)
+            seen.add(place)
+            ordered.append(beam)
+        self.members = ordered
+        self._count_each_once()
+        return forked, dead
+
+    def _count_each_once(self) -> None:
+        for each in self.members:
+            each.num_beams = 1
+
+    def _free_index(self) -> int:
+        taken = {each.sample_index for each in self.members}
+        return min(set(range(self.width)) - taken)
+
+    def _num_common(self, tokens: list[int]) -> int:
+        """Return how many tokens a folded beam, its prompt included, has in common with the first;
+        at most all but the last of it, since that one's keys and values are nowhere."""
+        first = self.members[0]
+        own = first.output_token_ids
+        limit = min(len(own), len(tokens)) - 1
+        count = 0
+        while count < limit and own[count] == tokens[count]:
+            count += 1
+        return first.num_prompt_tokens + count

@@ -1,0 +1,78 @@
+"""BeamGroups: the groups of all requests with beams that are in the run, and their blocks."""
+
+from collections.abc import Sequence as Seq
+
+from pagedrun.paged.scheduling.beams.beam_group import BeamGroup
+from pagedrun.paged.scheduling.beams.beam_search import NextBeam
+from pagedrun.paged.scheduling.books import Books
+from pagedrun.paged.scheduling.sequence import Sequence
+
+
+class BeamGroups:
+    """Keeps the books right when beams branch, die, or give way together.
+
+    sequences: the scheduler's, by place; those made and dropped here come and go in it.
+    """
+
+    def __init__(self, books: Books, sequences: dict[int, Sequence]) -> None:
+        self._books = books
+        self._sequences = sequences
+        self._groups: dict[int, BeamGroup] = {}  # by row
+
+    @property
+    def num_free_seats(self) -> int:
+        """Seats that groups in the batch keep for beams to come."""
+        return sum(each.num_free_seats for each in self._groups.values() if each.is_running)
+
+    def begin(self, sequence: Sequence) -> None:
+        """Take note of a sequence that computes a prompt for beams."""
+        self._groups[sequence.request.index] = BeamGroup(sequence)
+
+    def of(self, sequence: Sequence) -> BeamGroup | None:
+        """Return the group that a sequence is of, None for one that is no beam."""
+        return self._groups.get(sequence.request.index)
+
+    def of_row(self, row: int) -> BeamGroup:
+        """Return the group of a request, by its index."""
+        return self._groups[row]
+
+    def end(self, row: int) -> None:
+        """Forget the group of a request, if it has one."""
+        self._groups.pop(row, None)
+
+    def unfold(self, group: BeamGroup) -> list[Sequence]:
+        """Let folded beams go on, with the blocks that they share with the first; return them."""
+        beams = group.unfold(self._books.pool.block_size)
+        for beam in beams:
+            self._adopt(beam)
+        return beams
+
+    def fold(self, group: BeamGroup) -> None:
+        """Take the blocks of all beams but the first, which is about to give way for them all."""
+        for beam in group.fold():
+            self._drop(beam)
+
+    def branch(self, group: BeamGroup, beams: Seq[NextBeam]) -> None:
+        """Let the beams of the next step go on from those of the last one; others die.
+
+        A beam's newest token, which was unknown, is the one that `beams` says.
+        """
+        forked, dead = group.branch([each.parent for each in beams])
+        for beam in dead:
+            self._drop(beam)
+        for beam in forked:
+            self._adopt(beam)
+        self._books.counts.forks += len(forked)
+        for beam, chosen in zip(group.members, beams, strict=True):
+            beam.set_newest_token(chosen.token_id)
+
+    def _adopt(self, beam: Sequence) -> None:
+        self._sequences[beam.place] = beam
+        self._books.pool.share(beam.block_table)
+        self._books.residency.begin(beam, beam.num_blocks)
+
+    def _drop(self, beam: Sequence) -> None:
+        self._books.pool.release(beam.block_table)
+        self._books.residency.end(beam)
+        self._books.table.remove(beam.place)
+        del self._sequences[beam.place]

@@ -1,0 +1,119 @@
+"""BeamSearch: which beams of a request go on after a step, which end, and when all is over.
+
+The choices are those of Transformers' `generate(num_beams=...)`, in float32 as there. They follow
+from the likeliest tokens of each beam alone, so that nothing depends on what else runs.
+"""
+
+from collections.abc import Collection
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.paged.values.early_stopping import EarlyStopping
+from pagedrun.paged.values.sampling import SamplingParams
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+
+
+class FinishedBeam(NamedTuple):
+    """The tokens of an answer, the one that stopped it included. `score` is the sum of their
+    log-probabilities, divided by their number to the power of `length_penalty`."""
+
+    token_ids: tuple[int, ...]
+    score: float
+
+
+class NextBeam(NamedTuple):
+    """A beam of the next step: one of this step's, by its place, and the token behind it."""
+
+    parent: int
+    token_id: int
+
+
+class BeamSearch:
+    """The scores of the beams that run, best first, and the best of those that are finished.
+
+    stop_token_ids: what ends a beam once it has `min_tokens`.
+    """
+
+    def __init__(self, params: SamplingParams, stop_token_ids: Collection[int]) -> None:
+        self._params = params
+        self._stop_token_ids = frozenset(stop_token_ids)
+        self._scores: Float32s = np.zeros(1, dtype=np.float32)
+        self._num_tokens = 0
+        self._finished: list[FinishedBeam] = []
+
+    @property
+    def finished(self) -> list[FinishedBeam]:
+        """The best finished beams, best first, at most `beam_width`."""
+        return list(self._finished)
+
+    def advance(
+        self, beams: Seq[Seq[int]], top_ids: Int64s, top_scores: Float32s
+    ) -> list[NextBeam]:
+        """Take a step; return the beams that go on, best first, none if the search is over.
+
+        beams: the generated tokens of those that run, in the order of the last call's. top_ids,
+        top_scores: [num_beams, num_top], the likeliest next tokens of each with their
+        log-probabilities. `num_candidates` says how many are needed.
+        """
+        width = self._params.beam_width
+        self._num_tokens += 1
+        candidates = self._candidates(top_ids, top_scores)
+        is_last = self._num_tokens == self._params.max_tokens
+        going: list[NextBeam] = []
+        scores: list[np.float32] = []
+        ended: list[FinishedBeam] = []
+        for rank, (score, beam) in enumerate(candidates):
+            if not is_last and beam.token_id not in self._stop_token_ids:
+                going.append(beam)
+                scores.append(score)
+            elif rank < width:  # what comes behind is there only in the place of those that end
+                tokens = (*beams[beam.parent], beam.token_id)
+                ended.append(FinishedBeam(tokens, self._scored(score, self._num_tokens)))
+            if len(going) == width:
+                break
+        self._scores = np.array(scores, dtype=np.float32)
+        every = [*self._finished, *ended]
+        self._finished = sorted(every, key=lambda each: -each.score)[:width]
+        return going if going and self._may_improve() else []
+
+    def _candidates(
+        self, top_ids: Int64s, top_scores: Float32s
+    ) -> list[tuple[np.float32, NextBeam]]:
+        """Return all continuations, best first; of equal ones the better beam's, then the one
+        with the likelier token."""
+        sums = (self._scores[:, None] + top_scores).astype(np.float32)
+        if self._num_tokens <= self._params.min_tokens:
+            sums[np.isin(top_ids, list(self._stop_token_ids))] = -np.inf
+        order = np.argsort(-sums.ravel(), kind="stable")
+        order = order[sums.ravel()[order] > -np.inf]
+        parents, columns = np.divmod(order, top_ids.shape[1])
+        return [
+            (sums[parent, column], NextBeam(int(parent), int(top_ids[parent, column])))
+            for parent, column in zip(parents.tolist(), columns.tolist(), strict=True)
+        ]
+
+    def _may_improve(self) -> bool:
+        """Return whether a beam that runs may still take the place of one that is finished."""
+        params = self._params
+        if len(self._finished) < params.beam_width:
+            return True
+        if params.early_stopping is EarlyStopping.TRUE:
+            return False
+        length = self._num_tokens
+        if params.early_stopping is EarlyStopping.NEVER and params.length_penalty > 0:
+            length = params.max_tokens
+        return self._scored(self._scores[0], length) > self._finished[-1].score
+
+    def _scored(self, score: np.float32, length: int) -> float:
+        return float(score / np.float32(length**self._params.length_penalty))
+
+
+def num_candidates(beam_width: int, num_stops: int) -> int:
+    """Return how many of the likeliest tokens behind each beam decide a step: all that can be among
+    the first `beam_width`, whether they stop a beam or not, and as many that do not."""
+    return beam_width + num_stops
