@@ -36,7 +36,7 @@ def is_reasoning_tags(value: object) -> bool:
     """Whether a value is auto, none, or an opening and a closing tag with a comma between."""
     if value in ("auto", "none"):
         return True
-    if not isinstance(value, str) or not _is_unicode(value):
+    if not isinstance(value, str) or not is_unicode(value):
         return False
     tags = value.split(",")
     return len(set(tags)) == len(tags) == 2 and all(
