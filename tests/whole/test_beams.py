@@ -35,15 +35,19 @@ def oracle(folder: Path) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
+def stop_ids(folder: Path, params: SamplingParams) -> set[int]:
+    """What ends an answer: the model's own token and those asked for."""
+    eos = () if params.ignore_eos else (oracle(folder).config.eos_token_id,)
+    return {*eos, *params.stop_token_ids}
+
+
 @cache
 def expected(
     folder: Path, prompt: tuple[int, ...], params: SamplingParams
 ) -> list[tuple[list[int], float]]:
     """What Transformers generates, best first, and the scores."""
     words = {EarlyStopping.FALSE: False, EarlyStopping.TRUE: True, EarlyStopping.NEVER: "never"}
-    model = oracle(folder)
-    eos = [] if params.ignore_eos else [model.config.eos_token_id]
-    stops = sorted({*eos, *params.stop_token_ids})
+    model, stops = oracle(folder), sorted(stop_ids(folder, params))
     with torch.inference_mode():
         found = model.generate(
             torch.tensor([prompt]),
@@ -73,7 +77,7 @@ def check(folder: Path, completion: Completion) -> None:
     assert [list(each.token_ids) for each in completion.outputs] == [ids for ids, _ in found]
     for output, (ids, score) in zip(completion.outputs, found, strict=True):
         assert output.beam_score == pytest.approx(score, abs=1e-4)
-        is_stopped = ids[-1] in STOPS and bool(params.stop_token_ids)
+        is_stopped = ids[-1] in stop_ids(folder, params)
         assert output.finish_reason == (FinishReason.STOP if is_stopped else FinishReason.LENGTH)
 
 
