@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.kv_cache import KVCache
@@ -22,6 +21,7 @@ from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.logits.grammar_mask import NO_FORCED_TOKEN, GrammarMask
+from pagedrun.paged.execution.logits.no_choice import no_choice
 from pagedrun.paged.execution.logits.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.execution.memory_ledger import MemoryLedger
 from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
@@ -38,7 +38,7 @@ from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run_policy import RunPolicy
-from pagedrun.paged.scheduling.beams.beam_search import BeamSearch
+from pagedrun.paged.scheduling.beams.beam_searches import BeamSearches
 from pagedrun.paged.scheduling.engine_state import engine_state
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
@@ -53,7 +53,6 @@ from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
-from pagedrun.paged.values.sampling import SamplingParams
 
 
 class Run:
@@ -123,8 +122,8 @@ class Run:
         self._sampler = sampler
         self._grammars = grammars
         self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
+        self._searches = BeamSearches(self.scheduler, self._stop_rule)
         self._answers = Answers()
-        self._searches: dict[int, BeamSearch] = {}  # by row
         self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
         self._ledger = MemoryLedger(model, cache, device, budget)
         self._unanswerable: deque[Completion] = deque()
@@ -197,10 +196,7 @@ class Run:
         """Tell the logits stage of a request that the scheduler takes now."""
         self._sampler.begin(planned.request)
         self._scores.begin(planned.request)
-        params = planned.request.params
-        if params.has_beams:
-            stops = self._stop_rule.stop_token_ids(params)
-            self._searches[planned.request.index] = BeamSearch(params, stops)
+        self._searches.begin(planned.request)
         return self._answers.begin(planned)
 
     def _refused(self) -> Iterator[Completion]:
@@ -251,7 +247,10 @@ class Run:
         is_beam = is_live & (table.num_beams[step.places] > 0)
         if is_beam.any():
             is_live &= ~is_beam
-            yield from self._advance_beams(step, is_beam)
+            top = step.top_of(is_beam)
+            for first, output in self._searches.advance(step.places[is_beam], *top):
+                self.statistics.generated_tokens += len(output.token_ids)
+                yield from self._collect(first, output)
         self._scores.note_draws(step, drawn, is_live)
         places, positions, tokens = step.places[is_live], step.positions[is_live], drawn[is_live]
         table.outputs[places, positions] = tokens
@@ -287,27 +286,6 @@ class Run:
                 scheduler.finish(sequence)
                 yield from self._collect(sequence, output)
 
-    def _advance_beams(self, step: InFlight, is_beam: NDArray[np.bool_]) -> Iterator[Completion]:
-        """Choose which beams go on behind a step, of each request that has some in it."""
-        table, scheduler = self.scheduler.table, self.scheduler
-        top_ids, top_scores = step.top_of(is_beam)
-        places = step.places[is_beam]
-        draw_of = {place: draw for draw, place in enumerate(places.tolist())}
-        for row in dict.fromkeys(table.row[places].tolist()):
-            beams, search = scheduler.beams(row), self._searches[row]
-            draws = [draw_of[beam.place] for beam in beams]
-            tokens = [beam.known_outputs() for beam in beams]
-            going = search.advance(tokens, top_ids[draws], top_scores[draws])
-            if going:
-                scheduler.branch(row, going)
-                continue
-            first = beams[0]
-            scheduler.end_beams(row)
-            for index, beam in enumerate(search.finished[: first.request.params.n]):
-                output = self._stop_rule.beam_output(first.request, index, beam)
-                self.statistics.generated_tokens += len(beam.token_ids)
-                yield from self._collect(first, output)
-
     def _collect(self, sequence: Sequence, output: SampleOutput) -> Iterator[Completion]:
         """Keep an answer; yield the completions when it is the last of its request."""
         request, scores = sequence.request, self._scores
@@ -321,14 +299,14 @@ class Run:
     def _fail(self, request: Request) -> Iterator[Completion]:
         """End every sample of a request whose logits hold no choice."""
         self.scheduler.fail(request)
-        error = self._grammars.error(request.index) or _no_choice(request.params)
+        error = self._grammars.error(request.index) or no_choice(request.params)
         return map(self._completed, self._answers.fail(request, error))
 
     def _completed(self, completion: Completion) -> Completion:
         self._num_finished += 1
         self._sampler.end(completion.request.index)
         self._scores.end(completion.request.index)
-        self._searches.pop(completion.request.index, None)
+        self._searches.end(completion.request.index)
         self.statistics.note_completion(completion)
         if completion.is_duplicate and completion.error is None:
             self.scheduler.counts.prompt_tokens += completion.num_cached_tokens
@@ -420,14 +398,3 @@ class Run:
     def snapshot(self) -> Snapshot:
         """Return what became of every block so far."""
         return self._recorder.snapshot(self.statistics.bytes_per_token)
-
-
-def _no_choice(params: SamplingParams) -> RowError:
-    """Return the error of a row of whose tokens none can be chosen."""
-    why = "the model's output holds NaN or infinity"
-    if params.allowed_token_ids is not None or params.bad_words or params.min_tokens:
-        names = [option(name) for name in ("allowed_token_ids", "bad_words", "min_tokens")]
-        why += f", or {', '.join(names[:-1])} and {names[-1]} forbid every token"
-    return RowError(
-        "nan_logits", f"{why}, so no token can be chosen; try {option('dtype')} float32"
-    )

@@ -4,45 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
+from pagedrun.paged.values import sampling_flags as flags
 from pagedrun.paged.values.early_stopping import EarlyStopping
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.flag import Flag, Form, Panel, flag_fields
-from pagedrun.paged.values.logprobs import MAX_LOGPROBS
-from pagedrun.paged.values.rules import Rule, floats, integers
+from pagedrun.paged.values.flag import flag_fields
 from pagedrun.paged.values.sampling_rules import (
-    ALLOWED_TOKEN_IDS,
-    BAD_WORDS,
-    LOGIT_BIAS,
-    MAX_REPETITION,
-    MAX_STOP_LENGTH,
-    MAX_STOP_STRINGS,
-    MAX_STOP_TOKEN_IDS,
-    MAX_TAG_LENGTH,
     as_float,
     bias_pairs,
-    is_budget,
-    is_id_list,
-    is_reasoning_tags,
-    is_repetition,
-    is_share,
-    is_stop,
 )
 from pagedrun.paged.values.structure import STRUCTURES, Structure, canonical_schema
-from pagedrun.paged.values.structure_rules import (
-    CHOICE_WANTED,
-    JSON_SCHEMA_WANTED,
-    TEXT_WANTED,
-    is_choice,
-    is_grammar_text,
-    is_json_schema,
-)
-from pagedrun.paged.values.vote import MAX_VOTE_LENGTH, is_vote
-
-MAX_N = 1024
-SWITCH = Rule(lambda value: isinstance(value, bool), "true or false")
-MAX_BEAM_WIDTH = 16
-MAX_LENGTH_PENALTY = 5.0  # a length to this power is still a float32
-_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,295 +36,40 @@ class SamplingParams:
     Raises `RowError` (code `invalid_param`) for a value of the wrong type or out of range.
     """
 
-    n: Annotated[
-        int, Flag("Answers for each row.", Panel.SAMPLING, "N", rule=integers(1, MAX_N))
-    ] = 1
-    temperature: Annotated[
-        float, Flag("0 is greedy.", Panel.SAMPLING, "X", rule=floats(0.0, 100.0))
-    ] = 0.0
-    top_p: Annotated[
-        float,
-        Flag(
-            "Keep the likeliest tokens of this mass.",
-            Panel.SAMPLING,
-            "X",
-            rule=Rule(is_share, "a number above 0 and at most 1"),
-        ),
-    ] = 1.0
-    top_k: Annotated[
-        int,
-        Flag(
-            "Keep the K likeliest tokens; 0 keeps all.",
-            Panel.SAMPLING,
-            "N",
-            rule=integers(-1, _INT32),
-        ),
-    ] = 0
-    min_p: Annotated[
-        float,
-        Flag(
-            "Drop tokens below this share of the top one.",
-            Panel.SAMPLING,
-            "X",
-            rule=floats(0.0, 1.0),
-        ),
-    ] = 0.0
-    seed: Annotated[
-        int,
-        Flag(
-            "Selects the random stream of every row.",
-            Panel.SAMPLING,
-            "N",
-            rule=integers(0, 2**63 - 1),
-        ),
-    ] = 0
-    max_tokens: Annotated[
-        int,
-        Flag(
-            "Most tokens to generate. 0, with --prompt-logprobs: none.",
-            Panel.SAMPLING,
-            "N",
-            rule=Rule(
-                integers(0, _INT32).accepts,
-                f"an integer from 1 to {_INT32}, or 0 with prompt_logprobs",
-            ),
-        ),
-    ] = 256
-    min_tokens: Annotated[
-        int, Flag("Fewest tokens before a stop.", Panel.SAMPLING, "N", rule=integers(0, _INT32))
-    ] = 0
-    stop: Annotated[
-        tuple[str, ...],
-        Flag(
-            "Text that ends an answer. Repeatable.",
-            Panel.SAMPLING,
-            "TEXT",
-            rule=Rule(
-                is_stop,
-                f"at most {MAX_STOP_STRINGS} non-empty strings of at most {MAX_STOP_LENGTH} "
-                "Unicode characters",
-            ),
-        ),
-    ] = ()
-    stop_token_ids: Annotated[
-        tuple[int, ...],
-        Flag(
-            "Token ids that end an answer. Repeatable, or comma separated.",
-            Panel.SAMPLING,
-            "IDS",
-            form=Form.IDS,
-            rule=Rule(is_id_list, f"a list of at most {MAX_STOP_TOKEN_IDS} token ids"),
-        ),
-    ] = ()
-    ignore_eos: Annotated[
-        bool,
-        Flag(
-            "Go on after the model's end of text.",
-            Panel.SAMPLING,
-            rule=SWITCH,
-        ),
-    ] = False
-    repetition_penalty: Annotated[
-        float,
-        Flag(
-            "Above 1: tokens of the prompt and the answer are less likely again; below: more.",
-            Panel.SAMPLING,
-            "X",
-            rule=floats(0.01, 100.0),
-        ),
-    ] = 1.0
-    presence_penalty: Annotated[
-        float,
-        Flag(
-            "Taken from the logits of tokens that are in the answer.",
-            Panel.SAMPLING,
-            "X",
-            rule=floats(-2.0, 2.0),
-        ),
-    ] = 0.0
-    frequency_penalty: Annotated[
-        float,
-        Flag(
-            "Taken from a token's logit for each time it is in the answer.",
-            Panel.SAMPLING,
-            "X",
-            rule=floats(-2.0, 2.0),
-        ),
-    ] = 0.0
-    logit_bias: Annotated[
-        tuple[tuple[int, float], ...],
-        Flag(
-            "Added to the logits of tokens: a JSON object of token ids and numbers.",
-            Panel.SAMPLING,
-            "JSON",
-            form=Form.JSON,
-            rule=LOGIT_BIAS,
-        ),
-    ] = ()
-    allowed_token_ids: Annotated[
-        tuple[int, ...] | None,
-        Flag(
-            "No other tokens are chosen. Repeatable, or comma separated.",
-            Panel.SAMPLING,
-            "IDS",
-            form=Form.IDS,
-            rule=ALLOWED_TOKEN_IDS,
-        ),
-    ] = None
-    bad_words: Annotated[
-        tuple[str, ...],
-        Flag(
-            "A word that no answer has. Repeatable.",
-            Panel.SAMPLING,
-            "TEXT",
-            rule=BAD_WORDS,
-        ),
-    ] = ()
-    logprobs: Annotated[
-        int | None,
-        Flag(
-            "Log-probabilities of the tokens of answers, with the N likeliest at each place.",
-            Panel.SAMPLING,
-            "N",
-            rule=integers(0, MAX_LOGPROBS),
-        ),
-    ] = None
-    prompt_logprobs: Annotated[
-        int | None,
-        Flag(
-            "Log-probabilities of the prompt's tokens, with the N likeliest at each place.",
-            Panel.SAMPLING,
-            "N",
-            rule=integers(0, MAX_LOGPROBS),
-        ),
-    ] = None
-    json_schema: Annotated[
-        str | None,
-        Flag(
-            "The answer is JSON by this schema, text or @file.",
-            Panel.STRUCTURE,
-            "TEXT",
-            form=Form.PROSE,
-            rule=Rule(is_json_schema, JSON_SCHEMA_WANTED),
-        ),
-    ] = None
-    json_object: Annotated[
-        bool,
-        Flag(
-            "The answer is a JSON object.",
-            Panel.STRUCTURE,
-            rule=Rule(lambda value: isinstance(value, bool), "true or false"),
-        ),
-    ] = False
-    regex: Annotated[
-        str | None,
-        Flag(
-            "The whole answer matches this regular expression.",
-            Panel.STRUCTURE,
-            "REGEX",
-            rule=Rule(is_grammar_text, TEXT_WANTED),
-        ),
-    ] = None
-    choice: Annotated[
-        tuple[str, ...],
-        Flag(
-            "The answer is this text, or another one named. Repeatable.",
-            Panel.STRUCTURE,
-            "TEXT",
-            rule=Rule(is_choice, CHOICE_WANTED),
-        ),
-    ] = ()
-    grammar: Annotated[
-        str | None,
-        Flag(
-            "The answer is a sentence of this Lark grammar, text or @file.",
-            Panel.STRUCTURE,
-            "TEXT",
-            form=Form.PROSE,
-            rule=Rule(is_grammar_text, TEXT_WANTED),
-        ),
-    ] = None
-    skip_special_tokens: Annotated[
-        bool, Flag("Leave special tokens out of the text.", Panel.SAMPLING, rule=SWITCH)
-    ] = True
-    include_stop_str_in_output: Annotated[
-        bool,
-        Flag("Keep the stop string or token in the text.", Panel.SAMPLING, rule=SWITCH),
-    ] = False
-    stop_on_repetition: Annotated[
-        int,
-        Flag(
-            "End an answer whose last tokens are the same few N times over; 0: never.",
-            Panel.SAMPLING,
-            "N",
-            rule=Rule(is_repetition, f"0, or an integer from 2 to {MAX_REPETITION}"),
-        ),
-    ] = 0
-    reasoning_tags: Annotated[
-        str,
-        Flag(
-            "What marks thoughts, kept apart from the text: auto (what the chat template has), "
-            "none, or two tags such as <think>,</think>.",
-            Panel.SAMPLING,
-            "TAGS",
-            rule=Rule(
-                is_reasoning_tags,
-                f"auto, none, or two tags of at most {MAX_TAG_LENGTH} characters with a comma "
-                "between",
-            ),
-        ),
-    ] = "auto"
-    thinking_budget: Annotated[
-        int | None,
-        Flag(
-            "Most tokens of a thought; then its closing tag is forced.",
-            Panel.SAMPLING,
-            "N",
-            rule=Rule(is_budget, "an integer of at least 0"),
-        ),
-    ] = None
-    vote: Annotated[
-        str | None,
-        Flag(
-            "Let the N answers vote by what a regular expression or json:PATH finds; no more are "
-            "drawn than decide.",
-            Panel.SAMPLING,
-            "VOTE",
-            rule=Rule(
-                is_vote,
-                "a regular expression as RE2 takes it (without look-around and back-references), "
-                f"or json: and a path, of at most {MAX_VOTE_LENGTH} characters",
-            ),
-        ),
-    ] = None
+    n: Annotated[int, flags.N] = 1
+    temperature: Annotated[float, flags.TEMPERATURE] = 0.0
+    top_p: Annotated[float, flags.TOP_P] = 1.0
+    top_k: Annotated[int, flags.TOP_K] = 0
+    min_p: Annotated[float, flags.MIN_P] = 0.0
+    seed: Annotated[int, flags.SEED] = 0
+    max_tokens: Annotated[int, flags.MAX_TOKENS] = 256
+    min_tokens: Annotated[int, flags.MIN_TOKENS] = 0
+    stop: Annotated[tuple[str, ...], flags.STOP] = ()
+    stop_token_ids: Annotated[tuple[int, ...], flags.STOP_TOKEN_IDS] = ()
+    ignore_eos: Annotated[bool, flags.IGNORE_EOS] = False
+    repetition_penalty: Annotated[float, flags.REPETITION_PENALTY] = 1.0
+    presence_penalty: Annotated[float, flags.PRESENCE_PENALTY] = 0.0
+    frequency_penalty: Annotated[float, flags.FREQUENCY_PENALTY] = 0.0
+    logit_bias: Annotated[tuple[tuple[int, float], ...], flags.LOGIT_BIAS] = ()
+    allowed_token_ids: Annotated[tuple[int, ...] | None, flags.ALLOWED_TOKEN_IDS] = None
+    bad_words: Annotated[tuple[str, ...], flags.BAD_WORDS] = ()
+    logprobs: Annotated[int | None, flags.LOGPROBS] = None
+    prompt_logprobs: Annotated[int | None, flags.PROMPT_LOGPROBS] = None
+    json_schema: Annotated[str | None, flags.JSON_SCHEMA] = None
+    json_object: Annotated[bool, flags.JSON_OBJECT] = False
+    regex: Annotated[str | None, flags.REGEX] = None
+    choice: Annotated[tuple[str, ...], flags.CHOICE] = ()
+    grammar: Annotated[str | None, flags.GRAMMAR] = None
+    skip_special_tokens: Annotated[bool, flags.SKIP_SPECIAL_TOKENS] = True
+    include_stop_str_in_output: Annotated[bool, flags.INCLUDE_STOP_STR_IN_OUTPUT] = False
+    stop_on_repetition: Annotated[int, flags.STOP_ON_REPETITION] = 0
+    reasoning_tags: Annotated[str, flags.REASONING_TAGS] = "auto"
+    thinking_budget: Annotated[int | None, flags.THINKING_BUDGET] = None
+    vote: Annotated[str | None, flags.VOTE] = None
 
-    beam_width: Annotated[
-        int,
-        Flag(
-            "Beam search with N beams, best first, of which --n are returned. 1 is none.",
-            Panel.SAMPLING,
-            "N",
-            rule=integers(1, MAX_BEAM_WIDTH),
-        ),
-    ] = 1
-    length_penalty: Annotated[
-        float,
-        Flag(
-            "Beams are scored by their log-probability over their length to this power.",
-            Panel.SAMPLING,
-            "X",
-            rule=floats(-MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY),
-        ),
-    ] = 1.0
-    early_stopping: Annotated[
-        EarlyStopping,
-        Flag(
-            "End when as many beams are finished (true), or when no better one is likely.",
-            Panel.SAMPLING,
-            "WHEN",
-            rule=Rule(lambda value: isinstance(value, EarlyStopping), 'true, false or "never"'),
-        ),
-    ] = EarlyStopping.FALSE
+    beam_width: Annotated[int, flags.BEAM_WIDTH] = 1
+    length_penalty: Annotated[float, flags.LENGTH_PENALTY] = 1.0
+    early_stopping: Annotated[EarlyStopping, flags.EARLY_STOPPING] = EarlyStopping.FALSE
 
     def __post_init__(self) -> None:
         for name, rule in _RULES.items():

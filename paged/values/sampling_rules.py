@@ -137,16 +137,16 @@ def _are_bad_words(value: object) -> bool:
     )
 
 
-LOGIT_BIAS = Rule(
+LOGIT_BIAS_RULE = Rule(
     _is_bias,
     f"an object of at most {MAX_TOKEN_IDS} token ids, each with a number from {-MAX_BIAS:g} to "
     f"{MAX_BIAS:g}",
 )
-ALLOWED_TOKEN_IDS = Rule(
+ALLOWED_TOKEN_IDS_RULE = Rule(
     lambda value: value is None or (value != () and is_id_list(value, MAX_TOKEN_IDS)),
     f"a list of 1 to {MAX_TOKEN_IDS} token ids",
 )
-BAD_WORDS = Rule(
+BAD_WORDS_RULE = Rule(
     _are_bad_words,
     f"at most {MAX_BAD_WORDS} strings of at most {MAX_BAD_WORD_LENGTH} Unicode characters, none of "
     "them blank",

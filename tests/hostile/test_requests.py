@@ -179,7 +179,6 @@ def test_34_a_gpu_that_is_not_there(generate: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "neutral"),
     [
-        ("logprobs", 0, False),
         ("best_of", 2, 1),
         ("guided_json", {}, None),
         ("tools", [{}], []),

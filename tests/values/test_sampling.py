@@ -10,10 +10,10 @@ from pagedrun.paged.values.early_stopping import EarlyStopping
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling import (
     FIELD_NAMES,
-    MAX_N,
     SamplingParams,
     sampling_keys,
 )
+from pagedrun.paged.values.sampling_flags import MAX_N
 from pagedrun.paged.values.sampling_rules import (
     MAX_BAD_WORD_LENGTH,
     MAX_BAD_WORDS,

@@ -15,6 +15,7 @@ from pagedrun.paged.job.config import JobConfig, RecipeFile
 from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.sampling import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from pagedrun.recipes.setting import Kind, Setting
 from tests.command import Command
@@ -48,11 +49,25 @@ def test_every_flag_of_generate_is_a_setting_or_refused_for_a_reason() -> None:
     assert all(len(reason) > 10 for reason in REFUSED.values())
 
 
+# Those whose rule allows no value of the many.
+EXAMPLES = {
+    "json_schema": "'{}'",
+    "logprobs": "5",
+    "prompt_logprobs": "5",
+    "beam_width": "4",
+    "reasoning_tags": "<a>,</a>",
+    "chat_template_kwargs": "{enable_thinking: false}",
+}
+
+
 def example(setting: Setting, folder: Path) -> str:
     """Return a line that sets the setting to something that is not its default."""
     if setting.kind is Kind.MODEL:
         return f"{setting.name}: {folder}"
+    if setting.name in EXAMPLES:
+        return f"{setting.name}: {EXAMPLES[setting.name]}"
     default = getattr(EngineConfig(Path()), setting.name, None)
+    default = getattr(SamplingParams(), setting.name, default)
     if setting.words:
         return f"{setting.name}: {[word for word in setting.words if word != default][-1]}"
     if setting.kind is Kind.SWITCH:
