@@ -46,11 +46,11 @@ def test_only_rows_with_all_four_columns_are_calls() -> None:
 def test_a_body_becomes_columns() -> None:
     sampling = {"max_completion_tokens": 5, "temperature": 0.5, "n": 2, "stop": "x", "seed": 3}
     sampling |= {"presence_penalty": 0, "frequency_penalty": 0.5, "logit_bias": {"3": -100}}
+    sampling |= {"response_format": {"type": "text"}}
     told = {"model": "m", "user": "u", "metadata": {"a": 1}, "service_tier": "flex"}
     neutral = {
         "stream": False,
         "logprobs": False,
-        "response_format": {"type": "text"},
         "tools": [],
         "top_p": None,
     }
