@@ -78,8 +78,12 @@ def in_process(root: Path, prompts: Path) -> dict[str, float]:
 def measure(prompts: Path, window_rows: int, seats: int) -> dict[str, float]:
     """Run the job; return its figures."""
     first_of("prepare_environment", "kernels.environment.threads", "kernels.threads")()
-    windows = import_module("pagedrun.paged.job.windows")
-    windows.WINDOW_ROWS = window_rows  # type: ignore[attr-defined]
+    cut: dict[str, Any] = {}
+    try:
+        size = import_module("pagedrun.paged.values.window_size").WindowSize
+        cut = {"window": size(rows=window_rows)}
+    except ImportError:  # the first edition's is a constant
+        import_module("pagedrun.paged.job.windows").WINDOW_ROWS = window_rows  # type: ignore[attr-defined]
     job = import_module("pagedrun.paged.job.job")
     log: list[tuple[float, int]] = []
 
@@ -95,6 +99,7 @@ def measure(prompts: Path, window_rows: int, seats: int) -> dict[str, float]:
         overwrite=True,
         engine=engine(model=MODEL, max_num_seqs=seats),
         sampling=sampling(max_tokens=MAX_TOKENS, ignore_eos=True),
+        **cut,
     )
     began = time.perf_counter()
     job.run_job(config, Listener())
