@@ -24,7 +24,6 @@ from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import PagedrunError, UsageError
-from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling import FIELD_NAMES, SamplingParams
 
@@ -99,7 +98,6 @@ class _Reading:
         max_model_len = parameters.integer("max_model_len", 1, model.max_position_embeddings)
         limits = Limits(max_model_len, model.vocab_size, overlong)
         sampling = {name: parameters.get(name) for name in FIELD_NAMES}
-        sampling["logit_bias"] = _mapping(sampling["logit_bias"])
         template = self._given.prompt_template
         kwargs = parameters.nested("chat_template_kwargs")
         prompts = PromptConfig(
@@ -168,13 +166,6 @@ class _Reading:
         digest = source.digest(whole=source.drain())
         if (digest.num_bytes, digest.sha256) != (saved.num_bytes, saved.sha256):
             raise TextsUnavailable(f"{name} is not what the run read: it has changed since")
-
-
-def _mapping(biases: JSONValue) -> JSONValue:
-    """Return biases as the mapping that users give; a manifest has them as pairs."""
-    if not isinstance(biases, list):
-        return biases
-    return {str(pair[0]): pair[1] for pair in biases if isinstance(pair, list) and len(pair) == 2}
 
 
 def _chosen(source: RowSource, rows: Collection[int]) -> Iterator[Row]:

@@ -67,10 +67,9 @@ class ThinkingBudget:
                 del thoughts[sample]
 
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
-        """Return logits that leave a thought without budget one token."""
+        """Leave a thought without budget one token."""
         draws = batch.draws
         assert draws is not None
-        logits = logits.clone()
         for place, (row, sample) in enumerate(_names(draws.row, draws.sample)):
             thought = self._thoughts.get(row, {}).get(sample)
             if thought is not None and thought.forced is not None:

@@ -183,6 +183,8 @@ def _settings(config: JobConfig, max_model_len: int) -> dict[str, Setting]:
     template = config.prompts.template
     values = {
         **asdict(config.sampling),
+        # As users give it: a reader of the manifest can ask for the same again.
+        "logit_bias": {str(token): bias for token, bias in config.sampling.logit_bias},
         **asdict(config.engine),
         "max_model_len": max_model_len,
         "tokenizer": config.tokenizer,

@@ -23,7 +23,7 @@ def manifest(tmp_path: Path) -> Manifest:
         input="in.jsonl",
         output="out.jsonl",
         engine=EngineConfig(model=tmp_path),
-        sampling=SamplingParams(stop=("x",)),
+        sampling=SamplingParams(stop=("x",), logit_bias=((7, -1.5),)),
         origins={"stop": "flag"},
         recipe=RecipeFile("mine.yaml", "0"),
     )
@@ -35,6 +35,8 @@ def manifest(tmp_path: Path) -> Manifest:
 def test_what_is_written_is_read_again(manifest: Manifest, tmp_path: Path) -> None:
     finished = manifest.at(JobStatus.FINISHED, {"total": 1})
     assert finished.parameters["stop"] == Setting(["x"], "flag")
+    biases = finished.parameters["logit_bias"].value
+    assert SamplingParams().override({"logit_bias": biases}).logit_bias == ((7, -1.5),)
     assert (finished.input.sha256, finished.input.first_window_sha256) == ("cd", "ab")
     path = tmp_path / "out.run.json"
     replace_json(path, finished)
