@@ -35,7 +35,7 @@ from pagedrun.paged.text.grammar.grammars import Grammars  # noqa: E402
 from pagedrun.paged.text.grammar.mask_filler import MaskFiller  # noqa: E402
 from pagedrun.paged.text.grammar.matcher import GrammarMatcher  # noqa: E402
 from pagedrun.paged.text.tokenizer import Tokenizer  # noqa: E402
-from pagedrun.paged.values.sampling import SamplingParams  # noqa: E402
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams  # noqa: E402
 
 
 def schema(number: int) -> str:

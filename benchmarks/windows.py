@@ -92,7 +92,7 @@ def measure(prompts: Path, window_rows: int, seats: int) -> dict[str, float]:
             log.append((time.perf_counter(), record.total))
 
     engine = first_of("EngineConfig", "paged.values.engine_config", "paged.engine_config")
-    sampling = first_of("SamplingParams", "paged.values.sampling", "paged.sampling")
+    sampling = first_of("SamplingParams", "paged.values.sampling.sampling_params", "paged.sampling")
     config = first_of("JobConfig", "paged.job.config")(
         input=str(prompts),
         output=str(prompts.with_name("answers.jsonl")),

@@ -22,7 +22,7 @@ from pagedrun.paged.run import Run
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 # Settings that are part of the weights as they are held, and of what was opened before they were
 # read.

@@ -19,7 +19,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import PagedrunError, RowError
 from pagedrun.paged.values.option_names import as_argument, spelled
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 Prompt = str | Seq[int] | Seq[Mapping[str, object]]  # text, token ids, or chat messages
 

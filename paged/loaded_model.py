@@ -9,8 +9,8 @@ import torch
 
 from pagedrun.kernels.environment import threads
 from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
-from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.execution.logits.grammar_mask import GrammarMask
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
 from pagedrun.paged.execution.logits.processors import processors_of

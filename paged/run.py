@@ -18,7 +18,7 @@ from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.logits.grammar_mask import NO_FORCED_TOKEN, GrammarMask
 from pagedrun.paged.execution.logits.no_choice import no_choice

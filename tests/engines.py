@@ -2,7 +2,7 @@
 
 from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy

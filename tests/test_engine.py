@@ -9,7 +9,7 @@ from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 
 @pytest.mark.parametrize("asked", [65, 64, 40])

@@ -110,7 +110,7 @@ def kernels_bench(options: KernelsOptions, engine: EngineConfig) -> "KernelsBenc
     """
     from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
     from pagedrun.paged.bench.kernels.kernels import KernelsBench
-    from pagedrun.paged.execution.device_choice import choose_device
+    from pagedrun.paged.execution.devices.device_choice import choose_device
     from pagedrun.paged.models.shapes import Shape
 
     name = options.shape or DEFAULT_SHAPE

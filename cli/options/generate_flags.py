@@ -9,7 +9,7 @@ from pagedrun.cli.options.run_options import Display, RunOptions
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 GENERATE = Flags.of(
     JobConfig, EngineConfig, PromptConfig, SamplingParams, RunOptions, Display

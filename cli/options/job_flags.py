@@ -16,7 +16,7 @@ from pagedrun.paged.models.hub import resolve_model
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 
 OUTPUT_SUFFIX = ".out.jsonl"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pagedrun.paged.bench.result import MeasuredDevice
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 
 # What a measurement may take of the free memory: torch keeps some back, and so do others.
 SHARE_OF_FREE = 0.8

@@ -9,7 +9,7 @@ from torch import Tensor
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
 from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.kernels.token_logprobs import TokenLogprobs
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.host_copy import HostCopy
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.host_copy import HostCopy
 from pagedrun.paged.execution.host_logprobs import FoundLogprob, HostLogprobs
 from pagedrun.paged.execution.step_result import StepResult

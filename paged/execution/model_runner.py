@@ -13,7 +13,7 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.batch_layout import BatchLayout
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.logits.sampler import Sampler

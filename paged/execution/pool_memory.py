@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
-from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.gpu_memory import gpu_budget
+from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.devices.gpu_memory import gpu_budget
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.memory import MemoryBudget

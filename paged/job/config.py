@@ -10,7 +10,7 @@ from pagedrun.paged.job.prompts.overlong import Overlong
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.flag import Flag, Form, Panel, check_fields
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.paged.values.window_size import WindowSize
 
 STDOUT = "-"

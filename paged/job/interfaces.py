@@ -12,7 +12,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.structure import Structure
+from pagedrun.paged.values.sampling.structure import Structure
 
 
 class ModelShape(Protocol):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
@@ -12,7 +12,7 @@ from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.structure import Structure
+from pagedrun.paged.values.sampling.structure import Structure
 
 
 class LocalModel:

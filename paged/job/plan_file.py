@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pagedrun.paged.execution.device_facts import DeviceFacts
-from pagedrun.paged.execution.device_probe import probe_device
+from pagedrun.paged.execution.devices.device_facts import DeviceFacts
+from pagedrun.paged.execution.devices.device_probe import probe_device
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import is_repeatable, open_rows
 from pagedrun.paged.job.interfaces import EngineLike
@@ -35,7 +35,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.precision import DTYPE_BYTES
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.structure import Structure
+from pagedrun.paged.values.sampling.structure import Structure
 
 DEFAULT_SIMULATED_ROWS = 100_000
 MAX_TEXT_CHARS = 60

@@ -25,7 +25,7 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import PagedrunError, UsageError
 from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling import FIELD_NAMES, SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import FIELD_NAMES, SamplingParams
 
 MAX_TOKENS_SHOWN = 400
 MAX_CHARS_SHOWN = 400

@@ -5,10 +5,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from pagedrun.paged.planning.duplicates import fan_out
-from pagedrun.paged.values.ballot import Ballot
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
+from pagedrun.paged.values.sampling.ballot import Ballot
 
 
 class Answers:

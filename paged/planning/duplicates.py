@@ -3,9 +3,9 @@
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pagedrun.paged.values.ballot import Ballot
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.ballot import Ballot
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 
 class Duplicates:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.scheduling.beams.beam_search import num_candidates
-from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling.logprobs import Continuation
 
 UNKNOWN_TOKEN = -2  # sampled on the device, and not looked at yet
 NO_UID = -1

@@ -13,7 +13,7 @@ from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.incremental_text import IncrementalText
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import FinishReason, Request, SampleOutput
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 REPETITION = "repetition"  # the stop reason of an answer that goes round in a circle
 

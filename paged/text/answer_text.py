@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pagedrun.paged.text.reasoning_tags import ReasoningTags
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 
 class AnswerText:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 AUTO, NONE = "auto", "none"
 _KNOWN = (

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 
-from pagedrun.paged.values.ballot import VoteResult
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.logprobs import Continuation, Score, TokenLogprob
 from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.ballot import VoteResult
+from pagedrun.paged.values.sampling.logprobs import Continuation, Score, TokenLogprob
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 
 class FinishReason(StrEnum):

@@ -6,7 +6,7 @@ from pagedrun._version import __version__
 
 if TYPE_CHECKING:
     from pagedrun.paged.llm import LLM
-    from pagedrun.paged.values.sampling import SamplingParams
+    from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 __all__ = ["LLM", "SamplingParams", "__version__"]
 
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> object:
 
         return LLM
     if name == "SamplingParams":
-        from pagedrun.paged.values.sampling import SamplingParams
+        from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
         return SamplingParams
     raise AttributeError(f"module 'pagedrun' has no attribute {name!r}")

@@ -12,7 +12,7 @@ from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 
 COPY, OUT, IN = TransferKind.COPY, TransferKind.SWAP_OUT, TransferKind.SWAP_IN
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=3, head_dim=5, dtype="float32")

@@ -18,8 +18,8 @@ from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
-from pagedrun.paged.values.sampling import SamplingParams
-from pagedrun.paged.values.structure import Structure
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling.structure import Structure
 
 Answer = Callable[[Request], Completion]
 

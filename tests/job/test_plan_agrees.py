@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.device_choice import choose_device
-from pagedrun.paged.execution.device_facts import DeviceFacts, DeviceMemory
-from pagedrun.paged.execution.device_probe import probe_device
+from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.devices.device_facts import DeviceFacts, DeviceMemory
+from pagedrun.paged.execution.devices.device_probe import probe_device
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job

@@ -15,7 +15,7 @@ from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.job.plan_file import plan_file
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, UsageError
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.paged.values.window_size import WindowSize
 from tests.conftest import MakeModel
 from tests.every_pair import every_pair

@@ -18,7 +18,7 @@ from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from tests.scheduling.fake_model import FakeModel, RecordingPool, answer, is_done
 from tests.scheduling.step import Step
 

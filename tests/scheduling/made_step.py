@@ -12,7 +12,7 @@ from pagedrun.paged.scheduling.step_builder import StepBuilder
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 
 def made_sequence(

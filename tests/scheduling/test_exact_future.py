@@ -16,7 +16,7 @@ from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 SIZE = 2
 PROMPTS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=16), min_size=1, max_size=14)

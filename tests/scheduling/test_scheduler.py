@@ -14,7 +14,7 @@ from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from tests.scheduling.drive import (
     RECOMPUTE,
     SWAP,

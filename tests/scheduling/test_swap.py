@@ -16,7 +16,7 @@ from pagedrun.paged.values.block_key import BlockKey
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from tests.scheduling.admit_all import AdmitAll
 
 SIZE = 4

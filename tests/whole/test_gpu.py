@@ -21,14 +21,14 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.device_choice import choose_device
-from pagedrun.paged.execution.device_dtypes import CpuDtypes
+from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.precision import KV_DTYPES
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.engines import ANY_PREFIX, load_engine
 

@@ -20,7 +20,7 @@ from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.paged.values.window_size import WindowSize
 from tests.conftest import MakeModel
 

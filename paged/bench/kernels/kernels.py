@@ -32,7 +32,7 @@ from pagedrun.paged.bench.kernels.prefix_point import PrefixPoint
 from pagedrun.paged.bench.kernels.roofline import Roofline
 from pagedrun.paged.bench.kernels.stopwatch import GpuStopwatch, HostStopwatch, Stopwatch
 from pagedrun.paged.bench.neighbours import Neighbours
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 
 Say = Callable[[str], None]
 

@@ -18,7 +18,7 @@ from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import torch
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.runs.run_figures import ModelDescription
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.random_weights import RandomWeights

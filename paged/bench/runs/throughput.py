@@ -24,7 +24,7 @@ from pagedrun.paged.bench.runs.run_figures import (
 )
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
-from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 

@@ -9,7 +9,7 @@ from pagedrun.paged.bench.runs.run_figures import WorkloadFigures
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

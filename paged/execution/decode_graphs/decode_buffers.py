@@ -10,7 +10,7 @@ from torch import Tensor
 from pagedrun.kernels.attention import Attention
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.logits.early_stops import EarlyStops
 from pagedrun.paged.execution.logits.sampler import Sampler

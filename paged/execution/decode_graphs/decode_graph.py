@@ -9,7 +9,7 @@ from torch import Tensor
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_buffers import DecodeBuffers
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.models.model import Model
 

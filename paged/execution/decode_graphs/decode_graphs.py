@@ -15,7 +15,7 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_graph import DecodeGraph, GraphShape
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.logits.early_stops import EarlyStops
 from pagedrun.paged.execution.logits.sampler import Sampler

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.asked import Asked
 from pagedrun.paged.execution.logits.last_made import LastMade
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch

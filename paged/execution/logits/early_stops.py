@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.scheduling.step_input import Draws
 
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
@@ -19,7 +19,7 @@ from pagedrun.paged.text.grammar.mask_filler import MaskFiller
 from pagedrun.paged.text.grammar.matcher import GrammarMatcher
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 NO_FORCED_TOKEN = -1
 

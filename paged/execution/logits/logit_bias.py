@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.asked import Asked
 from pagedrun.paged.execution.logits.last_made import LastMade
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch

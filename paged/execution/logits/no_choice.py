@@ -2,7 +2,7 @@
 
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 
 def no_choice(params: SamplingParams) -> RowError:

@@ -3,7 +3,7 @@
 import numpy as np
 from torch import Tensor
 
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.asked import Asked
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.execution.logits.token_counts import TokenCounts

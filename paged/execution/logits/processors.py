@@ -1,6 +1,6 @@
 """The processors of logits that every engine has, in the order in which vLLM applies them."""
 
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.allowed_tokens import AllowedTokens
 from pagedrun.paged.execution.logits.bad_words import BadWordsFilter
 from pagedrun.paged.execution.logits.logit_bias import LogitBias

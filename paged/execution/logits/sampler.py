@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.token_logprobs import TokenLogprobs
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
 from pagedrun.paged.execution.logits.processors import processors_of
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch

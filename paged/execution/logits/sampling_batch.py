@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.early_stops import EarlyStops
 from pagedrun.paged.scheduling.step_input import Draws
 

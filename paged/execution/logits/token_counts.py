@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.scheduling.sequence_table import Int64s
 
 _FIRST_LINES = 16

@@ -13,7 +13,7 @@ from pagedrun.paged.job.inputs.row import ID_COLUMNS, Columns, Row, default_id, 
 from pagedrun.paged.job.inputs.row_source import refuse_empty
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.sampling import sampling_keys
+from pagedrun.paged.values.sampling.sampling_params import sampling_keys
 
 MAX_COLUMNS = 10_000
 # A cell is text. These columns mean more than text, and their cells are read as JSON.

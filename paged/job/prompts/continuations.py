@@ -9,9 +9,9 @@ from typing import TypeGuard
 
 from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.logprobs import Continuation
-from pagedrun.paged.values.sampling import SamplingParams
-from pagedrun.paged.values.sampling_flags import MAX_N
+from pagedrun.paged.values.sampling.flags import MAX_N
+from pagedrun.paged.values.sampling.logprobs import Continuation
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 CONTINUATIONS = "continuations"
 MAX_ENCODED_CHARS = 2**25  # of one row: a long prompt is encoded once with each of its texts

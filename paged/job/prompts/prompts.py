@@ -19,7 +19,7 @@ from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling import SamplingParams, sampling_keys
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams, sampling_keys
 
 PROMPT_COLUMNS = ("prompt", "messages", "prompt_token_ids")
 # What decides how a prompt is made, or what runs, is the user's to say and not a row's.

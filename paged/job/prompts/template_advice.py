@@ -20,7 +20,7 @@ from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.report.record.report_sections import MovableParts, TemplateAdvice
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 MIN_SAVED_SHARE = 0.05
 MAX_ADVICE = 3

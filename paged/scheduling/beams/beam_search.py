@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.values.early_stopping import EarlyStopping
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

@@ -29,9 +29,9 @@ from pagedrun.paged.bench.kernels.prefill_point import PrefillPoint
 from pagedrun.paged.bench.kernels.prefix_point import PrefixPoint
 from pagedrun.paged.bench.kernels.roofline import Roofline, Work
 from pagedrun.paged.bench.kernels.stopwatch import HostStopwatch
-from pagedrun.paged.execution.cpu_caches import largest_cpu_cache
-from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.devices.cpu_caches import largest_cpu_cache
+from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.models.shapes import Shape
 from pagedrun.paged.values.errors import UsageError
 

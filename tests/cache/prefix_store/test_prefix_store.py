@@ -29,13 +29,13 @@ from pagedrun.paged.cache.prefix_store.index import PrefixIndex
 from pagedrun.paged.cache.prefix_store.listing import StoreListing
 from pagedrun.paged.cache.prefix_store.stored_prefixes import _is_finite as is_finite
 from pagedrun.paged.cache.prefix_store.weight_digests import MEMORY, stamps, weights_digest
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.stored_tokens import tokens_to_store
 from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 SIZE = 4
 IDENTITY = StoreIdentity("a-model", {"block_size": SIZE, "kv_dtype": "float32", "weights": "w"})

@@ -13,7 +13,7 @@ from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
-from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.execution.logits.early_stops import EarlyStops
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
 from pagedrun.paged.execution.logits.min_tokens import MinTokens
@@ -20,7 +20,7 @@ from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from tests.scheduling.made_step import MadeChunk, made_step
 
 MODEL = BenchModel.from_shape("tiny", 1)

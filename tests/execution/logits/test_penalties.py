@@ -15,8 +15,8 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.execution.logits.processors import processors_of
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch

@@ -11,8 +11,8 @@ from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import ENCODE_BATCH_ROWS, JobRow, Limits, RequestBuilder
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.logprobs import Continuation
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.logprobs import Continuation
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 BOS = 99
 LIMITS = Limits(max_model_len=8, vocab_size=100)

@@ -13,7 +13,7 @@ from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.job.prompts.overlong import Overlong
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.paged.values.window_size import WindowSize
 from tests.job.scripted_model import ScriptedModel, config_for, echo
 

@@ -13,7 +13,7 @@ from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 KWARGS = "chat_template_kwargs"
 CHAT: list[JSONValue] = [{"role": "user", "content": "hi"}]

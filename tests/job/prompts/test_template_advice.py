@@ -17,7 +17,7 @@ from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.job.row_sample import SAMPLE_ROWS, sample_rows
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 INSTRUCTIONS = "You are a careful clerk. Sort the text below into one of five drawers. " * 4
 Advise = Callable[..., list[dict[str, Any]]]

@@ -13,7 +13,7 @@ from pagedrun.paged.planning.preview.forecast_sections import ForecastFigures
 from pagedrun.paged.planning.preview.simulation import Simulator
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 BLOCK = 4
 

@@ -19,7 +19,7 @@ from pagedrun.paged.planning.preview.prefix_reads import (
 from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 
 def make_plan(seed: int, *, prefix_caching: bool = True, most_samples: int = 3) -> Plan:

@@ -20,7 +20,7 @@ from pagedrun.paged.run import Run
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.scheduling.residency_log import ResidencyLog
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from tests.scheduling.admit_all import AdmitAll
 from tests.scheduling.made_step import made_sequence
 

@@ -6,7 +6,7 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 SIZE = 4
 

@@ -2,8 +2,8 @@
 
 import json
 
-from pagedrun.paged.values.sampling_rules import is_unicode
-from pagedrun.paged.values.structure import refuse_constant
+from pagedrun.paged.values.sampling.rules import is_unicode
+from pagedrun.paged.values.sampling.structure import refuse_constant
 
 MAX_GRAMMAR_CHARS = 65_536
 MAX_SCHEMA_DEPTH = 64

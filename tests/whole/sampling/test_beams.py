@@ -11,10 +11,10 @@ import transformers
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.run import Run
 from pagedrun.paged.run_policy import RunPolicy
-from pagedrun.paged.values.early_stopping import EarlyStopping
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.engines import load_engine
 from tests.scheduling.admit_all import AdmitAll

@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.values.early_stopping import EarlyStopping
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling import (
-    FIELD_NAMES,
-    SamplingParams,
-    sampling_keys,
-)
-from pagedrun.paged.values.sampling_flags import MAX_N
-from pagedrun.paged.values.sampling_rules import (
+from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
+from pagedrun.paged.values.sampling.flags import MAX_N
+from pagedrun.paged.values.sampling.rules import (
     MAX_BAD_WORD_LENGTH,
     MAX_BAD_WORDS,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
     MAX_TOKEN_IDS,
 )
-from pagedrun.paged.values.structure import STRUCTURES, Structure
-from pagedrun.paged.values.structure_rules import (
+from pagedrun.paged.values.sampling.sampling_params import (
+    FIELD_NAMES,
+    SamplingParams,
+    sampling_keys,
+)
+from pagedrun.paged.values.sampling.structure import STRUCTURES, Structure
+from pagedrun.paged.values.sampling.structure_rules import (
     MAX_CHOICES,
     MAX_GRAMMAR_CHARS,
     MAX_SCHEMA_DEPTH,

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pagedrun.paged.execution.device_facts import DeviceFacts, DeviceMemory
-from pagedrun.paged.execution.kernel_choice import choose_kernel_set
+from pagedrun.paged.execution.devices.device_facts import DeviceFacts, DeviceMemory
+from pagedrun.paged.execution.devices.kernel_choice import choose_kernel_set
 
 # A driver that torch could find a GPU with: NVIDIA's, on Windows' Linux, and AMD's.
 DRIVER_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
@@ -14,7 +14,7 @@ def chosen_device(asked: str, kernel_set: str) -> DeviceFacts:
     """Return the facts of the device that `choose_device` chooses; imports torch."""
     import torch
 
-    from pagedrun.paged.execution.device_choice import choose_device
+    from pagedrun.paged.execution.devices.device_choice import choose_device
 
     device = choose_device(asked, kernel_set)
     if not device.has_own_memory:

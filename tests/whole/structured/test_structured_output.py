@@ -11,12 +11,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pagedrun.paged.execution.device_choice import choose_device
+from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.run import Run
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from tests.conftest import IM_END, MakeModel
 from tests.engines import ANY_PREFIX, load_engine
 from tests.scheduling.admit_all import AdmitAll

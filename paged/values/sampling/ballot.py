@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pagedrun.paged.values.vote import vote_reader
+from pagedrun.paged.values.sampling.vote import vote_reader
 
 
 @dataclass(frozen=True, slots=True)

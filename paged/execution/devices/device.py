@@ -10,9 +10,9 @@ from torch import Tensor
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.read_once import ON_GPU, ReadOnce
-from pagedrun.paged.execution.cpu_caches import largest_cpu_cache
-from pagedrun.paged.execution.device_dtypes import CpuDtypes, DeviceDtypes
-from pagedrun.paged.execution.gpu_description import GpuDescription
+from pagedrun.paged.execution.devices.cpu_caches import largest_cpu_cache
+from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes, DeviceDtypes
+from pagedrun.paged.execution.devices.gpu_description import GpuDescription
 from pagedrun.paged.execution.host_copy import HostCopy
 from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError

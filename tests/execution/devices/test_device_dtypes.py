@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagedrun.paged.execution.device_dtypes import CpuDtypes, GpuDtypes
+from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes, GpuDtypes
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.precision import DTYPE_BYTES, KV_DTYPES
 

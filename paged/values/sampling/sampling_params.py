@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
-from pagedrun.paged.values import sampling_flags as flags
-from pagedrun.paged.values.early_stopping import EarlyStopping
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.flag import flag_fields
-from pagedrun.paged.values.sampling_rules import (
+from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
+from pagedrun.paged.values.sampling.rules import (
     as_float,
     bias_pairs,
 )
-from pagedrun.paged.values.structure import STRUCTURES, Structure, canonical_schema
+from pagedrun.paged.values.sampling import flags
+from pagedrun.paged.values.sampling.structure import STRUCTURES, Structure, canonical_schema
 
 
 @dataclass(frozen=True, slots=True)

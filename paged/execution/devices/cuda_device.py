@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.device_dtypes import GpuDtypes
-from pagedrun.paged.execution.gpu_description import GpuDescription
+from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.devices.device_dtypes import GpuDtypes
+from pagedrun.paged.execution.devices.gpu_description import GpuDescription
 from pagedrun.paged.execution.host_copy import HostCopy
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option

@@ -2,9 +2,9 @@
 
 import torch
 
-from pagedrun.paged.execution.cuda_device import CudaDevice
-from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.kernel_choice import choose_kernel_set
+from pagedrun.paged.execution.devices.cuda_device import CudaDevice
+from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.devices.kernel_choice import choose_kernel_set
 
 
 def choose_device(asked: str, kernel_set: str = "auto") -> Device:

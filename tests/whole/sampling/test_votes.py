@@ -8,10 +8,10 @@ import pytest
 
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.ballot import Ballot
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling import SamplingParams
+from pagedrun.paged.values.sampling.ballot import Ballot
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from tests.command import Command
 from tests.conftest import MakeModel

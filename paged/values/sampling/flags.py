@@ -1,10 +1,10 @@
 """The flags of SamplingParams' fields, which are many."""
 
-from pagedrun.paged.values.early_stopping import EarlyStopping
 from pagedrun.paged.values.flag import Flag, Form, Panel
-from pagedrun.paged.values.logprobs import MAX_LOGPROBS
 from pagedrun.paged.values.rules import Rule, floats, integers
-from pagedrun.paged.values.sampling_rules import (
+from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
+from pagedrun.paged.values.sampling.logprobs import MAX_LOGPROBS
+from pagedrun.paged.values.sampling.rules import (
     ALLOWED_TOKEN_IDS_RULE,
     BAD_WORDS_RULE,
     LOGIT_BIAS_RULE,
@@ -20,7 +20,7 @@ from pagedrun.paged.values.sampling_rules import (
     is_share,
     is_stop,
 )
-from pagedrun.paged.values.structure_rules import (
+from pagedrun.paged.values.sampling.structure_rules import (
     CHOICE_WANTED,
     JSON_SCHEMA_WANTED,
     TEXT_WANTED,
@@ -28,7 +28,7 @@ from pagedrun.paged.values.structure_rules import (
     is_grammar_text,
     is_json_schema,
 )
-from pagedrun.paged.values.vote import MAX_VOTE_LENGTH, is_vote
+from pagedrun.paged.values.sampling.vote import MAX_VOTE_LENGTH, is_vote
 
 MAX_N = 1024
 SWITCH = Rule(lambda value: isinstance(value, bool), "true or false")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pagedrun.kernels.read_once import ReadOnce
-from pagedrun.paged.execution.device_dtypes import CpuDtypes, DeviceDtypes, GpuDtypes
+from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes, DeviceDtypes, GpuDtypes
 from pagedrun.paged.planning.memory import MemoryBudget
 
 

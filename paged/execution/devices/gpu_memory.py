@@ -6,7 +6,7 @@ from pagedrun.kernels.attention_inputs import AttentionInputs, PrefillInputs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.execution.batch_layout import BatchLayout
-from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.memory import MemoryBudget
 

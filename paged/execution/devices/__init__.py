@@ -1,0 +1,1 @@
+"""Where a model computes: what the machine has, and what runs on it."""

@@ -1,0 +1,1 @@
+"""How one request wants its tokens chosen, and what it gets told of them."""
