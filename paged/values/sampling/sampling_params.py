@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.flag import flag_fields
+from pagedrun.paged.values.sampling import flags
 from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
 from pagedrun.paged.values.sampling.rules import (
     as_float,
     bias_pairs,
 )
-from pagedrun.paged.values.sampling import flags
 from pagedrun.paged.values.sampling.structure import STRUCTURES, Structure, canonical_schema
 
 
