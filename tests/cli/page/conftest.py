@@ -49,6 +49,7 @@ class Watched:
         """Return the page when all of it is drawn; `settings` are those of a browser context."""
         context = self._browser.new_context(**{"viewport": DESKTOP, **settings})
         self._stack.callback(context.close)
+        context.set_default_timeout(0)  # the test has its own; a busy machine may take its time
         page = context.new_page()
         complain = self.complaints.append
         page.on("console", lambda message: complain(f"console: {message.text}"))
