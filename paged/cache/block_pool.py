@@ -149,7 +149,7 @@ class BlockPool:
 
     def num_free_among(self, block_ids: Iterable[int]) -> int:
         """Return how many of `block_ids` are free, hence would leave the free list if shared."""
-        return sum(self._ref_counts[block_id] == 0 for block_id in block_ids)
+        return [self._ref_counts[block_id] for block_id in block_ids].count(0)
 
     def share(self, block_ids: Iterable[int]) -> None:
         """Add one holder to each block; a cached free block is taken off the free list."""

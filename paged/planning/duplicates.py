@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
 from pagedrun.paged.values.sampling.ballot import Ballot
@@ -22,11 +23,12 @@ class Duplicates:
         self.distinct: list[Request] = []
         self.asked: dict[int, list[Request]] = {}
         first: dict[Request, Request] = {}
+        determining = lru_cache(maxsize=64)(_determining)  # most rows have the same parameters
         for request in requests:
             if not request.params.is_greedy:
                 self.distinct.append(request)
                 continue
-            asks = replace(request, index=0, params=_determining(request.params))
+            asks = replace(request, index=0, params=determining(request.params))
             found = first.setdefault(asks, request)
             if found is not request:
                 self.asked.setdefault(found.index, [found]).append(request)

@@ -35,6 +35,8 @@ def find_donor(
     wanted = prompt[:-1][begin : begin + block_size]
     best: Donor | None = None
     for sequence in running[-MAX_DONORS:] if wanted else ():
+        if sequence.request.prompt_token_ids[begin : begin + 1] != wanted[:1]:
+            continue  # as most are; cheaper to see than what the sequence holds
         if sequence.num_blocks <= len(hits) or (hits and sequence.block(len(hits) - 1) != hits[-1]):
             continue
         block_id = sequence.block(len(hits))

@@ -13,6 +13,7 @@ with what waiting sequences come back for (`BlockPool.pin`).
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
+from operator import attrgetter
 
 import numpy as np
 
@@ -352,7 +353,7 @@ class Scheduler:
         )
 
     def _note_running(self) -> None:
-        places = (each.place for each in self.running)
+        places = map(attrgetter("place"), self.running)
         self._running_places = np.fromiter(places, dtype=np.int64, count=len(self.running))
 
     def _forked(self, places: Int64s) -> tuple[Int64s, list[list[Sequence]]]:
