@@ -48,12 +48,7 @@ def test_a_body_becomes_columns() -> None:
     sampling |= {"presence_penalty": 0, "frequency_penalty": 0.5, "logit_bias": {"3": -100}}
     sampling |= {"response_format": {"type": "text"}}
     told = {"model": "m", "user": "u", "metadata": {"a": 1}, "service_tier": "flex"}
-    neutral = {
-        "stream": False,
-        "logprobs": False,
-        "tools": [],
-        "top_p": None,
-    }
+    neutral = {"stream": False, "tools": [], "top_p": None, "use_beam_search": False}
     body = {"messages": MESSAGES, **sampling, **told, **neutral}
     assert asked(CHAT, body) == {"messages": MESSAGES, **sampling}
     assert asked(COMPLETIONS, {"prompt": "p", "best_of": 1, "echo": False}) == {"prompt": "p"}
@@ -155,6 +150,7 @@ def test_logprobs_are_asked_for_and_answered_as_openai_does(answer: Run) -> None
     )
     tokens = plain["outputs"][0]["logprobs"]
     found = text["response"]["body"]["choices"][0]["logprobs"]
+    assert list(found) == ["tokens", "token_logprobs", "top_logprobs", "text_offset"]
     texts = [token["text"] for token in tokens]
     assert found["tokens"] == texts
     assert found["token_logprobs"] == [token["logprob"] for token in tokens]
@@ -165,6 +161,7 @@ def test_logprobs_are_asked_for_and_answered_as_openai_does(answer: Run) -> None
     assert text["response"]["body"]["prompt_logprobs"] == plain["prompt_logprobs"]
     assert none["response"]["body"]["choices"][0]["logprobs"]["top_logprobs"] is None
     logprobs = two["response"]["body"]["choices"][0]["logprobs"]
+    assert list(logprobs) == ["content", "refusal"]
     assert logprobs["refusal"] is None
     for each in logprobs["content"]:
         assert list(each) == ["token", "logprob", "bytes", "top_logprobs"]
@@ -172,6 +169,22 @@ def test_logprobs_are_asked_for_and_answered_as_openai_does(answer: Run) -> None
         # Greedy: what was chosen is the likeliest.
         assert each["top_logprobs"][0] == {k: each[k] for k in ("token", "logprob", "bytes")}
         assert len(each["top_logprobs"]) == 2
+
+
+def test_beams_have_their_scores(answer: Run) -> None:
+    beams = {"beam_width": 3, "n": 2, "max_tokens": 4}
+    _, (text, chat, plain, other) = answer(
+        [
+            line("a", COMPLETIONS, {"prompt": [5, 6, 7], **beams}),
+            line("b", CHAT, {"messages": MESSAGES, **beams}),
+            {"prompt_token_ids": [5, 6, 7], **beams},
+            {"messages": MESSAGES, **beams},
+        ]
+    )
+    for call, row in ((text, plain), (chat, other)):
+        scores = [choice["beam_score"] for choice in call["response"]["body"]["choices"]]
+        assert scores == [output["beam_score"] for output in row["outputs"]]
+        assert scores == sorted(scores, reverse=True)
 
 
 def test_refused_calls_have_a_status_and_an_error(answer: Run) -> None:

@@ -28,6 +28,7 @@ class ChatChoice:
     message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
+    beam_score: float | None = None  # not OpenAI's
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class TextChoice:
     logprobs: TextLogprobs | None
     finish_reason: FinishReason
     reasoning: str | None = None  # not OpenAI's; vLLM has it in messages
+    beam_score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +171,18 @@ def _chat_choice(output: SampleOutput) -> ChatChoice:
     if output.reasoning is not None:
         message["reasoning"] = output.reasoning
     logprobs = ChatLogprobs.of(output.logprobs)
-    return ChatChoice(output.index, message, logprobs, output.finish_reason)
+    return ChatChoice(
+        output.index, message, logprobs, output.finish_reason, beam_score=output.beam_score
+    )
 
 
 def _text_choice(output: SampleOutput) -> TextChoice:
     logprobs = TextLogprobs.of(output.logprobs)
     return TextChoice(
-        output.index, output.text, logprobs, output.finish_reason, reasoning=output.reasoning
+        output.index,
+        output.text,
+        logprobs,
+        output.finish_reason,
+        reasoning=output.reasoning,
+        beam_score=output.beam_score,
     )

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns
-from pagedrun.paged.job.prompts.prompts import FORBIDDEN_COLUMNS, is_neutral, request_keys
+from pagedrun.paged.job.prompts.foreign_params import is_neutral, not_supported
+from pagedrun.paged.job.prompts.prompts import FORBIDDEN_COLUMNS, request_keys
 from pagedrun.paged.job.prompts.template_kwargs import TEMPLATE_KWARGS
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
@@ -76,20 +77,19 @@ class BatchCall:
             if self.is_chat and name == "top_logprobs":
                 continue  # goes with logprobs
             if name not in known:
-                shown = shown_key(name)
-                raise RowError("invalid_param", f"{shown} is not supported", param=shown)
+                raise not_supported(shown_key(name))
             if name == "prompt" and isinstance(value, list):
                 asked["prompt_token_ids"] = _checked_token_ids(value)
             else:
                 asked[name] = value
         if self.is_chat:
-            asked |= _chat_logprobs(asked.get("logprobs", False), self.body.get("top_logprobs"))
+            asked |= _chat_logprobs(asked.get("logprobs"), self.body.get("top_logprobs"))
         return asked
 
 
 def _chat_logprobs(wants: object, num_top: object) -> dict[str, JSONValue]:
     """Return `logprobs` as a plain row has it: in a chat it is a switch, and the number another."""
-    if not isinstance(wants, bool):
+    if wants is not None and not isinstance(wants, bool):
         raise RowError("invalid_param", "logprobs must be true or false", param="logprobs")
     name, rule = "top_logprobs", integers(0, MAX_LOGPROBS)
     if num_top is None:
@@ -98,7 +98,7 @@ def _chat_logprobs(wants: object, num_top: object) -> dict[str, JSONValue]:
         raise RowError("invalid_param", f"{name} must be {rule.wanted}", param=name)
     if num_top and not wants:
         raise RowError("invalid_param", f"{name} needs logprobs to be true", param=name)
-    return {"logprobs": num_top} if wants else {}
+    return {"logprobs": num_top} if wants else {}  # a false one is there already
 
 
 def _checked_token_ids(prompt: list[JSONValue]) -> list[JSONValue]:

@@ -10,6 +10,11 @@ from pagedrun.paged.job.prompts.continuations import (
     parse_continuations,
     split_trailing_space,
 )
+from pagedrun.paged.job.prompts.foreign_params import (
+    UNSUPPORTED_COLUMNS,
+    is_neutral,
+    not_supported,
+)
 from pagedrun.paged.job.prompts.messages import parse_messages, with_system
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.response_format import RESPONSE_FORMAT, structure_of
@@ -32,31 +37,6 @@ FORBIDDEN_COLUMNS = (
     "mm_processor_kwargs",
     "media_io_kwargs",
 )
-# Asked for by name in other tools. Answering as if they were not there would be a wrong answer.
-UNSUPPORTED_COLUMNS = (
-    "top_logprobs",
-    "logits_processors",
-    "use_beam_search",
-    "best_of",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "structured_outputs",
-    "tools",
-    "cache_salt",
-)
-# Clients write out defaults. These values ask for nothing; any other one is refused.
-NEUTRAL_VALUES: dict[str, tuple[JSONValue, ...]] = {
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "use_beam_search": (False,),
-    "best_of": (1,),
-    "tools": ([],),
-    "echo": (False,),  # these three of OpenAI's calls only
-    "stream": (False,),
-    "suffix": ("",),
-}
 NESTED_PARAMS = "sampling_params"
 
 
@@ -174,13 +154,6 @@ def request_keys() -> frozenset[str]:
     return sampling_keys() | {RESPONSE_FORMAT}
 
 
-def is_neutral(name: str, value: object) -> bool:
-    """Whether an unsupported parameter asks for nothing with this value."""
-    # By type too: to Python 0 and False are equal, but `logprobs` 0 asks for something.
-    neutral = NEUTRAL_VALUES.get(name, ())
-    return any(type(value) is type(each) and value == each for each in neutral)
-
-
 def _refuse_columns(columns: Columns) -> None:
     nested = columns.get(NESTED_PARAMS)
     if isinstance(nested, dict) and TEMPLATE_KWARGS in nested:
@@ -192,14 +165,7 @@ def _refuse_columns(columns: Columns) -> None:
                 raise RowError("forbidden_field", f"{name} cannot be set by a row", param=name)
         for name in UNSUPPORTED_COLUMNS:
             if place.get(name) is not None and not is_neutral(name, place[name]):
-                raise RowError(
-                    "invalid_param", f"{name} is not supported in this version", param=name
-                )
-
-
-def _is_off(name: str, value: object) -> bool:
-    """Whether a value means none, as OpenAI's clients write it where this tool takes a number."""
-    return name == "logprobs" and value is False
+                raise not_supported(name)
 
 
 def _sampling_params(columns: Columns, defaults: SamplingParams) -> SamplingParams:
@@ -209,11 +175,9 @@ def _sampling_params(columns: Columns, defaults: SamplingParams) -> SamplingPara
         raise RowError("invalid_param", f"{NESTED_PARAMS} must be an object", param=NESTED_PARAMS)
     known = request_keys()
     # One call, so that a pair such as min_tokens and max_tokens is judged when both are known.
-    given = {
-        name: value for name, value in columns.items() if name in known and not _is_off(name, value)
-    }
+    given = {name: value for name, value in columns.items() if name in known}
     for name, value in (nested or {}).items():
-        if name in UNSUPPORTED_COLUMNS or _is_off(name, value):
+        if name in UNSUPPORTED_COLUMNS:
             continue  # with a value that asks for nothing
         if name not in known:
             shown = shown_key(name)

@@ -156,14 +156,15 @@ class SamplingParams:
     def override(self, given: Mapping[str, Any]) -> "SamplingParams":
         """Return a copy with the fields of `given` that name one; `None` means not given.
 
-        `max_new_tokens` and `max_completion_tokens` mean `max_tokens`. Raises `RowError` for
+        `max_new_tokens` and `max_completion_tokens` mean `max_tokens`. False for one of the
+        log-probabilities, as OpenAI's clients write it, means none of them. Raises `RowError` for
         a bad value.
         """
         changes: dict[str, Any] = {}
         for key, value in given.items():
             name = _ALIASES.get(key, key)
             if name in FIELD_NAMES and value is not None:
-                changes[name] = value
+                changes[name] = None if name in _OPTIONAL and value is False else value
         if any(changes.get(name) for name in STRUCTURES):  # it takes the place of another one
             changes = {**_FREE, **changes}
         return replace(self, **changes) if changes else self
