@@ -72,11 +72,14 @@ def _tokens(forecast: PlanReport) -> list[Line]:
     tokens, prefix = forecast["tokens"], forecast["prefix"]
     read, alone = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]
     achievable = f"{prefix['achievable_hit_rate']:.1%} if prefixes were shared to the token"
+    most = "as far as max_tokens allows"
+    if forecast["voting"]:
+        most += f"; all samples of {_count(forecast['voting'])} rows that vote, a run draws fewer"
     lines: list[Line] = [
         ("prompt tokens", _count(tokens["prompt"]), ""),
         ("from the cache", _count(tokens["cached"]), f"{prefix['hit_rate']:.1%}; {achievable}"),
         ("to compute", _count(tokens["computed"]), ""),
-        ("to generate, at most", _count(tokens["generated"]), "as far as max_tokens allows"),
+        ("to generate, at most", _count(tokens["generated"]), most),
         ("attention reads", show_size(read), f"of {show_size(alone)} if every row read alone"),
     ]
     if alone:

@@ -102,6 +102,7 @@ class _FilePlan:
         self._times: dict[str, float] = {}
         self._refused: Counter[str] = Counter()
         self._num_clamped = 0
+        self._num_voting = 0
         self._num_rows = 0
         self._began = time.perf_counter()
 
@@ -125,6 +126,7 @@ class _FilePlan:
             **forecast,
             "advice": advice,
             "clamped": self._num_clamped,
+            "voting": self._num_voting,
             "time": self._times,
             "memory": {"peak_resident": peak_resident_bytes()},
             "config": {"model": str(config.engine.model), **_engine_flags(config.engine)},
@@ -196,7 +198,9 @@ class _FilePlan:
         self._num_rows += len(rows)
         self._refused.update(row.error.code for row in rows if row.error is not None)
         self._num_clamped += sum(row.clamped for row in rows)
-        return [row.request for row in rows if row.request is not None]
+        asked = [row.request for row in rows if row.request is not None]
+        self._num_voting += sum(request.params.vote is not None for request in asked)
+        return asked
 
     def _lap(self, name: str) -> None:
         """Count the time since the last lap as that of a stage."""

@@ -84,6 +84,19 @@ def test_rows_that_a_run_would_refuse_are_counted_by_code(run: Command, tmp_path
         assert code in err
 
 
+def test_all_samples_of_rows_that_vote_are_counted_and_it_is_told(
+    run: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    voting = {"n": 8, "vote": "(a|b)", "temperature": 1}
+    rows = [{"prompt": "who?", **voting}, {"prompt": "what?", **voting}, {"prompt": "when?"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, out, err = run(str(path), "--max-tokens", "10", "--json")
+    forecast = json.loads(out)
+    assert (forecast["tokens"]["generated"], forecast["voting"]) == (2 * 8 * 10 + 10, 2)
+    assert "all samples of 2 rows that vote, a run draws fewer" in " ".join(err.split())
+
+
 def test_advice_is_told(run: Command, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(

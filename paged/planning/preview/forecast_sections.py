@@ -144,10 +144,15 @@ class PeakMemory(TypedDict):
 
 
 class PlanReport(ForecastFigures):
-    """The whole forecast of a file; `advice` is None where the rows can be read only once."""
+    """The whole forecast of a file; `advice` is None where the rows can be read only once.
+
+    `clamped` counts the rows whose `max_tokens` was cut to the room that the prompt leaves,
+    `voting` those whose samples vote: all of their samples are in the figures.
+    """
 
     advice: TemplateAdvice | None
     clamped: int
+    voting: int
     time: dict[str, float]
     memory: PeakMemory
     config: dict[str, PlainValue]
