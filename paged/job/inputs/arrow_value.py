@@ -11,15 +11,30 @@ from pagedrun.paged.job.inputs.json_line import MAX_DEPTH, shown_key
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
 
+# Objects that say how a row is answered. A table has a key for all rows that one of them has, null
+# in the others, where it would mean something: a schema with `"const": null` allows null alone.
+_OBJECT_COLUMNS = frozenset({"json_schema", "response_format", "chat_template_kwargs", "body"})
+
 
 def json_columns(record: Mapping[str, object]) -> dict[str, JSONValue]:
     """Return a record's columns, each as a value that JSON can hold.
 
     Dates and times become ISO 8601 text, durations seconds, decimals and UUIDs their text, bytes
-    base64, and NaN, which means a missing value in these files, null. Raises `RowError` for
-    infinities and for values that nest too deep.
+    base64, and NaN, which means a missing value in these files, null. In objects that say how the
+    row is answered, a key with null counts as not there. Raises `RowError` for infinities and for
+    values that nest too deep.
     """
-    return {name: _json_value(value, name, 1) for name, value in record.items()}
+    columns = {name: _json_value(value, name, 1) for name, value in record.items()}
+    return {
+        name: _without_nulls(value) if name in _OBJECT_COLUMNS else value
+        for name, value in columns.items()
+    }
+
+
+def _without_nulls(value: JSONValue) -> JSONValue:
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def _json_value(value: object, column: str, depth: int) -> JSONValue:

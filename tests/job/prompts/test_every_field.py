@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,12 @@ from tests.conftest import save_byte_tokenizer
 from tests.every_field import CASES, SCHEMA
 
 MAX_BYTES = 1_000_000
+
+
+def as_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
 ASKED = Mapping[str, Any]
 # Columns of a CSV file whose cells are text as they are; an empty one counts as absent.
 TEXT_CELLS = {"expected", "stop", "regex", "grammar", "reasoning_tags", "vote", "early_stopping"}
@@ -33,7 +39,7 @@ MORE: dict[str, tuple[Any, list[Any]]] = {
     "continuations": (["b", "c d"], [[], "b", [""], [1], {"a": 1}]),
     "chat_template_kwargs": ({"thinks": True}, [[1], "x", {"a b": 1}, {"_x": 1}]),
     "response_format": (
-        {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
+        as_format(SCHEMA),
         ["json", {"type": "xml"}, {"type": "json_schema"}, [1]],
     ),
 }
@@ -93,10 +99,13 @@ class Builder:
         self._tokenizer = Tokenizer.from_folder(folder)
 
     def __call__(self, rows: Iterator[Row], default: SamplingParams | None = None) -> JobRow:
+        (row,) = self.all(rows, default)
+        return row
+
+    def all(self, rows: Iterable[Row], default: SamplingParams | None = None) -> list[JobRow]:
         prompts = PromptBuilder(PromptConfig(), default or SamplingParams(), self._tokenizer)
         limits = Limits(max_model_len=512, vocab_size=320)
-        (row,) = RequestBuilder(prompts, self._tokenizer, limits).build(rows)
-        return row
+        return list(RequestBuilder(prompts, self._tokenizer, limits).build(rows))
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +214,27 @@ def test_what_each_of_them_comes_to(build: Builder) -> None:
     shaped = build(of_record({"response_format": MORE["response_format"][0]}))
     assert shaped.request is not None
     assert shaped.request.params.structure == SamplingParams(json_schema=SCHEMA).structure  # type: ignore[arg-type]
+
+
+def test_records_of_one_table_keep_their_own_objects(build: Builder) -> None:
+    """A table has each key for all rows; a schema must not get those of another one, with null."""
+    one = {"type": "object", "properties": {"a": {"const": "x"}}, "required": ["a"]}
+    other = {"properties": {"a": {"enum": ["y", None]}, "b": {"type": "integer"}}}
+    columns = [
+        {"prompt": "a", "json_schema": one, "response_format": None},
+        {"prompt": "a", "json_schema": other},
+        {"prompt": "a", "response_format": {"type": "json_object"}},
+        {"prompt": "a", "response_format": as_format(one)},
+    ]
+    rows = ArrowRows([pyarrow.Table.from_pylist(columns)], MAX_BYTES)
+    params = [row.request.params if row.request else row.error for row in build.all(rows)]
+    plain = SamplingParams()
+    assert params == [
+        plain.override({"json_schema": one}),
+        plain.override({"json_schema": other}),
+        plain.override({"json_object": True}),
+        plain.override({"json_schema": one}),
+    ]
 
 
 @pytest.mark.parametrize(
