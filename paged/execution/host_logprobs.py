@@ -41,9 +41,15 @@ class HostLogprobs:
         _, _, top_ids, top_logprobs = (part.wait().numpy() for part in self.parts)
         return top_ids, top_logprobs
 
-    def wait(self) -> Iterator[FoundLogprob]:
-        """Yield them in order when they are there, each number as its shortest decimal has it."""
-        logprobs, ranks, top_ids, top_logprobs = (part.wait().numpy() for part in self.parts)
+    def wait(self, chosen: NDArray[np.bool_] | None = None) -> Iterator[FoundLogprob]:
+        """Yield them in order when they are there, each number as its shortest decimal has it.
+
+        chosen: [num_tokens], of which ones; None means all.
+        """
+        parts = [part.wait().numpy() for part in self.parts]
+        if chosen is not None:
+            parts = [part[chosen] for part in parts]
+        logprobs, ranks, top_ids, top_logprobs = parts
         found = zip(
             _shortest(logprobs), ranks.tolist(), top_ids.tolist(), top_logprobs, strict=True
         )

@@ -69,11 +69,16 @@ class InFlight:
             strict=True,
         )
 
-    def drawn(self) -> Iterator[tuple[int, FoundLogprob]]:
-        """Yield which draw it is and how likely its token, of those asked for, when it is there."""
+    def drawn(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, FoundLogprob]]:
+        """Yield which draw it is and how likely its token, when it is there: of the chosen draws,
+        those whose log-probabilities are asked for.
+
+        chosen: [num_draws].
+        """
         if self.logprobs is not None:
-            wanted = np.flatnonzero(self.step.draws.wants_logprobs).tolist()
-            yield from zip(wanted, self.logprobs.wait(), strict=True)
+            wants = self.step.draws.wants_logprobs
+            draws = np.flatnonzero(wants & chosen).tolist()
+            yield from zip(draws, self.logprobs.wait(chosen[wants]), strict=True)
 
     def top_of(self, chosen: NDArray[np.bool_]) -> tuple[Int64s, NDArray[np.float32]]:
         """Return the likeliest tokens of the chosen draws and their log-probabilities, when they

@@ -62,10 +62,9 @@ class ScoreLog:
         tokens: [num_draws] int64. is_kept: [num_draws].
         """
         draws = step.step.draws
-        for draw, found in step.drawn():
-            if is_kept[draw]:
-                row, sample = int(draws.row[draw]), int(draws.sample[draw])
-                self._note_answer(row, sample, int(tokens[draw]), found)
+        for draw, found in step.drawn(is_kept):
+            row, sample = int(draws.row[draw]), int(draws.sample[draw])
+            self._note_answer(row, sample, int(tokens[draw]), found)
 
     def _note_known(self, row: int, sample: int, token_id: int, found: FoundLogprob) -> None:
         """Keep a token that was known before: one of the prompt, or behind it of a continuation."""

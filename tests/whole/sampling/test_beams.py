@@ -159,7 +159,7 @@ def test_fewer_answers_than_beams(folder: Path) -> None:
 
 def test_other_rows_keep_their_answers(folder: Path) -> None:
     engine = load_engine(config(folder))
-    plain = SamplingParams(max_tokens=24, n=2, temperature=1.0, seed=3)
+    plain = SamplingParams(max_tokens=24, n=2, temperature=1.0, seed=3, logprobs=2)
     mixed, _ = answers(engine, requests(beams(4), plain))
     alone, _ = answers(
         engine, [each.request for each in mixed if not each.request.params.has_beams]
