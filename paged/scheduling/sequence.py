@@ -1,24 +1,15 @@
 """Sequence: one sample of one request in flight: its tokens and the blocks that hold them."""
 
+from copy import copy
 from typing import overload
+
+import numpy as np
 
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, SequenceTable
 from pagedrun.paged.text.incremental_text import IncrementalText
 from pagedrun.paged.values.block_key import BlockKey
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
-
-# What a sibling takes over beside the blocks.
-_INHERITED = (
-    "group",
-    "num_computed_tokens",
-    "num_stored_tokens",
-    "num_tokens_ever_computed",
-    "num_hit_blocks",
-    "num_published_blocks",
-    "num_cached_tokens",
-    "score_from",
-)
 
 
 class _Column:
@@ -199,6 +190,13 @@ class Sequence:
         """Return the block at a place of the block table."""
         return int(self.table.blocks[self.place, index])
 
+    def num_common_blocks(self, other: "Sequence") -> int:
+        """Return how many blocks, from the first on, it has in common with another sequence."""
+        count = min(self.num_blocks, other.num_blocks)
+        blocks = self.table.blocks
+        differ = np.flatnonzero(blocks[self.place, :count] != blocks[other.place, :count])
+        return int(differ[0]) if len(differ) else count
+
     def replace_block(self, index: int, block_id: int) -> None:
         """Put another block at a place of the block table."""
         self.table.blocks[self.place, index] = block_id
@@ -235,28 +233,20 @@ class Sequence:
 
         The siblings hold the same blocks; the caller counts the references.
         """
-        siblings = [self._sibling(index) for index in self._pending_samples[1:]]
+        siblings = [self.branch(index) for index in self._pending_samples[1:]]
         self._pending_samples = self._pending_samples[:1]
         self.table.num_pending[self.place] = 1
         return siblings
 
     def branch(self, sample_index: int) -> "Sequence":
-        """Return a sibling with the same generated tokens as well; the caller counts the references
-        of the blocks, which are the same."""
-        sibling = self._sibling(sample_index)
-        sibling.output_token_ids = self.output_token_ids
-        return sibling
-
-    def _sibling(self, sample_index: int) -> "Sequence":
-        planned = PlannedRequest(
-            self.request,
-            block_keys=tuple(self.block_keys),
-            num_shared_tokens=self.num_shared_tokens,
-            num_read_once_tokens=self.num_read_once_tokens,
-            num_keep_blocks=self.num_keep_blocks,
-        )
-        sibling = Sequence(self.table, planned, (sample_index,))
-        sibling.block_table = self.block_table
-        for name in _INHERITED:
-            setattr(sibling, name, getattr(self, name))
+        """Return a sibling that has the same tokens and holds the same blocks; the caller counts
+        the references."""
+        sibling = copy(self)
+        sibling.place = self.table.copy(self.place, sample_index)
+        sibling.sample_index = sample_index
+        sibling._pending_samples = (sample_index,)
+        sibling.block_keys = list(self.block_keys)
+        sibling.host_blocks, sibling.pinned_keys = {}, []
+        sibling.num_preemptions = 0
+        sibling.text = None
         return sibling

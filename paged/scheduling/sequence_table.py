@@ -153,6 +153,27 @@ class SequenceTable:
             self._add_continuation(place, request.continuations)
         return place
 
+    def copy(self, place: int, sample: int) -> int:
+        """Give another sample of a sequence's request a place, with all that the sequence has,
+        tokens and blocks included; return it. One sample is drawn from its next logits."""
+        if not self._holes:
+            self._widen_columns()
+        new = self._holes.pop()
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            column[new] = column[place]
+        self.blocks[new, : self.num_blocks[place]] = self.blocks[place, : self.num_blocks[place]]
+        num_outputs = self.num_output_tokens[place]
+        self.outputs[new, :num_outputs] = self.outputs[place, :num_outputs]
+        self.uid[new] = self._num_added
+        self._num_added += 1
+        self.sample[new] = sample
+        self.num_pending[new] = 1
+        self.stop_token_ids[new] = self.stop_token_ids[place]
+        if place in self.continuations:
+            self._add_continuation(new, self.continuations[place])
+        return new
+
     def _add_continuation(self, place: int, continuations: tuple[Continuation, ...]) -> None:
         """Note the texts to score behind a prompt: each sample is given the tokens of its own."""
         self.continuations[place] = continuations
