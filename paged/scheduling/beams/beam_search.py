@@ -5,7 +5,6 @@ from the likeliest tokens of each beam alone, so that nothing depends on what el
 """
 
 from collections.abc import Collection
-from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
 Float32s = NDArray[np.float32]
 
 
@@ -41,7 +41,7 @@ class BeamSearch:
 
     def __init__(self, params: SamplingParams, stop_token_ids: Collection[int]) -> None:
         self._params = params
-        self._stop_token_ids = frozenset(stop_token_ids)
+        self._stop_token_ids: Int64s = np.array(sorted(stop_token_ids), dtype=np.int64)
         self._scores: Float32s = np.zeros(1, dtype=np.float32)
         self._num_tokens = 0
         self._finished: list[FinishedBeam] = []
@@ -51,51 +51,46 @@ class BeamSearch:
         """The best finished beams, best first, at most `beam_width`."""
         return list(self._finished)
 
-    def advance(
-        self, beams: Seq[Seq[int]], top_ids: Int64s, top_scores: Float32s
-    ) -> list[NextBeam]:
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens the beams that run have generated."""
+        return self._num_tokens
+
+    def advance(self, tokens: Int32s, top_ids: Int64s, top_scores: Float32s) -> list[NextBeam]:
         """Take a step; return the beams that go on, best first, none if the search is over.
 
-        beams: the generated tokens of those that run, in the order of the last call's. top_ids,
-        top_scores: [num_beams, num_top], the likeliest next tokens of each with their
-        log-probabilities. `num_candidates` says how many are needed.
+        tokens: [num_beams, num_tokens] int32, what those that run have generated, in the order of
+        the last call's. top_ids, top_scores: [num_beams, num_top], the likeliest next tokens of
+        each with their log-probabilities. `num_candidates` says how many are needed.
         """
         width = self._params.beam_width
         self._num_tokens += 1
-        candidates = self._candidates(top_ids, top_scores)
+        parents, ids, scores = self._candidates(top_ids, top_scores)
         is_last = self._num_tokens == self._params.max_tokens
-        going: list[NextBeam] = []
-        scores: list[np.float32] = []
-        ended: list[FinishedBeam] = []
-        for rank, (score, beam) in enumerate(candidates):
-            if not is_last and beam.token_id not in self._stop_token_ids:
-                going.append(beam)
-                scores.append(score)
-            elif rank < width:  # what comes behind is there only in the place of those that end
-                tokens = (*beams[beam.parent], beam.token_id)
-                ended.append(FinishedBeam(tokens, self._scored(score, self._num_tokens)))
-            if len(going) == width:
-                break
-        self._scores = np.array(scores, dtype=np.float32)
-        every = [*self._finished, *ended]
-        self._finished = sorted(every, key=lambda each: -each.score)[:width]
-        return going if going and self._may_improve() else []
+        goes_on = ~(np.isin(ids, self._stop_token_ids) | is_last)
+        (going,) = np.nonzero(goes_on)
+        going = going[:width]
+        # What comes behind the first is there only in the place of those that end.
+        for rank in np.flatnonzero(~goes_on[:width]).tolist():
+            answer = (*tokens[parents[rank]].tolist(), int(ids[rank]))
+            score = self._scored(scores[rank], self._num_tokens)
+            self._finished.append(FinishedBeam(answer, score))
+        self._finished = sorted(self._finished, key=lambda each: -each.score)[:width]
+        self._scores = scores[going]
+        if not len(going) or not self._may_improve():
+            return []
+        return list(map(NextBeam, parents[going].tolist(), ids[going].tolist()))
 
-    def _candidates(
-        self, top_ids: Int64s, top_scores: Float32s
-    ) -> list[tuple[np.float32, NextBeam]]:
-        """Return all continuations, best first; of equal ones the better beam's, then the one
-        with the likelier token."""
+    def _candidates(self, top_ids: Int64s, top_scores: Float32s) -> tuple[Int64s, Int64s, Float32s]:
+        """Return all continuations, best first: the beam, the token behind it, and their score; of
+        equal ones the better beam's, then the one with the likelier token."""
         sums = (self._scores[:, None] + top_scores).astype(np.float32)
         if self._num_tokens <= self._params.min_tokens:
-            sums[np.isin(top_ids, list(self._stop_token_ids))] = -np.inf
-        order = np.argsort(-sums.ravel(), kind="stable")
-        order = order[sums.ravel()[order] > -np.inf]
-        parents, columns = np.divmod(order, top_ids.shape[1])
-        return [
-            (sums[parent, column], NextBeam(int(parent), int(top_ids[parent, column])))
-            for parent, column in zip(parents.tolist(), columns.tolist(), strict=True)
-        ]
+            sums[np.isin(top_ids, self._stop_token_ids)] = -np.inf
+        scores = sums.ravel()
+        order = np.argsort(-scores, kind="stable")
+        order = order[scores[order] > -np.inf]
+        return order // top_ids.shape[1], top_ids.ravel()[order], scores[order]
 
     def _may_improve(self) -> bool:
         """Return whether a beam that runs may still take the place of one that is finished."""

@@ -37,12 +37,12 @@ class BeamSearches:
         places: [num_beams] int64, the beams of a step. top_ids, top_scores: [num_beams, num_top],
         int64 and float32, the likeliest tokens behind each and their log-probabilities.
         """
-        scheduler = self._scheduler
+        scheduler, table = self._scheduler, self._scheduler.table
         draw_of = {place: draw for draw, place in enumerate(places.tolist())}
-        for row in dict.fromkeys(scheduler.table.row[places].tolist()):
+        for row in dict.fromkeys(table.row[places].tolist()):
             beams, search = scheduler.beams(row), self._searches[row]
             draws = [draw_of[beam.place] for beam in beams]
-            tokens = [beam.known_outputs() for beam in beams]
+            tokens = table.outputs[places[draws], : search.num_tokens]
             going = search.advance(tokens, top_ids[draws], top_scores[draws])
             if going:
                 scheduler.branch(row, going)
