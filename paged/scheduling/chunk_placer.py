@@ -19,21 +19,24 @@ class ChunkPlacer:
         self._pool = books.pool
         self._table = books.table
 
-    def decode(self, running: Seq[Sequence], places: Int64s, step: StepBuilder) -> int:
-        """Place the first sequences that run, as long as they decode and memory lasts.
+    def decode(self, running: Seq[Sequence], places: Int64s, budget: int, step: StepBuilder) -> int:
+        """Place the first sequences that run, as long as they decode and memory and budget last.
 
-        Each computes its newest token. places: of those that may be in the step. Returns how many
-        they are; the books are what they would be had they been placed one by one.
+        Each computes its newest token; the beams of a request are placed all, or none. places: of
+        those that run. Returns how many they are; the books are what they would be had they been
+        placed one by one.
         """
         table, pool = self._table, self._pool
+        every, places = places, places[:budget]
         starts = table.num_computed_tokens[places]
         decodes = (starts >= table.num_prompt_tokens[places]) & (
             starts == table.num_tokens(places) - 1
         )
         decodes &= table.num_stored_tokens[places] == starts
-        decodes &= table.num_beams[places] == 0  # those are placed with all of their group
+        decodes &= table.num_beams[places] <= 1  # not of one that waits for all of its beams
         if not decodes.all():
             places = places[: int(decodes.argmin())]
+        places = places[: self._without_part(every, len(places))]
         starts = starts[: len(places)]
         index = starts // pool.block_size
         is_missing = index >= table.num_blocks[places]
@@ -42,6 +45,7 @@ class ChunkPlacer:
         is_shared[is_shared] = pool.ref_counts_of(held) > 1
         needs = is_missing | is_shared
         num_fit = int(np.searchsorted(np.cumsum(needs), pool.num_free, side="right"))
+        num_fit = self._without_part(every, num_fit)
         places, starts, index = places[:num_fit], starts[:num_fit], index[:num_fit]
         positions = np.flatnonzero(needs[:num_fit])
         if is_shared[:num_fit].any():
@@ -63,6 +67,15 @@ class ChunkPlacer:
         table.num_stored_tokens[places] = ends
         step.decode(places)
         return len(places)
+
+    def _without_part(self, places: Int64s, count: int) -> int:
+        """Return how many of the first `count` sequences are left without beams of whose group
+        others come behind them."""
+        table = self._table
+        if not 0 < count < len(places) or not table.num_beams[places[count]]:
+            return count
+        is_other = table.row[places[:count]] != table.row[places[count]]
+        return int(np.flatnonzero(is_other)[-1]) + 1 if is_other.any() else 0
 
     def _append_blocks(self, sequences: Seq[Sequence]) -> None:
         """Give each of them a block; so many are free."""

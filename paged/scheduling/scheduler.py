@@ -126,8 +126,7 @@ class Scheduler:
         self._books.written.clear()
         self._note_running()
         budget = self.limits.max_num_batched_tokens
-        places = self._running_places[:budget]
-        position = self._chunks.decode(self.running, places, step)
+        position = self._chunks.decode(self.running, self._running_places, budget, step)
         budget -= position
         num_preempted = sum(self.counts.preemptions.values())
         while position < len(self.running) and budget > 0:
