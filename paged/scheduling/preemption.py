@@ -1,6 +1,7 @@
 """Preemption: takes the blocks of a sequence that has to wait, and keeps what it comes back to."""
 
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
+from pagedrun.paged.report.record.residency import Shortage
 from pagedrun.paged.scheduling.books import Books
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.step_builder import StepBuilder
@@ -16,22 +17,25 @@ class Preemption:
         self._pool = books.pool
         self._mode = mode
 
-    def preempt(self, sequence: Sequence, needy: Sequence, end: int, step: StepBuilder) -> None:
+    def shortage(self, needy: Sequence, end: int) -> Shortage:
+        """Return why a sequence has to give way to one that wants to store its tokens up to `end`,
+        which may be the same."""
+        # No block is missing where it only needs a copy of a shared one.
+        num_needed = max(self._pool.num_blocks_for(end) - needy.num_blocks, 1)
+        return Shortage(needy.request.index, num_needed, self._pool.num_free)
+
+    def preempt(self, sequence: Sequence, cause: Shortage, step: StepBuilder) -> None:
         """Take a sequence's blocks; its private ones are saved to the host if it has room.
 
-        `needy`, which may be the same, wants to store its tokens up to `end`. The caller lets the
-        sequence wait.
+        The caller lets the sequence wait.
         """
-        num_free = self._pool.num_free
         self.pin_prompt(sequence)
         mode = self._mode
         if mode is PreemptionMode.SWAP and not self._swap_out(sequence, step):
             mode = PreemptionMode.RECOMPUTE
         self._books.counts.preemptions[mode] += 1
         sequence.num_preemptions += 1
-        # No block is missing where it only needs a copy of a shared one.
-        num_needed = max(self._pool.num_blocks_for(end) - needy.num_blocks, 1)
-        self._books.residency.preempt(sequence, mode, needy, num_needed, num_free)
+        self._books.residency.preempt(sequence, mode, cause)
         self._books.residency.end(sequence)
         self._pool.release(sequence.block_table)
         sequence.block_table = []

@@ -4,16 +4,16 @@ The scheduler tells of every change to a block table. That costs it about a micr
 sequence and a third of one for a block, so it is always on.
 """
 
-from array import array
 from collections.abc import Iterator
 
 from pagedrun.paged.report.record.decimated import Decimated
-from pagedrun.paged.report.record.residency import Preemption, Replaced, Residency
+from pagedrun.paged.report.record.residency import Branching, Preemption, Residency, Shortage
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 
 MAX_HOLDINGS = 1_000_000
 MAX_PREEMPTIONS = 100_000
+MAX_ROW_STRIDE = 2**30  # more rows than a run has: what the first alone holds is kept
 
 
 class ResidencyLog:
@@ -26,6 +26,7 @@ class ResidencyLog:
     def __init__(self, max_holdings: int = MAX_HOLDINGS) -> None:
         self.step = 0  # that is being scheduled; whoever runs the steps counts them
         self.row_stride = 1
+        self.branchings: list[Branching] = []
         self.preemptions: Decimated[Preemption] = Decimated(MAX_PREEMPTIONS)
         self._max_holdings = max_holdings
         self._num_holdings = 0
@@ -43,8 +44,9 @@ class ResidencyLog:
         if row % self.row_stride:
             return
         table = sequence.block_table
-        residency = Residency(row, sequence.sample_index, num_found, array("i", table))
-        residency.begins = array("i", [self.step]) * len(table)
+        residency = Residency(row, sequence.sample_index)
+        residency.take(table[:num_found], self.step, found=True)
+        residency.take(table[num_found:], self.step, found=False)
         self._current[sequence] = residency
         self._count(len(table))
 
@@ -53,8 +55,7 @@ class ResidencyLog:
         residency = self._current.get(sequence)
         if residency is not None:
             new = sequence.blocks_from(len(residency.block_ids))
-            residency.block_ids.extend(new)
-            residency.begins.extend([self.step] * len(new))
+            residency.take(new, self.step, found=False)
             self._count(len(new))
 
     def append(self, sequence: Sequence, block_id: int) -> None:
@@ -63,18 +64,37 @@ class ResidencyLog:
         if residency is not None:
             residency.block_ids.append(block_id)
             residency.begins.append(self.step)
+            residency.found.append(False)
             self._count(1)
 
     def replace(self, sequence: Sequence, position: int) -> None:
         """Note that the block at `position` has given place to another."""
         residency = self._current.get(sequence)
         if residency is not None:
-            old, began = residency.block_ids[position], residency.begins[position]
-            found = position < residency.num_found
-            residency.replaced.append(Replaced(position, old, began, self.step, found))
-            residency.num_found = min(residency.num_found, position)
+            residency.give(position, self.step)
             residency.block_ids[position] = sequence.block(position)
             residency.begins[position] = self.step
+            residency.found[position] = False
+            self._count(1)
+
+    def pass_on(self, dead: Sequence, beam: Sequence, num_common: int) -> None:
+        """Note that a beam which has forked is in the place of one that died: they hold the same
+        blocks up to `num_common`, and behind them it has found what it holds."""
+        residency = self._current.pop(dead, None)
+        if residency is not None:
+            for position in range(num_common, len(residency.block_ids)):
+                residency.give(position, self.step)
+            for column in (residency.block_ids, residency.begins, residency.found):
+                del column[num_common:]
+            new = beam.blocks_from(num_common)
+            residency.take(new, self.step, found=True)
+            self._current[beam] = residency
+            self._count(len(new))
+
+    def branch(self, row: int, forked: int, died: int, freed: int) -> None:
+        """Note what became of the beams of a row; see `Branching`."""
+        if row % self.row_stride == 0:
+            self.branchings.append(Branching(self.step, row, forked, died, freed))
             self._count(1)
 
     def end(self, sequence: Sequence) -> None:
@@ -84,15 +104,8 @@ class ResidencyLog:
             residency.end = self.step
             self._over.append(residency)
 
-    def preempt(
-        self,
-        sequence: Sequence,
-        mode: PreemptionMode,
-        needy: Sequence,
-        num_needed: int,
-        num_free: int,
-    ) -> None:
-        """Note that a sequence, before it gives its blocks back, gives way to `needy`."""
+    def preempt(self, sequence: Sequence, mode: PreemptionMode, cause: Shortage) -> None:
+        """Note that a sequence, before it gives its blocks back, gives way."""
         self._num_preemptions += 1
         preemption = Preemption(
             self.step,
@@ -101,20 +114,19 @@ class ResidencyLog:
             mode,
             sequence.num_stored_tokens,
             sequence.num_blocks,
-            needy.request.index,
-            num_needed,
-            num_free,
+            cause,
         )
         self.preemptions.add(self._num_preemptions, preemption)
 
     def _count(self, num_new: int) -> None:
         self._num_holdings += num_new
-        if self._num_holdings > self._max_holdings:
+        if self._num_holdings > self._max_holdings and self.row_stride < MAX_ROW_STRIDE:
             self.row_stride *= 2
             self._over = [each for each in self._over if each.row % self.row_stride == 0]
+            self.branchings = [each for each in self.branchings if each.row % self.row_stride == 0]
             self._current = {
                 sequence: each
                 for sequence, each in self._current.items()
                 if each.row % self.row_stride == 0
             }
-            self._num_holdings = sum(map(len, self))
+            self._num_holdings = sum(map(len, self)) + len(self.branchings)

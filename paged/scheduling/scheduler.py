@@ -326,9 +326,9 @@ class Scheduler:
         first, _ = chunks[0]
         for sequence, end in chunks:
             while not self._chunks.reserve(sequence, end, step):
+                cause = self._preemption.shortage(sequence, end)
                 victim = self._pop_youngest()
-                needy = first if victim is first else sequence
-                self._preemption.preempt(victim, needy, end, step)
+                self._preemption.preempt(victim, cause, step)
                 self.waiting.appendleft(victim)
                 if victim is first:
                     return False

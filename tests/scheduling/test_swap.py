@@ -190,7 +190,8 @@ def test_samples_that_share_all_blocks_come_back_on_their_own() -> None:
     [parent, child] = scheduler.running
     assert parent.block_table == child.block_table
     builder = StepBuilder(scheduler.table)
-    scheduler._preemption.preempt(scheduler.running.pop(), parent, parent.num_tokens, builder)
+    cause = scheduler._preemption.shortage(parent, parent.num_tokens)
+    scheduler._preemption.preempt(scheduler.running.pop(), cause, builder)
     scheduler.waiting.appendleft(child)
     assert list(child.host_blocks) == [1]
     assert builder.transfers == [BlockTransfer(TransferKind.SWAP_OUT, parent.block_table[1], 0)]

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.report.record.decimated import Decimated
-from pagedrun.paged.report.record.residency import Residencies, Residency
+from pagedrun.paged.report.record.residency import Branching, Residencies, Residency
 from pagedrun.paged.report.record.snapshot import PoolSamples, Snapshot
 from pagedrun.paged.report.record.snapshot_tables import (
     MAX_PREFIXES,
+    Branchings,
     Holdings,
     Lengths,
     Preemptions,
@@ -90,6 +91,7 @@ class Recorder:
             preemptions=_preemptions(self._log),
             prefixes=self._prefixes,
             lengths=_lengths(self._prompts, self._answers),
+            branchings=_branchings(self._log),
         )
 
     def _pool_samples(self) -> PoolSamples:
@@ -131,7 +133,7 @@ def _holdings(log: Iterable[Residency], now: int) -> Holdings:
         return np.fromiter(chain.from_iterable(arrays), dtype=np.int64, count=int(sizes.sum()))
 
     ends = (now if each.end is None else each.end for each in residencies)
-    found = position < repeated(each.num_found for each in residencies)
+    found = np.frombuffer(b"".join(each.found for each in residencies), dtype=np.bool_)
     holdings = Holdings.of(
         row=column(
             repeated(each.row for each in residencies), (owner.row for owner, _ in replaced)
@@ -159,9 +161,16 @@ def _preemptions(log: Residencies) -> Preemptions:
         swapped=[each.mode is PreemptionMode.SWAP for each in every],
         tokens=[each.num_tokens for each in every],
         blocks=[each.num_blocks for each in every],
-        for_row=[each.for_row for each in every],
-        needed=[each.num_needed for each in every],
-        free=[each.num_free for each in every],
+        for_row=[each.cause.for_row for each in every],
+        needed=[each.cause.num_needed for each in every],
+        free=[each.cause.num_free for each in every],
+    )
+
+
+def _branchings(log: Residencies) -> Branchings:
+    every = log.branchings
+    return Branchings.of(
+        **{name: [getattr(each, name) for each in every] for name in Branching._fields}
     )
 
 

@@ -5,13 +5,14 @@ Token ids and texts are not in it: a snapshot may be passed on where the prompts
 
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.report.record.snapshot_tables import (
+    Branchings,
     Float64s,
     Holdings,
     Int64s,
@@ -27,6 +28,7 @@ TABLES: dict[str, type[Table]] = {
     "preemptions": Preemptions,
     "prefixes": PrefixNodes,
     "lengths": Lengths,
+    "branchings": Branchings,
 }
 FACTS = ("block_size", "num_blocks", "bytes_per_token", "num_steps", "row_stride")
 
@@ -53,7 +55,7 @@ class PoolSamples:
 class Snapshot:
     """One run's pool, block by block. Bytes per token are those of all layers.
 
-    `row_stride`: holdings are those of rows whose index it divides; 1 means all of them.
+    `row_stride`: holdings and branchings are those of rows whose index it divides; 1 means all.
     `num_steps` is how many steps the run had. Counts of tokens and hits are in the report.
     """
 
@@ -67,6 +69,7 @@ class Snapshot:
     preemptions: Preemptions
     prefixes: PrefixNodes
     lengths: Lengths
+    branchings: Branchings = field(default_factory=Branchings.of)
 
     def to_bytes(self) -> bytes:
         """Return the snapshot as a NumPy archive (.npz)."""

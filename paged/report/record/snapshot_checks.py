@@ -53,6 +53,9 @@ def _check_holdings(snapshot: Snapshot) -> None:
 
 def _check_tables(snapshot: Snapshot) -> None:
     gone, nodes, lengths = snapshot.preemptions, snapshot.prefixes, snapshot.lengths
+    _in_range("branchings.step", snapshot.branchings.step, 0, snapshot.num_steps)
+    for name in ("row", "forked", "died", "freed"):
+        _in_range(f"branchings.{name}", getattr(snapshot.branchings, name), 0, MAX_COUNT)
     _in_range("preemptions.step", gone.step, 0, snapshot.num_steps + 1)
     for name in ("row", "sample", "tokens", "blocks", "needed", "free"):
         _in_range(f"preemptions.{name}", getattr(gone, name), 0, MAX_COUNT)

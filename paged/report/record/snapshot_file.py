@@ -18,6 +18,7 @@ from pagedrun.paged.values.errors import UsageError
 
 MAX_BYTES = 2**29  # of all columns, unpacked: far above what a run keeps
 MAX_REASON_CHARS = 300
+ADDED = ("branchings",)  # tables that files of earlier versions do not have
 
 
 def read_snapshot(path: Path, max_bytes: int = MAX_BYTES) -> Snapshot:
@@ -54,6 +55,7 @@ def _unpack(packed: bytes, max_bytes: int) -> Snapshot:
         tables: dict[str, Any] = {
             table: kind(**{name: columns[f"{table}.{name}"] for name in kind.DTYPES})
             for table, kind in TABLES.items()
+            if table not in ADDED or any(name.startswith(f"{table}.") for name in columns)
         }
     return Snapshot(**{name: facts[name] for name in FACTS}, samples=samples, **tables)
 

@@ -103,6 +103,25 @@ class Preemptions(Table):
 
 
 @dataclass(frozen=True, slots=True)
+class Branchings(Table):
+    """What became of the beams of rows behind steps, in order: see `Branching`.
+
+    `forked` began on the blocks of other beams, `died` gave theirs back, of which `freed` had no
+    other holder.
+    """
+
+    step: Int32s
+    row: Int32s
+    forked: Int32s
+    died: Int32s
+    freed: Int32s
+
+    DTYPES: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("step", "row", "forked", "died", "freed"), "int32"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PrefixNodes(Table):
     """The tree of shared prefixes, parents before children; those that save most are kept.
 

@@ -21,6 +21,11 @@ class BeamGroup:
         self.is_running = False
 
     @property
+    def row(self) -> int:
+        """The index of the request."""
+        return self.members[0].request.index
+
+    @property
     def num_free_seats(self) -> int:
         """Seats that are kept for beams to come."""
         return self.width - len(self.members)

@@ -57,12 +57,21 @@ class BeamGroups:
 
         A beam's newest token, which was unknown, is the one that `beams` says.
         """
+        num_free = self._books.pool.num_free
         forked, dead = group.branch([each.parent for each in beams])
-        for beam in dead:
-            self._drop(beam)
+        dead_by_sample = {each.sample_index: each for each in dead}
         for beam in forked:
-            self._adopt(beam)
-        self._books.counts.forks += len(forked)
+            in_place_of = dead_by_sample.pop(beam.sample_index, None)
+            if in_place_of is None:
+                self._adopt(beam)
+            else:
+                self._replace(in_place_of, beam)
+        for beam in dead_by_sample.values():
+            self._drop(beam)
+        if forked or dead:
+            freed = self._books.pool.num_free - num_free
+            self._books.counts.forks += len(forked)
+            self._books.residency.branch(group.row, len(forked), len(dead), freed)
         for beam, chosen in zip(group.members, beams, strict=True):
             beam.set_newest_token(chosen.token_id)
 
@@ -74,5 +83,17 @@ class BeamGroups:
     def _drop(self, beam: Sequence) -> None:
         self._books.pool.release(beam.block_table)
         self._books.residency.end(beam)
+        self._forget(beam)
+
+    def _replace(self, dead: Sequence, beam: Sequence) -> None:
+        """Adopt a beam and drop another: only the blocks in which they differ change hands."""
+        num_common = beam.num_common_blocks(dead)
+        self._books.pool.release(dead.blocks_from(num_common))
+        self._books.pool.share(beam.blocks_from(num_common))
+        self._books.residency.pass_on(dead, beam, num_common)
+        self._forget(dead)
+        self._sequences[beam.place] = beam
+
+    def _forget(self, beam: Sequence) -> None:
         self._books.table.remove(beam.place)
         del self._sequences[beam.place]

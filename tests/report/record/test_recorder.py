@@ -14,6 +14,7 @@ from pagedrun.paged.planning.prefix_nodes import prefix_nodes
 from pagedrun.paged.report.inspect.block_lives import BlockLives
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot_checks import MAX_COUNT
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
 from pagedrun.paged.run import Run
@@ -35,7 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def requests() -> list[Request]:
-    """Two nested prefixes, samples that part, a duplicate, and a row that is refused."""
+    """Two nested prefixes, samples that part, a duplicate, a row that is refused, and beams."""
     rng = random.Random(3)
     shared = [rng.randrange(256) for _ in range(100)]
     made = []
@@ -51,6 +52,9 @@ def requests() -> list[Request]:
         made.append(Request(index, (*shared[: rng.choice([0, 52, 100])], *own), params))
     made.append(Request(30, made[29].prompt_token_ids, made[29].params))
     made.append(Request(31, (9999,), SamplingParams()))
+    for index, width in ((32, 2), (33, 3)):
+        params = SamplingParams(max_tokens=20, n=2, beam_width=width, ignore_eos=True)
+        made.append(Request(index, tuple(shared[: 10 * width]), params))
     return made
 
 
@@ -66,7 +70,7 @@ def run(
             record.step, (list(made.pool.ref_counts), list(made.pool.fills))
         ),
     )
-    assert len(list(made)) == 32
+    assert len(list(made)) == 34
     return made, books
 
 
@@ -118,7 +122,7 @@ def test_timeline_and_report_agree_with_the_blocks(recorded: Recorded) -> None:
     preemptions = snapshot.preemptions
     assert preemptions.swapped.sum() == report["preemptions"]["swap"]
     assert (~preemptions.swapped).sum() == report["preemptions"]["recompute"]
-    assert snapshot.lengths.prompts.sum() == 31
+    assert snapshot.lengths.prompts.sum() == 33
     assert (snapshot.lengths.answers * snapshot.lengths.tokens).sum() == report["tokens"][
         "generated"
     ]
@@ -171,7 +175,9 @@ def test_a_snapshot_is_read_as_it_was_written(recorded: Recorded, tmp_path: Any)
     path = tmp_path / "out.snapshot.npz"
     path.write_bytes(snapshot.to_bytes())
     again = read_snapshot(path)
-    for name, table in (("holdings", snapshot.holdings), ("prefixes", snapshot.prefixes)):
+    assert set(snapshot.branchings.row.tolist()) == {32, 33}
+    for name in ("holdings", "prefixes", "branchings"):
+        table = getattr(snapshot, name)
         for column, numbers in table.columns().items():
             assert np.array_equal(getattr(getattr(again, name), column), numbers)
     assert np.array_equal(again.samples.ref_counts, snapshot.samples.ref_counts)
@@ -224,6 +230,18 @@ def test_a_few_rows_are_kept_whole_where_all_are_too_many() -> None:
     for residency in whole:
         if residency.row in kept:
             assert kept[residency.row] == residency
+
+
+def test_one_row_with_too_many_holdings_is_kept_whole_and_alone() -> None:
+    log = ResidencyLog(max_holdings=8)
+    for index in (0, 1) * 40:
+        log.step += 1
+        sequence = made_sequence((1,) * 9, blocks=(0, 1, 2), index=index)
+        log.begin(sequence, num_found=0)
+        log.branch(index, forked=1, died=1, freed=0)
+        log.end(sequence)
+    assert [each.row for each in log] == [each.row for each in log.branchings] == [0] * 40
+    assert log.row_stride <= MAX_COUNT  # what a snapshot may have
 
 
 def test_the_best_of_a_tree_still_are_a_tree() -> None:

@@ -13,7 +13,12 @@ import pytest
 
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
-from pagedrun.paged.report.record.snapshot_tables import Lengths, Preemptions, PrefixNodes
+from pagedrun.paged.report.record.snapshot_tables import (
+    Branchings,
+    Lengths,
+    Preemptions,
+    PrefixNodes,
+)
 from pagedrun.paged.values.errors import UsageError
 from tests.report.small_runs import play
 
@@ -41,6 +46,7 @@ def columns() -> dict[str, Any]:
                 parent=[-1, 0], start=[0, 4], end=[4, 9], rows=[5, 2], row=[0, 1], saved=[16, 4]
             ),
             "lengths": Lengths.of(tokens=[3, 9], prompts=[1, 2], answers=[0, 1]),
+            "branchings": Branchings.of(step=[4], row=[2], forked=[1], died=[1], freed=[0]),
         }
     )
     with np.load(io.BytesIO(full.to_bytes())) as archive:
@@ -96,6 +102,9 @@ def spoilt(column: Any, place: int, value: float) -> Any:
         ("lengths.tokens", 1, 3),
         ("lengths.tokens", 0, -3),
         ("lengths.answers", 0, -3),
+        ("branchings.step", 0, 21),
+        ("branchings.row", 0, -1),
+        ("branchings.freed", 0, -1),
     ],
 )
 def test_a_number_out_of_range_is_refused(
@@ -172,6 +181,13 @@ def test_a_column_that_is_missing_is_refused(tmp_path: Path, columns: dict[str, 
         rest = {other: column for other, column in columns.items() if other != name}
         with pytest.raises(UsageError, match="not a snapshot"):
             read_snapshot(written(tmp_path / "s.npz", rest))
+
+
+def test_a_file_of_an_earlier_version_has_no_beams(tmp_path: Path, columns: dict[str, Any]) -> None:
+    earlier = {name: each for name, each in columns.items() if "branchings" not in name}
+    snapshot = read_snapshot(written(tmp_path / "s.npz", earlier))
+    assert len(snapshot.branchings) == 0
+    assert len(snapshot.holdings) == len(columns["holdings.row"])
 
 
 def test_no_damage_to_the_bytes_does_more_than_be_refused(
