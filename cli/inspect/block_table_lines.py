@@ -44,14 +44,31 @@ def row_lines(row: InspectedRow, moment: PoolMoment | None, row_stride: int) -> 
         yield f"{named} holds nothing here; it did in {spans} ({where})"
     else:
         yield f"{named} held blocks in {spans}"
+    if (beams := row["beams"]) is not None:
+        yield f"{_count(beams['forked'], 'beam')} forked and {beams['died']:,} died" + (
+            f", which freed {_count(beams['freed'], 'block')}" if beams["died"] else ""
+        )
+    for shared in row["shared"]:
+        who = f"{sample_word(row)}s {', '.join(map(str, shared['samples']))}"
+        first, last = shared["first"], shared["last"]
+        which = f"block {first:,}" if first == last else f"blocks {first:,} to {last:,}"
+        yield f"{who} share {which}"
     yield from (event["cause"] for event in row["preemptions"])
 
 
-def table_sentence(table: ShownTable, block_size: int) -> str:
-    """Return how much a block table holds, and how the slot of its last token is found."""
+def sample_word(row: InspectedRow) -> str:
+    """Return what the row's block tables are of."""
+    return "sample" if row["beams"] is None else "beam"
+
+
+def table_sentence(table: ShownTable, block_size: int, sample: str = "sample") -> str:
+    """Return how much a block table holds, and how the slot of its last token is found.
+
+    sample: what it is of, see `sample_word`.
+    """
     last = table["last_token"]
     blocks = f"{len(table['blocks']):,} {'block' if len(table['blocks']) == 1 else 'blocks'}"
-    told = f"sample {table['sample']}: {table['tokens']:,} tokens in {blocks}"
+    told = f"{sample} {table['sample']}: {table['tokens']:,} tokens in {blocks}"
     if last is None:
         return told
     return (
@@ -96,6 +113,10 @@ def _entries(blocks: Sequence[TableBlock], block_size: int) -> list[Text]:
         text.append(f"  {origin:<6}", "dim")
         entries.append(text)
     return entries
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
 def _span(begin: int, end: int) -> str:

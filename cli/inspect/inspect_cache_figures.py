@@ -3,6 +3,7 @@
 from pagedrun.cli.report.report_figures import Figure, sparkline
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.report.inspect.inspection_sections import (
+    InspectedBeams,
     Inspection,
     Lifetimes,
     PoolMoment,
@@ -52,7 +53,7 @@ def _moment(title: str, counts: PoolMoment, num_blocks: int) -> list[Figure]:
     ]
 
 
-def cache_figures(counted: RunCounts) -> list[Figure]:
+def cache_figures(counted: RunCounts, beams: InspectedBeams | None) -> list[Figure]:
     """Return hits, misses and what came of them; what nobody counted is left out."""
     lines = (
         ("hits", counted["hits"], "whole blocks of prompts found in the cache"),
@@ -72,9 +73,12 @@ def cache_figures(counted: RunCounts) -> list[Figure]:
     events = (
         ("evictions", counted["evictions"], "cached blocks given up before their last use"),
         ("copy on write", counted["block_copies"], "blocks copied"),
-        ("forks", counted["forks"], "samples that began on another one's blocks"),
+        ("forks", counted["forks"], "samples and beams that began on another one's blocks"),
     )
     figures += [Figure(label, _count(n), note) for label, n, note in events if n is not None]
+    if beams is not None:
+        what = f"their blocks, {beams['freed']:,} of them held by no other, were free at once"
+        figures.append(Figure("beams that died", _count(beams["died"]), what))
     if counted["swap"] is not None and counted["recompute"] is not None:
         how = f"{_count(counted['swap'])} by swap, {_count(counted['recompute'])} by recompute"
         total = counted["swap"] + counted["recompute"]

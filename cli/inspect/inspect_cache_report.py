@@ -9,7 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from pagedrun.cli.inspect.block_map import NAMES, STYLES, map_lines
-from pagedrun.cli.inspect.block_table_lines import row_lines, table_lines, table_sentence
+from pagedrun.cli.inspect.block_table_lines import (
+    row_lines,
+    sample_word,
+    table_lines,
+    table_sentence,
+)
 from pagedrun.cli.inspect.inspect_cache_figures import cache_figures, lifetime_figures, pool_figures
 from pagedrun.cli.inspect.shown_inspection import ShownInspection
 from pagedrun.cli.report.prefix_lines import draw_prefixes
@@ -33,7 +38,7 @@ def draw_inspection(found: ShownInspection, console: Console) -> None:
     bar = "#" if console.options.ascii_only else "█"
     bars = 0 if console.options.ascii_only else note_width
     _draw(console, "KV pool", pool_figures(found, bars))
-    _draw(console, "Prefix cache", cache_figures(found["statistics"]))
+    _draw(console, "Prefix cache", cache_figures(found["statistics"], found["beams"]))
     _draw_map(console, found)
     if found["rows"]:
         _draw_rows(console, found)
@@ -107,7 +112,7 @@ def _draw_rows(console: Console, found: Inspection) -> None:
         if (text := row.get("text")) is not None:
             _wrapped(console, f"prompt: {' '.join(text.split())}", "dim")
         for table in row["tables"]:
-            _wrapped(console, table_sentence(table, block_size))
+            _wrapped(console, table_sentence(table, block_size, sample_word(row)))
             for line in table_lines(table["blocks"], block_size, _width(console, MAX_WIDTH)):
                 console.print(line, soft_wrap=True)
 

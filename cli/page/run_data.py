@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from pagedrun.cli.page.packed import Packed, pack
 from pagedrun.cli.page.report_reading import LedgerPart, ReportReading, Timeline
+from pagedrun.paged.report.inspect.beams import beam_rows_of
 from pagedrun.paged.report.inspect.block_states import num_tokens_held, state_counts
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.snapshot_tables import Holdings, PrefixNodes
@@ -30,11 +31,13 @@ class PoolShown(TypedDict):
 
 
 class MapShown(TypedDict):
-    """The pool at its sampled moments, and who held what; `rowStride` divides the rows' indices."""
+    """The pool at its sampled moments, and who held what; `rowStride` divides the rows' indices.
+    The samples of `beamRows` are beams."""
 
     blockSize: int
     numBlocks: int
     rowStride: int
+    beamRows: list[int]
     steps: list[int]
     times: list[float]
     refCounts: Packed
@@ -130,6 +133,7 @@ def _map(snapshot: Snapshot, max_holdings: int) -> MapShown | None:
         "blockSize": snapshot.block_size,
         "numBlocks": snapshot.num_blocks,
         "rowStride": stride,
+        "beamRows": beam_rows_of(snapshot),
         "steps": samples.steps[chosen].tolist(),
         "times": samples.times[chosen].tolist(),
         "refCounts": pack(samples.ref_counts[chosen]),

@@ -17,6 +17,7 @@ class PoolHistory {
     const history = new PoolHistory();
     const { blockSize, numBlocks, rowStride, steps, times } = packed;
     Object.assign(history, { blockSize, numBlocks, rowStride, steps, times });
+    history.beamRows = new Set(packed.beamRows);
     history.refCounts = await unpack(packed.refCounts);
     history.fills = await unpack(packed.fills);
     history.holdings = {};
@@ -86,13 +87,18 @@ class PoolHistory {
     ];
   }
 
+  #tellSample(row, sample) {
+    if (this.beamRows.has(row)) return ` (beam ${sample})`;
+    return sample ? ` (answer ${sample})` : "";
+  }
+
   /** Return lines on those of a block's holders that are known. */
   #tellHolders(holders, known) {
     const lines = [];
     if (known.length) {
       const { row, sample, position, begin, found } = this.holdings;
       const named = known.slice(0, MAX_ROWS_TOLD)
-        .map((each) => (sample[each] ? `${row[each]} (answer ${sample[each]})` : `${row[each]}`));
+        .map((each) => `${row[each]}${this.#tellSample(row[each], sample[each])}`);
       const rest = holders - named.length;
       lines.push(`row${holders > 1 ? "s" : ""} ${named.join(", ")}${rest > 0 ? ` and ${count(rest)} more` : ""}`);
       const places = new Set(known.map((each) => position[each]));

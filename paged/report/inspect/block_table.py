@@ -82,7 +82,7 @@ def block_tables(snapshot: Snapshot, row: int, moment: Moment) -> list[BlockTabl
                 state=BlockState(states[place]),
                 tokens=fills[place],
                 found=bool(held.found[place]),
-                copied=(sample, logical, begin) in left,
+                copied=not held.found[place] and (sample, logical, begin) in left,
                 since=begin,
             )
         )

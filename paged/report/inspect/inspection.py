@@ -6,6 +6,7 @@ from typing import cast
 
 import numpy as np
 
+from pagedrun.paged.report.inspect.beams import beam_rows_of, inspected_beams, row_beams
 from pagedrun.paged.report.inspect.block_lives import BlockLives, lifetimes
 from pagedrun.paged.report.inspect.block_table import (
     BlockTable,
@@ -35,6 +36,7 @@ from pagedrun.paged.report.inspect.pool_moments import (
 )
 from pagedrun.paged.report.inspect.preemption_causes import preemption_events
 from pagedrun.paged.report.inspect.saved_report import SavedReport
+from pagedrun.paged.report.inspect.shared_blocks import shared_blocks
 from pagedrun.paged.report.inspect.shown_prefixes import top_prefixes
 from pagedrun.paged.report.record.snapshot import Snapshot
 
@@ -73,6 +75,7 @@ def inspect_run(
         "lifetimes": None,
         "most_shared": None,
         "preemptions": None,
+        "beams": None,
     }
     if snapshot is not None:
         _add_blocks(found, snapshot, question)
@@ -153,7 +156,9 @@ def _add_blocks(found: Inspection, snapshot: Snapshot, question: Question) -> No
     found["lifetimes"] = lifetimes(lives)
     found["most_shared"] = cast(list[BlockLife], lives.most_shared(top).records())
     first = gone.where(np.arange(min(len(gone), top)))
-    found["preemptions"] = {"count": len(gone), "events": preemption_events(first)}
+    beam_rows = beam_rows_of(snapshot)
+    found["preemptions"] = {"count": len(gone), "events": preemption_events(first, beam_rows)}
+    found["beams"] = inspected_beams(snapshot)
     if moment is not None:
         held = snapshot.holdings
         at_moment = (held.begin <= moment.step) & (moment.step < held.end)
@@ -174,6 +179,7 @@ def _row(snapshot: Snapshot, row: int, moment: Moment | None, top: int) -> Inspe
     steps = snapshot.samples.steps
     seen = [np.searchsorted(steps, each) for each in periods]
     sampled = [int(steps[first]) for first, after in seen if first < after]
+    beams = row_beams(snapshot, row, top)
     return {
         "row": row,
         "is_kept": row % snapshot.row_stride == 0,
@@ -181,7 +187,9 @@ def _row(snapshot: Snapshot, row: int, moment: Moment | None, top: int) -> Inspe
         "stays": periods[:top],
         "sampled_at": sampled[0] if sampled else None,
         "tables": [_table(table) for table in tables],
-        "preemptions": preemption_events(gone.where(mine[:top])),
+        "shared": shared_blocks(tables),
+        "beams": beams,
+        "preemptions": preemption_events(gone.where(mine[:top]), () if beams is None else (row,)),
     }
 
 

@@ -110,6 +110,43 @@ class TableBlock(TypedDict):
     since: int
 
 
+class BeamCounts(TypedDict):
+    """Of beams: how many began on the blocks of others, how many died, and the blocks that had no
+    other holder when these gave them back."""
+
+    forked: int
+    died: int
+    freed: int
+
+
+class BeamEvent(BeamCounts):
+    """The same behind one step, for one row."""
+
+    step: int
+    row: int
+
+
+class InspectedBeams(BeamCounts):
+    """`beams`: the sums of a run, and the rows that they are of."""
+
+    rows: int
+
+
+class RowBeams(BeamCounts):
+    """The sums of a row, in how many steps its beams forked or died, and the first of these."""
+
+    count: int
+    events: list[BeamEvent]
+
+
+class SharedBlocks(TypedDict):
+    """Samples or beams of a row whose tables have the same blocks from place `first` to `last`."""
+
+    samples: list[int]
+    first: int
+    last: int
+
+
 class LastToken(TypedDict):
     """Where the last token of a table lies: block of the pool, place in it, and slot."""
 
@@ -130,7 +167,8 @@ class ShownTable(TypedDict):
 
 class InspectedRow(TypedDict):
     """One entry of `rows`. `stays` are the first stretches of steps [begin, end) in which the row
-    held blocks; `sampled_at` is the first sampled step in one of them.
+    held blocks; `sampled_at` is the first sampled step in one of them. `beams` is None for a row
+    without; else the samples of its tables are beams.
 
     `id` is how somebody asked for it, `text` how its prompt begins.
     """
@@ -141,6 +179,8 @@ class InspectedRow(TypedDict):
     stays: list[tuple[int, int]]
     sampled_at: int | None
     tables: list[ShownTable]
+    shared: list[SharedBlocks]
+    beams: RowBeams | None
     preemptions: list[PreemptionEvent]
     id: NotRequired[str | None]
     text: NotRequired[str | None]
@@ -209,4 +249,5 @@ class Inspection(TypedDict):
     lifetimes: Lifetimes | None
     most_shared: list[BlockLife] | None
     preemptions: PreemptionEvents | None
+    beams: InspectedBeams | None
     row_stride: NotRequired[int]

@@ -1,20 +1,30 @@
 """Why a sequence gave way, in words."""
 
+from collections.abc import Collection
 from typing import cast
 
 from pagedrun.paged.report.inspect.inspection_sections import PreemptionEvent, PreemptionRecord
 from pagedrun.paged.report.record.snapshot_tables import Preemptions
 
 
-def preemption_events(preemptions: Preemptions) -> list[PreemptionEvent]:
-    """Return each preemption as an object that JSON can hold, its cause in words included."""
+def preemption_events(
+    preemptions: Preemptions, beam_rows: Collection[int] = ()
+) -> list[PreemptionEvent]:
+    """Return each preemption as an object that JSON can hold, its cause in words included.
+
+    beam_rows: those whose samples are beams, which give way together.
+    """
     records = cast(list[PreemptionRecord], preemptions.records())
-    return [{**each, "cause": _cause(each)} for each in records]
+    return [{**each, "cause": _cause(each, each["row"] in beam_rows)} for each in records]
 
 
-def _cause(event: PreemptionRecord) -> str:
+def _cause(event: PreemptionRecord, is_beam: bool) -> str:
     way = "swap to host memory" if event["swapped"] else "dropping them, to compute them again"
-    who = f"row {event['row']}" + (f" (sample {event['sample']})" if event["sample"] else "")
+    who = f"row {event['row']}"
+    if is_beam:
+        who += f" (beam {event['sample']}, and the others with it)"
+    elif event["sample"]:
+        who += f" (sample {event['sample']})"
     gave = f"{who} gave up {_count(event['blocks'], 'block')} ({_count(event['tokens'], 'token')})"
     if event["for_row"] < 0:
         return f"step {event['step']:,}: {gave} by {way}"

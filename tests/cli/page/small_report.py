@@ -4,7 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.snapshot_tables import Lengths, Preemptions, PrefixNodes
+from pagedrun.paged.report.record.snapshot_tables import (
+    Branchings,
+    Lengths,
+    Preemptions,
+    PrefixNodes,
+)
 from tests.report.small_runs import SmallRun, play
 
 NUM_BLOCKS = 48
@@ -16,6 +21,7 @@ PREFIXES = PrefixNodes.of(
     row=[0, 1, 2, 3, 1],
     saved=[640, 17_000, 5_600, 300, 16],
 )
+BRANCHINGS = Branchings.of(step=[2, 2], row=[2, 4], forked=[1, 1], died=[0, 1], freed=[0, 1])
 LENGTHS = Lengths.of(
     tokens=[3, 8, 200, 201, 340], prompts=[0, 0, 7, 9, 4], answers=[5, 15, 0, 0, 0]
 )
@@ -38,7 +44,13 @@ def small_run(seed: int = 3) -> SmallRun:
 
 
 def with_tables(snapshot: Snapshot) -> Snapshot:
-    return replace(snapshot, prefixes=PREFIXES, lengths=LENGTHS, preemptions=PREEMPTIONS)
+    return replace(
+        snapshot,
+        prefixes=PREFIXES,
+        lengths=LENGTHS,
+        preemptions=PREEMPTIONS,
+        branchings=BRANCHINGS,
+    )
 
 
 def small_report(snapshot: Snapshot) -> dict[str, Any]:

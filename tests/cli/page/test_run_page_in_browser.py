@@ -12,7 +12,7 @@ from pagedrun.paged.job.output.report_file import empty_engine_report
 from pagedrun.paged.report.inspect.block_states import BlockState, block_states, state_counts
 from pagedrun.paged.report.record.snapshot import Snapshot
 from tests.cli.page.conftest import DESKTOP, OpenPage, Watched, wait_until
-from tests.cli.page.small_report import small_report, small_run, with_tables
+from tests.cli.page.small_report import BRANCHINGS, small_report, small_run, with_tables
 
 CHARTS = ("timeline", "prefixes", "prompts", "answers", "ways", "memory")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -126,12 +126,19 @@ def test_a_click_on_the_timeline_moves_the_map(page: Any) -> None:
     )
 
 
+def name_of(row: int, sample: int) -> str:
+    if row in BRANCHINGS.row:
+        return f"{row} (beam {sample})"
+    return f"{row} (answer {sample})" if sample else f"{row}"
+
+
 def test_blocks_tell_who_holds_them(page: Any) -> None:
     run = small_run()
     page.focus("#map")
     for moment in (4, 14):
         go_to(page, moment)
-        for block in range(0, 48, 7):
+        held = [block for block, holders in enumerate(run.holders[moment]) if holders]
+        for block in (0, *held, 47):
             x, y = page.evaluate(f"blockMap.place({block})")
             page.hover("#map", position={"x": x + 3, "y": y + 3})
             told = page.locator("#tip").inner_text().splitlines()
@@ -144,7 +151,7 @@ def test_blocks_tell_who_holds_them(page: Any) -> None:
                 continue
             noun = "sequence" if len(holders) == 1 else "sequences"
             assert told[2] == f"held by {len(holders)} {noun}"
-            names = {f"{row} (answer {sample})" if sample else f"{row}" for row, sample in holders}
+            names = {name_of(row, sample) for row, sample in holders}
             rows = told[3].removeprefix("rows ").removeprefix("row ").split(" and ")[0]
             assert set(rows.split(", ")) <= names
             assert len(rows.split(", ")) == min(len(names), 8)

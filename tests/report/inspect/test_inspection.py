@@ -8,7 +8,7 @@ import pytest
 from pagedrun.paged.report.inspect.inspection import Question, inspect_run
 from pagedrun.paged.report.inspect.saved_report import SavedReport
 from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.snapshot_tables import Preemptions, PrefixNodes
+from pagedrun.paged.report.record.snapshot_tables import Branchings, Preemptions, PrefixNodes
 from pagedrun.paged.values.errors import UsageError
 from tests.report.small_runs import BLOCK_SIZE, SmallRun, play
 
@@ -148,6 +148,29 @@ def test_every_preemption_says_its_cause() -> None:
     assert found["preemptions"]["count"] == 4
     (row,) = found["rows"]
     assert [event["step"] for event in row["preemptions"]] == [41]
+
+
+def test_of_beams_who_forked_and_died_and_what_gave_way_with_them() -> None:
+    given = Branchings.of(
+        step=[2, 3, 3], row=[1, 0, 1], forked=[1, 2, 1], died=[0, 1, 1], freed=[0, 3, 2]
+    )
+    gone = preemptions(step=[4, 4], row=[1, 2], sample=[0, 0])
+    snapshot = with_tables(play(1).snapshot(), branchings=given, preemptions=gone)
+    found = inspected(snapshot, None, Question(rows=(1, 2), top=1))
+    assert found["beams"] == {"rows": 2, "forked": 4, "died": 2, "freed": 5}
+    beams, plain = found["rows"]
+    assert beams["beams"] == {
+        "forked": 2,
+        "died": 1,
+        "freed": 2,
+        "count": 2,
+        "events": [{"step": 2, "row": 1, "forked": 1, "died": 0, "freed": 0}],
+    }
+    assert plain["beams"] is None
+    [cause] = [event["cause"] for event in beams["preemptions"]]
+    assert cause.startswith("step 4: row 1 (beam 0, and the others with it) gave up 1 block")
+    [cause] = [event["cause"] for event in plain["preemptions"]]
+    assert cause.startswith("step 4: row 2 gave up 1 block")
 
 
 def test_prefixes_say_what_they_save_in_bytes() -> None:
