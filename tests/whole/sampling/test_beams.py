@@ -1,6 +1,7 @@
 """Beam search: the answers of Transformers, however the engine runs."""
 
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,11 @@ def config(folder: Path, **changes: Any) -> EngineConfig:
 
 
 def answers(engine: Engine, requests: list[Request]) -> tuple[list[Completion], Run]:
-    """Run to the end; the books are checked in every step."""
+    """Run to the end; the books are checked in every step, and no block is held behind the last."""
     run = engine.start(requests, on_step=lambda _: run.scheduler.check())
-    return sorted(run, key=lambda each: each.request.index), run
+    completions = sorted(run, key=lambda each: each.request.index)
+    run.pool.check([])
+    return completions, run
 
 
 def requests(*params: SamplingParams) -> list[Request]:
@@ -113,8 +116,7 @@ def test_the_answers_are_those_of_transformers(folder: Path, width: int, block_s
     engine = load_engine(config(folder, block_size=block_size))
     asked = [
         beams(width, length_penalty=penalty, early_stopping=when)
-        for penalty in VARIANTS["length_penalty"]
-        for when in VARIANTS["early_stopping"]
+        for penalty, when in product(*VARIANTS.values())
     ]
     asked += [beams(width, ignore_eos=True, stop_token_ids=()), beams(width, min_tokens=9)]
     rows = [
@@ -126,23 +128,65 @@ def test_the_answers_are_those_of_transformers(folder: Path, width: int, block_s
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
-@pytest.mark.parametrize("num_blocks", [14, 18])
+@pytest.mark.parametrize(("block_size", "num_blocks"), [(16, 14), (64, 9)])
 def test_beams_that_give_way_come_back_as_they_were(
-    folder: Path, mode: str, num_blocks: int
+    folder: Path, mode: str, block_size: int, num_blocks: int
 ) -> None:
     engine = load_engine(
-        config(folder, num_blocks=num_blocks, preemption_mode=mode, max_num_batched_tokens=24),
+        config(
+            folder,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            preemption_mode=mode,
+            max_num_batched_tokens=24,
+        ),
         RunPolicy(new_predictor=AdmitAll),
     )
     asked = beams(4, max_tokens=40, stop_token_ids=(), ignore_eos=True)
     plain = SamplingParams(max_tokens=40, ignore_eos=True)
     rows = requests(asked, plain, beams(3))
     completions, run = answers(engine, rows)
-    gone = {each.row for each in run.scheduler.residency.preemptions.items}
-    assert any(rows[row].params.has_beams for row in gone)
+    assert gave_way(run, rows)
     for completion in completions:
         if completion.request.params.has_beams:
             check(folder, completion)
+
+
+def gave_way(run: Run, rows: list[Request]) -> bool:
+    """Whether any row with beams did."""
+    gone = {each.row for each in run.scheduler.residency.preemptions.items}
+    return any(rows[row].params.has_beams for row in gone)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [2, 4, 8, 16])
+@pytest.mark.parametrize("block_size", [16, 64])
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+def test_every_parameter_in_a_pool_that_makes_beams_give_way(
+    folder: Path, width: int, block_size: int, mode: str
+) -> None:
+    """The widest row fits with hardly a block to spare: all others come and go beside it."""
+    asked = [
+        beams(width, length_penalty=penalty, early_stopping=when, max_tokens=40)
+        for penalty, when in product(*VARIANTS.values())
+    ]
+    pairs = enumerate(product(asked, PROMPTS))
+    rows = [Request(index, tuple(prompt), params) for index, (params, prompt) in pairs]
+    num_blocks = max(row.num_blocks_at_once(block_size) for row in rows) + 1
+    engine = load_engine(
+        config(
+            folder,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            preemption_mode=mode,
+            max_num_batched_tokens=96,
+        ),
+        RunPolicy(new_predictor=AdmitAll),
+    )
+    completions, run = answers(engine, rows)
+    assert gave_way(run, rows)
+    for completion in completions:
+        check(folder, completion)
 
 
 def test_one_seat_is_enough(folder: Path) -> None:
@@ -177,9 +221,22 @@ def test_blocks_are_shared_and_counted(folder: Path) -> None:
     report = run.report()
     assert report["copy_on_write"]["forks"] >= 3
     assert report["copy_on_write"]["block_copies"] > 0
+    assert report["prefix"]["shared_blocks_peak"] == run.pool.counts.peak_shared >= 3
     # Four answers of a hundred tokens, of which forty are the prompt's.
     assert run.pool.counts.peak_held < 4 * 7
     assert run.pool.num_held == 0
+
+
+@pytest.mark.parametrize(("num_prompt", "num_copies", "num_shared"), [(5, 1, 2), (4, 0, 1)])
+def test_the_report_counts_forks_copies_and_shared_blocks(
+    folder: Path, num_prompt: int, num_copies: int, num_shared: int
+) -> None:
+    """Two beams begin on the prompt's blocks of 4 tokens, and one copies what both write to."""
+    engine = load_engine(config(folder, block_size=4))
+    asked = beams(2, max_tokens=2, stop_token_ids=(), ignore_eos=True)
+    report = answers(engine, [Request(0, tuple(range(num_prompt)), asked)])[1].report()
+    assert report["copy_on_write"] == {"forks": 1, "block_copies": num_copies}
+    assert report["prefix"]["shared_blocks_peak"] == num_shared
 
 
 def test_a_duplicate_is_answered_with_the_same_beams(folder: Path) -> None:
