@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
+from pagedrun.paged.report.record.snapshot_tables import Branchings
 from tests.cli.finished_run import HOSTILE, REPORT, beside
 from tests.cli.inspect.conftest import InspectCache
 from tests.cli.light_command import light_command
@@ -214,6 +215,28 @@ class TestScreen:
                     ) in flat
                     entries += 1
         assert entries >= 3
+
+    def test_beams_are_called_so_and_what_they_share_is_said(
+        self, run: InspectCache, output: Path
+    ) -> None:
+        played = play(4)
+        step, row, shared = next(
+            (step, row, sum((row, 1) in holders for holders in blocks))
+            for step, blocks in enumerate(played.holders)
+            for row in range(9)
+            if any({(row, 0), (row, 1)} <= holders for holders in blocks)
+        )
+        beams = Branchings.of(step=[step], row=[row], forked=[1], died=[2], freed=[3])
+        for branchings in (beams, Branchings.of()):
+            snapshot = replace(played.snapshot(), branchings=branchings)
+            beside(output, ".snapshot.npz").write_bytes(snapshot.to_bytes())
+            _, _, err = run(output, "--at", str(step), "--row", str(row))
+            flat, word = " ".join(err.split()), "beam" if len(branchings) else "sample"
+            places = "block 0" if shared == 1 else f"blocks 0 to {shared - 1}"
+            assert f"{word}s 0, 1 share {places}" in flat
+            assert f"{word} 1: " in flat
+            dead = ("beams that died 2", "1 beam forked and 2 died, which freed 3 blocks")
+            assert [words in flat for words in dead] == [bool(len(branchings))] * 2
 
     def test_a_terminal_gets_colour_and_no_color_takes_it(
         self, output: Path, monkeypatch: pytest.MonkeyPatch
