@@ -65,8 +65,8 @@ class Backend(Protocol):
         """Normalise and rotate queries and keys, write keys and values; return the queries."""
         ...
 
-    def mask_logits(self, logits: Tensor, rows: Tensor, bitmask: Tensor) -> Tensor:
-        """Return logits in which some rows may only have the tokens of their bitmasks."""
+    def mask_logits(self, logits: Tensor, rows: Tensor, bitmask: Tensor) -> None:
+        """Leave some rows of logits only the tokens of their bitmasks, in place."""
         ...
 
     def sample(

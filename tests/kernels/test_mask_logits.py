@@ -19,24 +19,24 @@ def test_bits_say_what_is_left(vocab_size: int, dtype: torch.dtype) -> None:
     bitmask = torch.from_numpy(np.packbits(padded, axis=1, bitorder="little").view(np.int32))
     logits = torch.from_numpy(random.standard_normal((5, vocab_size))).to(dtype)
     logits[4, 0] = torch.nan
-    before = logits.clone()
     rows = torch.tensor([3, 0, 1])
     expected = logits.clone()
     expected[rows] = logits[rows].masked_fill(torch.from_numpy(~allowed), -torch.inf)
     for backend in (reference, cpu):
-        masked = backend.mask_logits(logits, rows, bitmask)
-        assert masked.dtype is dtype
+        masked = logits.clone()
+        backend.mask_logits(masked, rows, bitmask)
         assert torch.equal(masked.view(torch.uint8), expected.view(torch.uint8))
-        assert torch.equal(logits.view(torch.uint8), before.view(torch.uint8))
 
 
 def test_rows_without_a_bitmask_and_bitmasks_without_a_token() -> None:
-    """Rows without a bitmask come back as they are, and an empty mask leaves nothing."""
+    """Rows without a bitmask stay as they are, and an empty mask leaves nothing."""
     logits = torch.randn(4, 40)
     none = torch.zeros((0, 2), dtype=torch.int32)
     empty = torch.zeros((1, 2), dtype=torch.int32)
     for backend in (reference, cpu):
-        same = backend.mask_logits(logits, torch.zeros(0, dtype=torch.int64), none)
-        assert torch.equal(same, logits)
-        [nothing] = backend.mask_logits(logits[:1], torch.tensor([0]), empty)
-        assert bool((nothing == -torch.inf).all())
+        masked = logits.clone()
+        backend.mask_logits(masked, torch.zeros(0, dtype=torch.int64), none)
+        assert torch.equal(masked, logits)
+        backend.mask_logits(masked, torch.tensor([2]), empty)
+        assert bool((masked[2] == -torch.inf).all())
+        assert torch.equal(masked[[0, 1, 3]], logits[[0, 1, 3]])

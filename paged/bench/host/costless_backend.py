@@ -62,9 +62,8 @@ class CostlessBackend:
         num_heads = layer.num_query_heads(qkv)
         return torch.unflatten(qkv, 1, (-1, layer.head_dim))[:, :num_heads]
 
-    def mask_logits(self, logits: Tensor, rows: Tensor, bitmask: Tensor) -> Tensor:
-        """Return the logits."""
-        return logits
+    def mask_logits(self, logits: Tensor, rows: Tensor, bitmask: Tensor) -> None:
+        """Mask nothing."""
 
     def sample(
         self,

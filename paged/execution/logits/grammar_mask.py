@@ -49,7 +49,7 @@ class GrammarMask:
         """jump_ahead: whether `forced` says which token must follow, where only one may."""
         self.grammars = grammars
         self._device = device
-        self._jump_ahead = jump_ahead
+        self.jump_ahead = jump_ahead
         self._rows: dict[int, _Row] = {}
         self._forced: dict[tuple[int, int], int] = {}
         self._filler = MaskFiller()
@@ -67,7 +67,7 @@ class GrammarMask:
             grammar = self.grammars.compiled(structure)
             # How likely a token was is known from the step that draws it.
             has_steps = request.params.logprobs is not None or _may_forbid(request.params)
-            may_jump = self._jump_ahead and not has_steps
+            may_jump = self.jump_ahead and not has_steps
             self._rows[request.index] = _Row(structure.field, grammar, may_jump)
 
     def end(self, row: int) -> None:
@@ -140,7 +140,7 @@ class GrammarMask:
         )
 
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
-        """Return logits in which no answer can leave its structure."""
+        """Forbid every answer what leaves its structure."""
         assert batch.draws is not None, "captured"
         self._filler.wait()
         answers = zip(batch.draws.row.tolist(), batch.draws.sample.tolist(), strict=True)
@@ -149,11 +149,12 @@ class GrammarMask:
             for place, (row, sample) in enumerate(answers)
             if row in self._rows
         }
-        return self._device.kernels.mask_logits(
+        self._device.kernels.mask_logits(
             logits,
             self._device.place(torch.tensor(list(masks), dtype=torch.int64)),
             self._device.place(torch.from_numpy(np.stack(list(masks.values())))),
         )
+        return logits
 
     def _mask(self, row: _Row, sample: int) -> NDArray[np.int32]:
         if sample not in row.matchers and row.error is None:
