@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from pagedrun.paged.text.reasoning_tags import ReasoningTags
+from pagedrun.paged.text.thought import Thought
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
@@ -42,6 +43,16 @@ class AnswerText:
         """Return the end of a prompt, which may open or close a thought."""
         last = list(request.prompt_token_ids[-tags.most_tokens :])
         return self._tokenizer.decode(last, skip_special_tokens=False)
+
+    def thought(self, request: Request) -> Thought | None:
+        """Return the thought that an answer to a request may begin with; None if it has none."""
+        tags = self.tags(request.params)
+        if tags is None:
+            return None
+        prompt = self.prompt_end(request, tags)
+        if tags.closed_by(prompt):
+            return None
+        return Thought(tags, self.decoder(request.params), is_open=tags.opened_by(prompt))
 
     def split(self, request: Request, text: str) -> tuple[str | None, str]:
         """Return an answer's thought, None without one, and the text without it."""

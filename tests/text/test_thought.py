@@ -4,6 +4,7 @@ import pytest
 
 from pagedrun.paged.text.reasoning_tags import ReasoningTags
 from pagedrun.paged.text.thought import Thought
+from pagedrun.paged.text.thought_budget import ThoughtBudget
 
 TAGS = ReasoningTags("<a>", "</a>")
 
@@ -14,13 +15,14 @@ def decode(token_ids: list[int]) -> str:
 
 def lived(text: str, budget: int, *, is_open: bool = False) -> str:
     """Return what is generated where a model would write `text`, followed until the end."""
-    thought = Thought(TAGS, [ord(each) for each in "</a>"], decode, budget=budget, is_open=is_open)
+    closing = [ord(each) for each in "</a>"]
+    thought = ThoughtBudget(Thought(TAGS, decode, is_open=is_open), closing, budget)
     made, own = "", list(text)
     while own:
         wanted = own.pop(0)
         token = ord(wanted) if thought.forced is None else thought.forced
         made += chr(token)
-        if not thought.goes_on_with(token):
+        if not thought.take(token):
             return f"{made}|"
     return made
 

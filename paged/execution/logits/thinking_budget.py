@@ -7,7 +7,7 @@ from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
 from pagedrun.paged.text.answer_text import AnswerText
-from pagedrun.paged.text.thought import Thought
+from pagedrun.paged.text.thought_budget import ThoughtBudget
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import Request
 
@@ -24,28 +24,23 @@ class ThinkingBudget:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._texts = AnswerText(tokenizer)
-        self._thoughts: dict[int, dict[int, Thought]] = {}  # by row and sample, while they last
+        # By row and sample, while they last.
+        self._thoughts: dict[int, dict[int, ThoughtBudget]] = {}
 
     def begin(self, request: Request) -> None:
         """Watch the samples of a request that has a budget."""
-        params = request.params
-        tags = self._texts.tags(params)
-        if params.thinking_budget is None or tags is None:
+        self.end(request.index)
+        budget = request.params.thinking_budget
+        if budget is None:
             return
-        prompt = self._texts.prompt_end(request, tags)
-        if tags.closed_by(prompt):
-            return
-        [closing] = self._tokenizer.encode_batch([tags.closing], add_special_tokens=False)
-        self._thoughts[request.index] = {
-            sample: Thought(
-                tags,
-                closing,
-                self._texts.decoder(params),
-                budget=params.thinking_budget,
-                is_open=tags.opened_by(prompt),
-            )
-            for sample in range(params.n)
-        }
+        budgets: dict[int, ThoughtBudget] = {}
+        for sample in range(request.params.n):
+            thought = self._texts.thought(request)
+            if thought is not None:
+                [closing] = self._tokenizer.encode_batch([thought.tags.closing], False)
+                budgets[sample] = ThoughtBudget(thought, closing, budget)
+        if budgets:
+            self._thoughts[request.index] = budgets
 
     def end(self, row: int) -> None:
         """Forget the request."""
@@ -63,7 +58,7 @@ class ThinkingBudget:
             return
         for (row, sample), token in zip(_names(rows, samples), tokens.tolist(), strict=True):
             thoughts = self._thoughts.get(row, {})
-            if sample in thoughts and not thoughts[sample].goes_on_with(token):
+            if sample in thoughts and not thoughts[sample].take(token):
                 del thoughts[sample]
 
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
