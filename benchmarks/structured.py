@@ -27,7 +27,7 @@ from pagedrun.kernels.environment.threads import prepare_environment
 prepare_environment()
 
 from tokenizers import Tokenizer as Words  # noqa: E402
-from tokenizers import models, pre_tokenizers  # noqa: E402
+from tokenizers import decoders, models, pre_tokenizers  # noqa: E402
 from transformers import PreTrainedTokenizerFast  # noqa: E402
 
 from pagedrun.paged.bench.runs.model import BenchModel  # noqa: E402
@@ -60,6 +60,7 @@ class WordedModel(BenchModel):
         vocab[END] = len(vocab)
         words = Words(models.BPE(vocab=vocab, merges=[]))
         words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        words.decoder = decoders.ByteLevel()
         return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=words, eos_token=END), None)
 
 

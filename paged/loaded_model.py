@@ -89,6 +89,7 @@ class LoadedModel:
                 model = _model(config, model_config, device, dtype, checkpoint.tensor)
         mask = GrammarMask(
             grammars or Grammars.of(tokenizer, model_config.vocab_size, model_config.eos_token_ids),
+            tokenizer,
             device,
             jump_ahead=config.jump_ahead,
         )

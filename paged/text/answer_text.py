@@ -55,6 +55,12 @@ class AnswerText:
         return Thought(tags, self.decoder(request.params), is_open=tags.opened_by(prompt))
 
     def split(self, request: Request, text: str) -> tuple[str | None, str]:
-        """Return an answer's thought, None without one, and the text without it."""
+        """Return an answer's thought, None without one, and the text without it.
+
+        Before a structure there is no thought that was not opened.
+        """
         tags = self.tags(request.params)
-        return (None, text) if tags is None else tags.split(text, self.prompt_end(request, tags))
+        if tags is None:
+            return None, text
+        must_open = request.params.structure is not None
+        return tags.split(text, self.prompt_end(request, tags), must_open=must_open)

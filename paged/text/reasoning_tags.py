@@ -54,12 +54,12 @@ class ReasoningTags:
         """Return whether a prompt with this end says that there is no thought any more."""
         return prompt.rstrip().endswith(self.closing)
 
-    def split(self, text: str, prompt: str) -> tuple[str | None, str]:
+    def split(self, text: str, prompt: str, *, must_open: bool = False) -> tuple[str | None, str]:
         """Return the thought, None if there is none, and the answer without it.
 
         A thought is at the beginning of the text; without an opening tag it is what comes before a
-        closing one. One that does not end leaves no answer. `prompt` is the end of the prompt: if
-        that closes a thought, there is no other.
+        closing one, unless it `must_open`. One that does not end leaves no answer. `prompt` is the
+        end of the prompt: if that closes a thought, there is no other.
         """
         if self.closed_by(prompt):
             return None, text
@@ -71,7 +71,7 @@ class ReasoningTags:
         thought, closing, answer = body.partition(self.closing)
         if not closing:
             return (thought.strip(), "") if is_open else (None, text)
-        if not is_open and self.opening in thought:
+        if not is_open and (must_open or self.opening in thought):
             return None, text
         return thought.strip(), answer.lstrip()
 

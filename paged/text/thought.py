@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pagedrun.paged.text.incremental_text import IncrementalText
+from pagedrun.paged.text.incremental_text import REPLACEMENT, IncrementalText
 from pagedrun.paged.text.reasoning_tags import ReasoningTags
 
 
@@ -20,14 +20,16 @@ class Thought:
         self.tags = tags
         self.is_open = is_open
         self.is_over = False
+        self.end = ""
+        """The end of what was taken, at least as much as both tags have characters."""
         self._text = IncrementalText(decode, len(tags.opening) + len(tags.closing))
 
     def take(self, token_id: int) -> None:
         """Go on by the next token of the answer."""
-        end = self._text.feed([token_id])
+        self.end = self._text.feed([token_id])
         if not self.is_open:
-            beginning = end.lstrip()
+            beginning = self.end.lstrip().rstrip(REPLACEMENT)  # of a character not all there
             self.is_open = beginning.startswith(self.tags.opening)
             self.is_over = not (self.is_open or self.tags.opening.startswith(beginning))
-        if self.is_open and self.tags.closing in end:
+        if self.is_open and self.tags.closing in self.end:
             self.is_open, self.is_over = False, True

@@ -175,6 +175,12 @@ class Tokenizer:
                 text += REPLACEMENT
         return text
 
+    def token_texts(self) -> list[str]:
+        """Return what each token is alone, by its id; nothing where an id has no token."""
+        alone = [[token_id] for token_id in range(self.vocab_size)]
+        texts: list[str] = self._backend.decode_batch(alone, skip_special_tokens=False)
+        return texts
+
     def to_json(self) -> str:
         """Return how text is cut, as tokenizer.json has it, with all special tokens."""
         text: str = self._backend.to_str()

@@ -55,3 +55,15 @@ def test_a_thought_that_the_answer_opens(text: str, budget: int, made: str) -> N
 )
 def test_a_thought_that_the_prompt_opens(text: str, budget: int, made: str) -> None:
     assert lived(text, budget, is_open=True) == made
+
+
+def test_a_tag_whose_characters_take_several_tokens() -> None:
+    thought = Thought(
+        ReasoningTags("◁a▷", "◁/a▷"),
+        lambda ids: bytes(ids).decode(errors="replace"),
+        is_open=False,
+    )
+    for byte in "◁a▷".encode():
+        assert not thought.is_over
+        thought.take(byte)
+    assert thought.is_open

@@ -13,10 +13,15 @@ from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
-from pagedrun.paged.text.grammar.compiler import CompiledGrammar
+from pagedrun.paged.text.answer_text import AnswerText
+from pagedrun.paged.text.grammar.compiler import CompiledGrammar, TokenMask
 from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.grammar.mask_filler import MaskFiller
 from pagedrun.paged.text.grammar.matcher import GrammarMatcher
+from pagedrun.paged.text.grammar.structured_answer import StructuredAnswer
+from pagedrun.paged.text.grammar.thought_tokens import ThoughtTokens
+from pagedrun.paged.text.reasoning_tags import ReasoningTags
+from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
@@ -26,28 +31,35 @@ NO_FORCED_TOKEN = -1
 
 @dataclass(slots=True)
 class _Row:
-    """A row with a structure: its grammar, and where each of its samples is in it."""
+    """A row with a structure: its grammar, and where each of its samples is."""
 
+    request: Request
     field: str
     grammar: Future[CompiledGrammar]
     may_jump: bool
-    matchers: dict[int, GrammarMatcher] = dataclass_field(default_factory=dict)
+    answers: dict[int, StructuredAnswer] = dataclass_field(default_factory=dict)
     error: RowError | None = None
 
 
 class GrammarMask:
     """Forbids what would leave the structure that a request asks for.
 
-    A matcher follows each answer; the mask of its next token is computed in a thread while the
-    device computes the next step. Nothing here depends on which rows are in a step together.
+    Each answer is followed through its thought, if it has one, and its structure behind that; the
+    mask of its next token is computed in a thread while the device computes the next step. Nothing
+    here depends on which rows are in a step together.
     """
 
     needs_newest_token = True
     can_be_captured = False
 
-    def __init__(self, grammars: Grammars, device: Device, *, jump_ahead: bool = True) -> None:
+    def __init__(
+        self, grammars: Grammars, tokenizer: Tokenizer, device: Device, *, jump_ahead: bool = True
+    ) -> None:
         """jump_ahead: whether `forced` says which token must follow, where only one may."""
         self.grammars = grammars
+        self._tokenizer = tokenizer
+        self._texts = AnswerText(tokenizer)
+        self._tags: dict[ReasoningTags, ThoughtTokens] = {}
         self._device = device
         self.jump_ahead = jump_ahead
         self._rows: dict[int, _Row] = {}
@@ -68,7 +80,7 @@ class GrammarMask:
             # How likely a token was is known from the step that draws it.
             has_steps = request.params.logprobs is not None or _may_forbid(request.params)
             may_jump = self.jump_ahead and not has_steps
-            self._rows[request.index] = _Row(structure.field, grammar, may_jump)
+            self._rows[request.index] = _Row(request, structure.field, grammar, may_jump)
 
     def end(self, row: int) -> None:
         """Forget where the answers of a request are."""
@@ -90,13 +102,13 @@ class GrammarMask:
             followed = self._rows.get(row)
             if followed is None:
                 continue
-            matcher = followed.matchers[sample]
-            matcher.take(token)
-            forced = matcher.forced_token() if followed.may_jump else None
+            answer = followed.answers[sample]
+            answer.take(token)
+            forced = answer.forced_token() if followed.may_jump else None
             if forced is not None:
                 self._forced[row, sample] = forced
-            elif not matcher.is_over:
-                to_fill.append(matcher)
+            elif answer.unfilled is not None:
+                to_fill.append(answer.unfilled)
         self._filler.begin(to_fill)
 
     def forced(self, rows: Int64s, samples: Int64s) -> Int64s:
@@ -118,7 +130,7 @@ class GrammarMask:
         return np.array([self._is_complete(row, sample) for row, sample in answers], dtype=np.bool_)
 
     def _is_complete(self, row: int, sample: int) -> bool:
-        return row in self._rows and self._rows[row].matchers[sample].is_complete
+        return row in self._rows and self._rows[row].answers[sample].is_complete
 
     def error(self, row: int) -> RowError | None:
         """Return why a row with a structure got no token; None for a row without one."""
@@ -127,7 +139,7 @@ class GrammarMask:
             return None
         if found.error is not None:
             return found.error
-        reasons = [each.error for each in found.matchers.values() if each.error]
+        reasons = [each.error for each in found.answers.values() if each.error]
         if reasons:
             return RowError(
                 "grammar_limit", f"{found.field} is too complex: {reasons[0]}", param=found.field
@@ -144,11 +156,13 @@ class GrammarMask:
         assert batch.draws is not None, "captured"
         self._filler.wait()
         answers = zip(batch.draws.row.tolist(), batch.draws.sample.tolist(), strict=True)
-        masks = {
-            place: self._mask(self._rows[row], sample)
-            for place, (row, sample) in enumerate(answers)
-            if row in self._rows
-        }
+        masks: dict[int, TokenMask] = {}
+        for place, (row, sample) in enumerate(answers):
+            mask = self._mask(self._rows[row], sample) if row in self._rows else None
+            if mask is not None:
+                masks[place] = mask
+        if not masks:
+            return logits
         self._device.kernels.mask_logits(
             logits,
             self._device.place(torch.tensor(list(masks), dtype=torch.int64)),
@@ -156,18 +170,29 @@ class GrammarMask:
         )
         return logits
 
-    def _mask(self, row: _Row, sample: int) -> NDArray[np.int32]:
-        if sample not in row.matchers and row.error is None:
+    def _mask(self, row: _Row, sample: int) -> TokenMask | None:
+        """Return what a sample's next token may be, None if any may."""
+        if sample not in row.answers and row.error is None:
             error = row.grammar.exception()
             if error is None:
-                row.matchers[sample] = GrammarMatcher(row.grammar.result())
+                row.answers[sample] = self._answer(row)
             elif isinstance(error, RowError):
                 row.error = error
             else:
                 raise error
         if row.error is not None:
             return np.zeros(self.grammars.compiler.mask_width, dtype=np.int32)
-        return row.matchers[sample].mask
+        return row.answers[sample].mask
+
+    def _answer(self, row: _Row) -> StructuredAnswer:
+        """Return an answer at its beginning."""
+        thought = self._texts.thought(row.request)
+        if thought is None:
+            return StructuredAnswer(row.grammar.result())
+        tags = thought.tags
+        if tags not in self._tags:
+            self._tags[tags] = ThoughtTokens(self._tokenizer, tags)
+        return StructuredAnswer(row.grammar.result(), thought, self._tags[tags])
 
 
 def _may_forbid(params: SamplingParams) -> bool:
