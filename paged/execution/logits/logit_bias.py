@@ -62,6 +62,7 @@ class LogitBias:
         assert batch.draws is not None
         asked = list(self._asked.found(batch.draws.row))
         pairs = TokenPairs.of(((place, bias.token_ids) for place, bias in asked), self._device)
+        logits = logits.float()
         biases = np.concatenate([bias.biases for _, bias in asked])
         logits[pairs.rows, pairs.token_ids] += self._device.place(torch.from_numpy(biases))
         return logits

@@ -48,7 +48,8 @@ class LogitsProcessor(Protocol):
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         """Return the logits [num_rows, vocab_size] to go on with.
 
-        One that cannot be captured gets float32 logits, which it may write into: they are the
-        stage's own. To one that can be captured those given have to stay as they are.
+        One that cannot be captured may write into those given, which are the stage's own. To one
+        that can be captured they have to stay as they are. One that computes with logits, rather
+        than forbid tokens, makes them float32: `logits.float()` copies them only if they are not.
         """
         ...

@@ -53,6 +53,7 @@ class Penalties:
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         """Penalize what each sample has come across."""
         assert batch.draws is not None
+        logits = logits.float()
         self._counts.penalize(logits, *self._found(batch.draws.row, batch.draws.sample))
         return logits
 

@@ -58,14 +58,17 @@ class Sampler:
     def sample(self, logits: Tensor, step: StepInput) -> SampleResult:
         """Choose a token for each draw of a step.
 
-        logits: [step.num_samples, vocab_size], one row for each chunk that samples.
+        logits: [step.num_samples, vocab_size], one row for each chunk that samples. They are the
+        stage's from now on: it may write into them.
         """
         draws = step.draws
         if not len(draws):
             return SampleResult(torch.empty(0, dtype=torch.int64, device=logits.device))
         rows = np.cumsum(step.samples)[draws.chunk] - 1
-        ids = self._given(logits, draws, rows) if draws.given else self._drawn(logits, draws, rows)
-        if not draws.wants_logprobs.any():
+        is_scored = bool(draws.wants_logprobs.any())  # by the logits as the model gave them
+        choose = self._given if draws.given else self._drawn
+        ids = choose(logits, draws, rows, may_write=not is_scored)
+        if not is_scored:
             return SampleResult(ids)
         wanted = self._placed(np.flatnonzero(draws.wants_logprobs))
         asked = ids[wanted].clamp(min=0)  # where there was no choice any token will do
@@ -77,14 +80,14 @@ class Sampler:
         num_top = min(num_top, logits.shape[1])
         return self._device.kernels.token_logprobs(logits, rows, ids, num_top)
 
-    def _drawn(self, logits: Tensor, draws: Draws, rows: Int64s) -> Tensor:
+    def _drawn(self, logits: Tensor, draws: Draws, rows: Int64s, *, may_write: bool) -> Tensor:
         """Return a token for each draw, [num_draws] int64; rows: whose logits each is by."""
         if len(rows) != len(logits) or (rows != np.arange(len(rows))).any():
-            logits = logits[self._placed(rows)]
+            logits, may_write = logits[self._placed(rows)], True
         batch = SamplingBatch.of(draws, self.eos_token_ids, self._device)
-        return self.choose(logits, batch).ids
+        return self.choose(logits, batch, may_write=may_write).ids
 
-    def _given(self, logits: Tensor, draws: Draws, rows: Int64s) -> Tensor:
+    def _given(self, logits: Tensor, draws: Draws, rows: Int64s, *, may_write: bool) -> Tensor:
         """Return the tokens of a step's draws where some are given: the others are drawn.
 
         A given token is `NO_TOKEN` as well where the logits hold no choice.
@@ -98,17 +101,23 @@ class Sampler:
         ids[given] = torch.where(scores.isnan(), NO_TOKEN, ids[given])
         if is_free.any():
             free = self._placed(np.flatnonzero(is_free))
-            ids[free] = self._drawn(logits, draws.part(is_free, 0), rows[is_free])
+            part = draws.part(is_free, 0)
+            ids[free] = self._drawn(logits, part, rows[is_free], may_write=may_write)
         return ids
 
     def _placed(self, numbers: Int64s) -> Tensor:
         return self._device.place(torch.from_numpy(numbers))
 
-    def choose(self, logits: Tensor, batch: SamplingBatch) -> SampleResult:
-        """Choose a token for each row of logits [num_rows, vocab_size], which stay as they are."""
+    def choose(
+        self, logits: Tensor, batch: SamplingBatch, *, may_write: bool = False
+    ) -> SampleResult:
+        """Choose a token for each row of logits [num_rows, vocab_size].
+
+        They stay as they are unless processors `may_write` into them.
+        """
         applying = [each for each in self._processors if _applies(each, batch.draws)]
-        if not all(each.can_be_captured for each in applying):
-            logits = logits.to(torch.float32, copy=True)  # for all that write into them
+        if not may_write and not all(each.can_be_captured for each in applying):
+            logits = logits.clone(memory_format=torch.contiguous_format)
         for processor in applying:
             logits = processor(logits, batch)
         return SampleResult(

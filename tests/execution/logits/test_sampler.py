@@ -209,3 +209,18 @@ def test_extreme_parameters_reach_the_kernel_whole(sampler: Sampler) -> None:
         for i in range(4)
     ]
     assert all(0 <= token < VOCAB for [token] in draw(sampler, logits_of(4), sequences))
+
+
+def test_log_probabilities_are_of_the_logits_that_the_model_gave(sampler: Sampler) -> None:
+    """What processors write into the logits of a row does not change how likely its tokens were."""
+    logits = logits_of(1)
+    table = SequenceTable()
+    builder = StepBuilder(table)
+    made = made_sequence((1, 2, 3), (), table=table, allowed_token_ids=(3,), logprobs=0)
+    made.num_computed_tokens = made.num_tokens
+    builder.add(made, made.num_tokens - 1, made.num_tokens - 1)
+    sampler.begin(made.request)
+    drawn = sampler.sample(logits.clone(), builder.build())
+    assert drawn.ids.tolist() == [3]
+    assert drawn.logprobs is not None
+    assert drawn.logprobs.logprobs.item() == pytest.approx(logits.log_softmax(1)[0, 3].item())
