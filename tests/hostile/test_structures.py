@@ -43,8 +43,18 @@ def one_of_many(count: int) -> list[dict[str, Any]]:
 HOSTILE: dict[str, dict[str, Any]] = {
     "deep": {"json_schema": nested(30)},
     "deeper": {"json_schema": nested(200)},
+    "ten thousand deep": {"json_schema": nested(10_000)},
+    "ten thousand deep in text": {"json_schema": '{"items":' * 10_000 + "{}" + "}" * 10_000},
+    "a hundred thousand values": {"json_schema": {"enum": list(range(100_000))}},
+    "ten megabytes": {"json_schema": {"description": "x" * 10_000_000}},
     "doubled": {"json_schema": {"$defs": doubled(40), "$ref": "#/$defs/d39"}},
     "itself": {"json_schema": {"$ref": "#"}},
+    "each other": {
+        "json_schema": {
+            "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}},
+            "$ref": "#/$defs/a",
+        }
+    },
     "elsewhere": {"json_schema": {"$ref": "https://example.com/schema.json"}},
     "every way": {
         "json_schema": {"allOf": [{"oneOf": one_of_many(4)} for _ in range(12)]},
@@ -68,6 +78,9 @@ HOSTILE: dict[str, dict[str, Any]] = {
     },
     "a state a letter": {"regex": "(a|b)*a(a|b){25}"},
     "repeated": {"regex": "(((a{1000}){1000}){1000}){1000}"},
+    "repeated at will": {"regex": "(a{1,100000}){1,100000}"},
+    "one letter or two": {"regex": "(a|aa)*b"},
+    "many ways to match": {"regex": "(x+x+)+y"},
     "brackets": {"regex": "(" * 30_000 + "a" + ")" * 30_000},
     "words": {"regex": r"(\w*\d\w*){30}"},
     "letters": {"regex": r"(\p{L}{1,1000})+"},

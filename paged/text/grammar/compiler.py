@@ -88,12 +88,12 @@ class GrammarCompiler:
         fresh = partial(llguidance.LLMatcher, words, grammar, log_level=0, limits=limits)
         start = fresh()
         if start.is_error():
-            raise refused(structure.field, start.get_error())
+            raise refused(structure.field, _why_not(start))
         for _ in range(2):  # one that the first use wears out is too large
             first = start.deep_copy()
             mask = compute_mask(first, self.mask_width)
             if not mask.any():
-                raise refused(structure.field, first.get_error() or "no text satisfies it")
+                raise refused(structure.field, _why_not(first))
         return CompiledGrammar(start, mask, fresh)
 
     def begin(self, field: str) -> "tuple[Any, LLTokenizer]":
@@ -124,6 +124,12 @@ def compute_mask(matcher: "LLMatcher", width: int) -> TokenMask:
     return np.zeros_like(mask) if matcher.is_error() else mask
 
 
+def _why_not(start: "LLMatcher") -> str:
+    """Return why a matcher at its beginning allows no token."""
+    reason = start.get_error()
+    return "no text satisfies it" if not reason or reason.startswith("NoExtension") else reason
+
+
 def _source(llguidance: Any, structure: Structure) -> str:
     """Return a structure in llguidance's own words."""
     if structure.field in ("json_schema", "json_object"):
@@ -149,4 +155,14 @@ def _imported(field: str) -> Any:
 def refused(field: str, reason: str) -> RowError:
     """Return the error of a row whose structure cannot be had."""
     reason = reason.replace("<non-verbose/>", "").strip()
+    if "coerce_one_of" in reason:
+        reason = (
+            "of oneOf, alternatives must not allow the same value, which is not certain here; "
+            "write anyOf"
+        )
+    elif reason.startswith("Unimplemented keys"):
+        reason += (
+            '; leave them out, or have them ignored by "x-guidance": {"lenient": true} in the '
+            "schema"
+        )
     return RowError("invalid_grammar", f"{field} cannot be compiled: {reason}", param=field)

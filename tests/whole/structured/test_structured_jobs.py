@@ -116,6 +116,10 @@ def test_rows_csv_recipe_and_batch_calls(job: Job) -> None:
 BAD_ROWS: list[tuple[dict[str, Any], str, str]] = [
     ({"json_schema": "{"}, "invalid_param", "json_schema"),
     ({"json_schema": {"type": "strin"}}, "invalid_grammar", "json_schema"),
+    ({"json_schema": {"enum": list(range(100_000))}}, "invalid_param", "json_schema"),
+    ({"json_schema": '{"items":' * 10_000 + "{}" + "}" * 10_000}, "invalid_param", "json_schema"),
+    ({"json_schema": {"$ref": "#"}}, "invalid_grammar", "json_schema"),
+    ({"regex": "(?=a)b"}, "invalid_grammar", "regex"),
     ({"regex": 7}, "invalid_param", "regex"),
     ({"regex": "(a"}, "invalid_grammar", "regex"),
     ({"choice": "a"}, "invalid_param", "choice"),
