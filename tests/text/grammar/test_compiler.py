@@ -1,4 +1,4 @@
-"""What a structure that cannot be compiled is told: what stands in the way, and what to do."""
+"""Why a structure cannot be compiled: the message says what is in the way, and what to do."""
 
 from collections.abc import Callable
 from pathlib import Path
