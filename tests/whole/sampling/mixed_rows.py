@@ -84,6 +84,12 @@ CHATS: dict[str, dict[str, Any]] = {
     },
     "no thought": {"chat_template_kwargs": {"enable_thinking": False}},
     "other tags": {**SAMPLED, "reasoning_tags": "<think>,a", "thinking_budget": 4},
+    "schema behind a thought": {
+        **SAMPLED,
+        "json_schema": SCHEMA,
+        "thinking_budget": 3,
+        "max_tokens": 40,
+    },
     "votes behind thoughts": {**VOTING, "thinking_budget": 2, "max_tokens": 20},
 }
 BODIES: list[dict[str, Any]] = [
