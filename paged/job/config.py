@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 from pagedrun.paged.job.inputs.reader import DEFAULT_MAX_LINE_BYTES
-from pagedrun.paged.job.prompts.overlong import Overlong
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
+from pagedrun.paged.text.prompts.overlong import Overlong
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.flag import Flag, Form, Panel, check_fields
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams

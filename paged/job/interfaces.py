@@ -7,6 +7,7 @@ from typing import Protocol
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.text.prompts.continuations import TextEncoder
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
@@ -27,15 +28,12 @@ class ModelShape(Protocol):
         """Longest context that the model was made for, in tokens."""
 
 
-class TokenizerLike(Protocol):
-    """The part of `Tokenizer` that turns prompts into ids."""
+class TokenizerLike(TextEncoder, Protocol):
+    """The part of `Tokenizer` that turns rows into ids."""
 
     @property
     def chat_template(self) -> str | None:
         """Return the chat template in force, None without one."""
-
-    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
-        """Return the ids of each text; `RowError` if one of them cannot be encoded."""
 
     def render_chat(
         self,
@@ -117,6 +115,3 @@ class OpenModel(Protocol):
 
 ModelOpener = Callable[[EngineConfig, Path, str | None], OpenModel]
 """Opens (engine configuration, tokenizer folder, chat template or None for the folder's own)."""
-
-RefuseStructures = Callable[[Iterable[Structure]], dict[Structure, RowError]]
-"""Tells of structures which no answer can have, and why."""

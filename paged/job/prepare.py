@@ -15,8 +15,9 @@ from pagedrun.paged.job.inputs.unique_ids import UniqueIds
 from pagedrun.paged.job.interfaces import ModelOpener, ModelShape, OpenModel
 from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
-from pagedrun.paged.job.prompts.requests import JobRow, Limits, RequestBuilder
+from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
 from pagedrun.paged.job.windows import RowWindows, refused_row
+from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
 from pagedrun.paged.text.reasoning_tags import check_budget
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.option_names import as_flag, option
@@ -64,7 +65,7 @@ def prepare(
     _check_structure(config, model)
     _check_thinking_budget(config, model)
     prompts = PromptBuilder(config.prompts, config.sampling, model.tokenizer)
-    builder = RequestBuilder(prompts, model.tokenizer, limits, model.refused)
+    builder = RequestBuilder(prompts, PromptEncoder(model.tokenizer, limits, model.refused))
 
     def encode(window: Iterable[Row]) -> list[JobRow]:
         built = builder.build(window)

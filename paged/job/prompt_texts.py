@@ -16,12 +16,13 @@ from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.output.file_digests import files_digest, text_digest
 from pagedrun.paged.job.output.saved_manifest import read_manifest
-from pagedrun.paged.job.prompts.overlong import Overlong
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
-from pagedrun.paged.job.prompts.requests import Limits, RequestBuilder
+from pagedrun.paged.job.prompts.requests import RequestBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
+from pagedrun.paged.text.prompts.overlong import Overlong
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import PagedrunError, UsageError
 from pagedrun.paged.values.option_names import option
@@ -107,7 +108,8 @@ class _Reading:
             system=self._given.system,
         )
         defaults = SamplingParams().override(sampling)
-        builder = RequestBuilder(PromptBuilder(prompts, defaults, tokenizer), tokenizer, limits)
+        built = PromptBuilder(prompts, defaults, tokenizer)
+        builder = RequestBuilder(built, PromptEncoder(tokenizer, limits))
         name = self._input_name()
         with open_rows(name) as source:
             chosen = list(_chosen(source, rows))

@@ -94,6 +94,9 @@ class ScriptedModel:
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         return [[ord(letter) % 200 for letter in text] for text in texts]
 
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        return "".join(map(chr, token_ids))
+
     def render_chat(self, messages: Sequence[ChatMessage], template_kwargs: object = None) -> str:
         return "".join(message["content"] for message in messages)
 

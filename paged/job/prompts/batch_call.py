@@ -6,7 +6,7 @@ from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.prompts.foreign_params import is_neutral, not_supported
 from pagedrun.paged.job.prompts.prompts import FORBIDDEN_COLUMNS, request_keys
-from pagedrun.paged.job.prompts.template_kwargs import TEMPLATE_KWARGS
+from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.rules import integers

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from pagedrun.paged.job.prompts.template import PromptTemplate
-from pagedrun.paged.job.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
+from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.flag import Flag, Form, Panel
 from pagedrun.paged.values.json_value import JSONValue

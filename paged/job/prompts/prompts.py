@@ -1,15 +1,8 @@
 """From a row to what it asks: the text or token ids of its prompt, and its sampling parameters."""
 
-from dataclasses import dataclass, replace
-
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns, id_column
 from pagedrun.paged.job.interfaces import TokenizerLike
-from pagedrun.paged.job.prompts.continuations import (
-    CONTINUATIONS,
-    parse_continuations,
-    split_trailing_space,
-)
 from pagedrun.paged.job.prompts.foreign_params import (
     UNSUPPORTED_COLUMNS,
     is_neutral,
@@ -18,7 +11,9 @@ from pagedrun.paged.job.prompts.foreign_params import (
 from pagedrun.paged.job.prompts.messages import parse_messages, with_system
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.response_format import RESPONSE_FORMAT, structure_of
-from pagedrun.paged.job.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
+from pagedrun.paged.text.prompts.continuations import CONTINUATIONS, parse_continuations
+from pagedrun.paged.text.prompts.prompt import Prompt
+from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
 from pagedrun.paged.text.reasoning_tags import check_budget
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
@@ -40,29 +35,6 @@ FORBIDDEN_COLUMNS = (
 NESTED_PARAMS = "sampling_params"
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A row's prompt before encoding: exactly one of `text` and `token_ids` is set.
-
-    A chat is rendered with its special tokens in the text, so none are added when encoding it.
-    `continuations` are the texts to score behind it, each after `space`, cut off the prompt's end.
-    """
-
-    params: SamplingParams
-    text: str | None = None
-    token_ids: tuple[int, ...] | None = None
-    add_special_tokens: bool = True
-    continuations: tuple[str, ...] = ()
-    space: str = ""
-
-    def followed_by(self, continuations: tuple[str, ...]) -> "Prompt":
-        """Return the prompt with texts to score behind it, itself if there are none."""
-        if not continuations or self.text is None:
-            return replace(self, continuations=continuations) if continuations else self
-        text, space = split_trailing_space(self.text)
-        return replace(self, text=text, continuations=continuations, space=space)
-
-
 class PromptBuilder:
     """Builds prompts; `defaults` are the sampling parameters of rows that set none."""
 
@@ -78,14 +50,14 @@ class PromptBuilder:
         _refuse_columns(columns)
         params = _sampling_params(columns, self._defaults)
         check_budget(params, self._tokenizer.chat_template)
-        texts = parse_continuations(columns.get(CONTINUATIONS), params)
+        continuations = parse_continuations(columns.get(CONTINUATIONS), params)
         own = columns.get(TEMPLATE_KWARGS)
         kwargs = {} if own is None else checked_kwargs(own)
         prompt = self._prompt(columns, params, {**self._config.template_kwargs, **kwargs})
         if kwargs and prompt.add_special_tokens:
             message = f"{TEMPLATE_KWARGS} are for chats, and the row is none"
             raise RowError("invalid_param", message, param=TEMPLATE_KWARGS)
-        return prompt.followed_by(texts)
+        return prompt.followed_by(continuations)
 
     def _prompt(self, columns: Columns, params: SamplingParams, kwargs: Columns) -> Prompt:
         if self._config.template is not None:

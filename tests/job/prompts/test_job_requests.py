@@ -8,7 +8,8 @@ import pytest
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
-from pagedrun.paged.job.prompts.requests import ENCODE_BATCH_ROWS, JobRow, Limits, RequestBuilder
+from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
+from pagedrun.paged.text.prompts.encoding import ENCODE_BATCH_ROWS, Limits, PromptEncoder
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling.logprobs import Continuation
@@ -33,6 +34,9 @@ class LetterTokenizer:
         start = [BOS] if add_special_tokens else []
         return [[*start, *(ord(letter) - ord("a") for letter in text)] for text in texts]
 
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        return "".join(chr(ord("a") + token) for token in token_ids)
+
     def render_chat(self, messages: Sequence[ChatMessage], template_kwargs: object = None) -> str:
         return "".join(message["content"] for message in messages)
 
@@ -45,7 +49,7 @@ def build(
     rows = [
         Row(index, index + 1, 0, b"", f"row-{index}", each) for index, each in enumerate(columns)
     ]
-    return list(RequestBuilder(prompts, tokenizer, LIMITS).build(rows))
+    return list(RequestBuilder(prompts, PromptEncoder(tokenizer, LIMITS)).build(rows))
 
 
 def outcome(columns: dict[str, Any], max_tokens: int = 2) -> tuple[int, ...] | str:
@@ -213,6 +217,22 @@ def test_white_space_at_the_end_of_a_prompt_goes_to_the_continuations() -> None:
     assert row.error.code == "empty_prompt"
 
 
+def test_continuations_may_be_token_ids() -> None:
+    """They come behind the prompt as it is, white space included; their text is what they say."""
+    columns = {"prompt": "a  ", "continuations": [[2], [3, 4]]}
+    (row,) = build(columns, tokenizer=CodeTokenizer())
+    assert row.request is not None
+    assert row.request.prompt_token_ids == (65, 0, 0)
+    assert row.request.continuations == (Continuation("c", (2,)), Continuation("de", (3, 4)))
+
+
+@pytest.mark.parametrize("token_id", [-1, 100, 2**31, 10**30])
+def test_ids_of_continuations_are_checked_before_a_tokenizer_sees_them(token_id: int) -> None:
+    (row,) = build({"prompt": "a", "continuations": [[1], [2, token_id]]})
+    assert row.error is not None
+    assert (row.error.code, row.error.param) == ("token_id_out_of_range", "continuations")
+
+
 def test_a_continuation_that_adds_no_token_is_an_error() -> None:
     whole = {"prompt": "a", "continuations": ["bc", "b"]}
     (row,) = build(whole, tokenizer=PairTokenizer())
@@ -232,7 +252,7 @@ def test_a_continuation_that_is_too_long_or_no_text_is_an_error() -> None:
 
 
 def test_more_than_can_be_encoded_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pagedrun.paged.job.prompts.continuations.MAX_ENCODED_CHARS", 11)
+    monkeypatch.setattr("pagedrun.paged.text.prompts.continuations.MAX_ENCODED_CHARS", 11)
     assert scored({"prompt": "aaa", "continuations": ["b", "bbbb"]})[1][1] == ("bbbb", (1,) * 4)
     (row,) = build({"prompt": "aaa", "continuations": ["b", "b", "b"]})
     assert row.error is not None

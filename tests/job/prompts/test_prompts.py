@@ -8,8 +8,9 @@ import pytest
 
 from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.job.prompts.prompts import Prompt, PromptBuilder
+from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.text.prompts.prompt import Prompt
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
@@ -26,6 +27,9 @@ class ShowingTokenizer:
 
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         raise AssertionError("building a prompt encodes nothing")
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        raise AssertionError("building a prompt decodes nothing")
 
     def render_chat(
         self,
@@ -124,6 +128,10 @@ def test_null_counts_as_absent() -> None:
         ({"prompt": "a", "continuations": ["b", ""]}, "invalid_param", "continuations"),
         ({"prompt": "a", "continuations": ["b", 1]}, "invalid_param", "continuations"),
         ({"prompt": "a", "continuations": ["b"] * 1025}, "invalid_param", "continuations"),
+        ({"prompt": "a", "continuations": ["b", [1]]}, "invalid_param", "continuations"),
+        ({"prompt": "a", "continuations": [[1], []]}, "invalid_param", "continuations"),
+        ({"prompt": "a", "continuations": [[1, True]]}, "invalid_param", "continuations"),
+        ({"prompt": "a", "continuations": [1]}, "invalid_param", "continuations"),
         ({"prompt": "a", "continuations": ["b"], "n": 2}, "invalid_param", "n"),
         ({"prompt": "a", "continuations": ["b"], "logprobs": 0}, "invalid_param", "logprobs"),
         ({"prompt": "a", "sampling_params": {"max_tokens_": 1}}, "invalid_param", "max_tokens_"),

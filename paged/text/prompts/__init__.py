@@ -1,0 +1,1 @@
+"""Prompts: what is asked, and how it becomes token ids."""
