@@ -14,6 +14,7 @@ from pagedrun.paged.job.prompts.response_format import RESPONSE_FORMAT, structur
 from pagedrun.paged.text.prompts.continuations import CONTINUATIONS, parse_continuations
 from pagedrun.paged.text.prompts.prompt import Prompt
 from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
+from pagedrun.paged.text.prompts.token_ids import TOKEN_IDS, checked_token_ids
 from pagedrun.paged.text.reasoning_tags import check_budget
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
@@ -21,7 +22,7 @@ from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams, sampling_keys
 
-PROMPT_COLUMNS = ("prompt", "messages", "prompt_token_ids")
+PROMPT_COLUMNS = ("prompt", "messages", TOKEN_IDS)
 # What decides how a prompt is made, or what runs, is the user's to say and not a row's.
 FORBIDDEN_COLUMNS = (
     "chat_template",
@@ -66,7 +67,7 @@ class PromptBuilder:
         value = columns[name]
         if self._config.field is None and name == "messages":
             return self._chat(parse_messages(value), params, kwargs)
-        if self._config.field is None and name == "prompt_token_ids":
+        if self._config.field is None and name == TOKEN_IDS:
             return Prompt(params, token_ids=self._token_ids(value))
         if not isinstance(value, str):
             raise RowError("unsupported_content", f"{shown_key(name)} must be a string", param=name)
@@ -100,16 +101,10 @@ class PromptBuilder:
         )
 
     def _token_ids(self, value: object) -> tuple[int, ...]:
-        name = "prompt_token_ids"
         if self._config.system is not None:
-            raise RowError(
-                "unsupported_content", f"{name} leaves no place for {option('system')}", param=name
-            )
-        if not isinstance(value, list) or not all(type(item) is int for item in value):
-            raise RowError(
-                "token_id_out_of_range", f"{name} must be a list of integers", param=name
-            )
-        return tuple(value)
+            message = f"{TOKEN_IDS} leaves no place for {option('system')}"
+            raise RowError("unsupported_content", message, param=TOKEN_IDS)
+        return checked_token_ids(value)
 
     def _from_text(self, text: str, params: SamplingParams, kwargs: Columns) -> Prompt:
         if self._config.system is None:

@@ -1,0 +1,105 @@
+"""PromptReader: prompts as they are given from Python."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from pagedrun.paged.text.prompts.continuations import CONTINUATIONS, parse_continuations
+from pagedrun.paged.text.prompts.prompt import Prompt
+from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
+from pagedrun.paged.text.prompts.token_ids import NOT_LISTS, TOKEN_IDS, checked_token_ids
+from pagedrun.paged.text.reasoning_tags import check_budget
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.json_value import JSONValue, plain
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+
+_FORMS = ("prompt", TOKEN_IDS, "messages")
+_KEYS = (*_FORMS, CONTINUATIONS, TEMPLATE_KWARGS)
+
+
+class PromptReader:
+    """Tells the forms of `PromptInput` apart, and refuses what is none of them."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def read(self, given: object, params: SamplingParams) -> Prompt:
+        """Return what a prompt asks, a chat rendered; raises `RowError` if it cannot be asked."""
+        check_budget(params, self._tokenizer.chat_template)
+        fields = given if isinstance(given, Mapping) else {_form(given): given}
+        _check_keys(fields)
+        continuations = parse_continuations(fields.get(CONTINUATIONS), params)
+        return self._prompt(fields, params).followed_by(continuations)
+
+    def _prompt(self, fields: Mapping[str, Any], params: SamplingParams) -> Prompt:
+        kwargs, messages = fields.get(TEMPLATE_KWARGS), fields.get("messages")
+        if messages is not None:
+            messages = list(messages) if isinstance(messages, Seq) else messages
+            text = self._tokenizer.render_chat(messages, template_variables(kwargs))
+            return Prompt(params, text=text, add_special_tokens=False)
+        if kwargs:
+            message = f"{TEMPLATE_KWARGS} are for chats, and the prompt is none"
+            raise RowError("invalid_param", message, param=TEMPLATE_KWARGS)
+        if fields.get("prompt") is None:
+            return Prompt(params, token_ids=checked_token_ids(fields[TOKEN_IDS]))
+        if not isinstance(fields["prompt"], str):
+            raise RowError("unsupported_content", "prompt must be a text", param="prompt")
+        return Prompt(params, text=fields["prompt"])
+
+
+def template_variables(given: object) -> dict[str, JSONValue]:
+    """Return variables for a chat template, none if `given` is None; raises `RowError`."""
+    if given is None:
+        return {}
+    try:
+        return checked_kwargs(plain(given))
+    except (TypeError, RecursionError) as error:
+        message = f"{TEMPLATE_KWARGS} must be what JSON can hold ({error})"
+        raise RowError("invalid_param", message, param=TEMPLATE_KWARGS) from error
+
+
+def is_one_prompt(given: object) -> bool:
+    """Return whether this is a prompt by itself rather than several."""
+    if isinstance(given, str | Mapping):
+        return True
+    return isinstance(given, Seq) and bool(given) and (type(given[0]) is int or is_chat(given))
+
+
+def is_chat(given: object) -> bool:
+    """Return whether this is a list of messages: the first has a role, which no prompt has."""
+    if isinstance(given, str) or not isinstance(given, Seq) or not given:
+        return False
+    return isinstance(given[0], Mapping) and "role" in given[0]
+
+
+def _form(given: object) -> str:
+    """Return the key under which a mapping would have this."""
+    if isinstance(given, str):
+        return "prompt"
+    if isinstance(given, Seq) and not isinstance(given, NOT_LISTS):
+        return "messages" if given and isinstance(given[0], Mapping) else TOKEN_IDS
+    raise RowError(
+        "unsupported_content",
+        "a prompt must be a text, a list of token ids, a list of messages, or a mapping that has "
+        f"one of {', '.join(_FORMS)}, not {type(given).__name__}",
+        param="prompt",
+    )
+
+
+def _check_keys(fields: Mapping[object, object]) -> None:
+    """Raise `RowError` unless a mapping has the prompt in one form, and nothing unknown."""
+    for key in fields:
+        if key not in _KEYS:
+            raise RowError(
+                "invalid_param",
+                f"a prompt has no key {key!r}; it may have {', '.join(_KEYS)}",
+                param=str(key),
+            )
+    forms = [name for name in _FORMS if fields.get(name) is not None]
+    if not forms:
+        message = f"a prompt must have one of {', '.join(_FORMS)}"
+        raise RowError("missing_prompt", message, param="prompt")
+    if len(forms) > 1:
+        message = f"{' and '.join(forms)} exclude each other"
+        raise RowError("ambiguous_prompt", message, param=forms[1])

@@ -1,0 +1,38 @@
+"""PromptInput: the forms in which a prompt may be given from Python."""
+
+from collections.abc import Mapping, Sequence
+from typing import NotRequired, TypedDict
+
+from pagedrun.paged.values.json_value import JSONValue
+
+ContinuationsInput = Sequence[str] | Sequence[Sequence[int]]
+"""What is to be scored behind a prompt: texts, or lists of token ids."""
+
+
+class TextPrompt(TypedDict):
+    """A text, which the tokenizer's special tokens are added to."""
+
+    prompt: str
+    continuations: NotRequired[ContinuationsInput]
+
+
+class TokensPrompt(TypedDict):
+    """Token ids, taken as they are."""
+
+    prompt_token_ids: Sequence[int]
+    continuations: NotRequired[ContinuationsInput]
+
+
+class ChatPrompt(TypedDict):
+    """The messages of a chat, and variables for its template beside them."""
+
+    messages: Sequence[Mapping[str, object]]
+    chat_template_kwargs: NotRequired[Mapping[str, JSONValue]]
+    continuations: NotRequired[ContinuationsInput]
+
+
+Conversation = Sequence[Mapping[str, object]]
+"""The messages of a chat, each with `role` and `content`."""
+
+PromptInput = str | Sequence[int] | Conversation | TextPrompt | TokensPrompt | ChatPrompt
+"""A text, token ids, the messages of a chat, or a mapping that names which it is."""
