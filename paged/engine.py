@@ -21,7 +21,7 @@ from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run import Run
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 # Settings that are part of the weights as they are held, and of what was opened before they were
@@ -77,9 +77,9 @@ class Engine:
 
     def start(
         self,
-        requests: Seq[Request],
+        requests: Seq[Request | Completion],
         on_step: Callable[[StepRecord], None] | None = None,
-        more: Iterable[Seq[Request]] | None = None,
+        more: Iterable[Seq[Request | Completion]] | None = None,
         done: Container[int] = frozenset(),
         warn: Callable[[str], None] | None = None,
         on_window: Callable[[], None] | None = None,
@@ -87,7 +87,8 @@ class Engine:
         """Plan the requests and return their run: iterate it for one completion per request.
 
         A request that cannot be run (too long, an id outside the vocabulary, larger than the pool)
-        gets a completion with an error; the others are not affected. `more` are further windows
+        gets a completion with an error; the others are not affected. A completion in place of a
+        request is one that cannot be asked, and comes back as it is. `more` are further windows
         of requests; indices rise through all of them. Each is asked for and planned in a thread of
         its own while the one before it runs, and `on_window` is called in the caller's when it is
         taken. A run with `more` that does not come to its end must be closed. `done` are indices of

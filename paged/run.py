@@ -127,6 +127,7 @@ class Run:
         self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
         self._ledger = MemoryLedger(model, cache, device, budget)
         self._unanswerable: deque[Completion] = deque()
+        self._drawn: set[int] = set()  # rows that the sampler knows of
         self._num_total = 0
         self._num_finished = 0
         self._num_steps = 0
@@ -140,8 +141,10 @@ class Run:
     def __iter__(self) -> Iterator[Completion]:
         """Yield one completion per request, as they finish."""
         began, statistics = time.perf_counter(), self.statistics
-        while self._has_work():
-            yield from self._refused()
+        while True:
+            yield from self._take_windows()
+            if not (self.scheduler.has_work or self._in_flight):
+                return
             self.scheduler.begin_step()
             before = statistics.last_step
             may_wait = self.scheduler.has_work and self._launch()
@@ -153,15 +156,18 @@ class Run:
             statistics.step_times.add(now - statistics.run_s, *settled)
             statistics.run_s = now
             self._record_step()
-        yield from self._refused()
 
     def close(self) -> None:
-        """End the planning of windows that will not be run, and wait for its end."""
+        """End the planning of windows that will not be run, and wait for its end; rows that are
+        not answered yet never will be."""
         if isinstance(self._windows, Ahead):
             self._windows.close()
+        for row in self._drawn:
+            self._sampler.end(row)
+        self._drawn.clear()
 
-    def _has_work(self) -> bool:
-        """Return whether there is a step to do, having taken the next window if one is out.
+    def _take_windows(self) -> Iterator[Completion]:
+        """Take the next window if one is out; yield the completions of rows that cannot be run.
 
         That is the only point at which the run waits for the planner: which rows are in which step
         does not depend on when a window was ready.
@@ -173,7 +179,7 @@ class Run:
                 self.scheduler.end_plan()
             else:
                 self._begin(window)
-        return self.scheduler.has_work or bool(self._in_flight)
+                yield from self._refused()
 
     def _begin(self, window: PlannedWindow) -> None:
         """Take up a window: its requests go to the scheduler, which makes sequences one by one."""
@@ -195,6 +201,7 @@ class Run:
     def _entered(self, planned: PlannedRequest) -> PlannedRequest:
         """Tell the logits stage of a request that the scheduler takes now."""
         self._sampler.begin(planned.request)
+        self._drawn.add(planned.request.index)
         self._scores.begin(planned.request)
         self._searches.begin(planned.request)
         return self._answers.begin(planned)
@@ -305,6 +312,7 @@ class Run:
     def _completed(self, completion: Completion) -> Completion:
         self._num_finished += 1
         self._sampler.end(completion.request.index)
+        self._drawn.discard(completion.request.index)
         self._scores.end(completion.request.index)
         self._searches.end(completion.request.index)
         self.statistics.note_completion(completion)

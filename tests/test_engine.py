@@ -7,9 +7,12 @@ import pytest
 
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from tests.conftest import MakeModel
+from tests.engines import load_engine
 
 
 @pytest.mark.parametrize("asked", [65, 64, 40])
@@ -58,3 +61,42 @@ def test_no_more_than_one_window_is_held_beside_the_one_that_is_made() -> None:
     assert sum(1 for _ in run) == 4
     assert len(held) == 3
     assert max(held) <= 1
+
+
+def test_a_window_may_hold_what_cannot_be_asked() -> None:
+    """It comes back when its window is taken, so that an input of nothing else is not kept."""
+    engine = BenchModel.from_shape("tiny").engine(dtype="float32")
+    params = SamplingParams(max_tokens=1, ignore_eos=True)
+
+    def refused(index: int) -> Completion:
+        return Completion(Request(index, (), params), error=RowError("invalid_param", "no prompt"))
+
+    num_made = 0
+
+    def windows() -> Iterator[list[Request | Completion]]:
+        nonlocal num_made
+        for index in range(2, 12):
+            num_made += 1
+            yield [refused(index)]
+        yield [Request(12, (1, 2, 3), params)]
+
+    first = refused(0)
+    completions = iter(engine.start([first, Request(1, (4, 5), params)], more=windows()))
+    assert next(completions) is first
+    early = [next(completions) for _ in range(2)]
+    assert num_made <= 4
+    found = {each.request.index: each.error is None for each in (*early, *completions)}
+    assert found == {index: index in (1, 12) for index in range(1, 13)}
+
+
+def test_a_run_that_is_closed_leaves_no_row_to_the_next(make_model: MakeModel) -> None:
+    """Processors of logits know rows by their index, and a next run has the same ones."""
+    config = EngineConfig(model=make_model("llama", "closed"), dtype="float32", block_size=16)
+    engine = load_engine(config)
+    long = SamplingParams(max_tokens=50, regex="[ab]{60}")
+    run = engine.start([Request(0, (5,), SamplingParams(max_tokens=1)), Request(1, (6,), long)])
+    assert next(iter(run)).request.index == 0
+    followed = engine.loaded.grammar_mask
+    assert followed.num_followed == 1
+    run.close()
+    assert followed.num_followed == 0

@@ -8,6 +8,7 @@ from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.reading_stop import ReadingStop
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
+from pagedrun.paged.planning.windows import Windows
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.option_names import option
 
@@ -25,8 +26,8 @@ class RowWindows:
         self._source = source
         self._stop = stop or ReadingStop()
         rows = self.unless_stopped(islice(iter(source), config.limit))
-        self._rows = self._refuse_bad(rows) if config.strict else rows
-        self._ahead: Row | None = None
+        wanted = self._refuse_bad(rows) if config.strict else rows
+        self._windows = Windows(self._counted(wanted), config.window, lambda: source.num_bytes_read)
         self._num_read = 0
         self._digest: InputDigest | None = None
 
@@ -38,7 +39,10 @@ class RowWindows:
     def read(self) -> list[Row]:
         """Return the rows of the next window."""
         try:
-            return list(self._read())
+            rows = self._windows.read()
+            if self._windows.is_last:
+                self._finish()
+            return rows
         except OSError as error:
             name = self._config.input
             raise UsageError(f"{name}: cannot be read ({error.strerror})") from error
@@ -53,23 +57,10 @@ class RowWindows:
         """Return what was read so far, of all rows once the last window was."""
         return self._digest or self._source.digest(whole=False)
 
-    def _read(self) -> Iterator[Row]:
-        begin, size = self._source.num_bytes_read, self._config.window
-        if self._ahead is not None:
-            yield self._ahead
-        num_rows = int(self._ahead is not None)
-        self._ahead = None
-        for row in self._rows:
+    def _counted(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
             self._num_read += 1
-            # One row is read ahead, which tells whether there is another window.
-            if num_rows and (
-                num_rows >= size.rows or self._source.num_bytes_read - begin > size.num_bytes
-            ):
-                self._ahead = row
-                return
-            num_rows += 1
             yield row
-        self._finish()
 
     def _refuse_bad(self, rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
-from threading import Semaphore, Thread
+from threading import Semaphore, Thread, current_thread
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -56,10 +56,13 @@ class Ahead(Iterator[T]):
         raise StopIteration
 
     def close(self) -> None:
-        """Make nothing more, and wait for the end of the thread. `rest` has to come to an end."""
+        """Make nothing more, and wait for the end of the thread. `rest` has to come to an end.
+
+        The thread itself, which may be the one that collects garbage, does not wait.
+        """
         self._is_over = self._is_closed = True
         self._wanted.release()
-        if self._thread.ident is not None:
+        if self._thread.ident is not None and self._thread is not current_thread():
             self._thread.join()
 
     def _make(self) -> None:

@@ -75,8 +75,11 @@ class Planner:
         self._max_stored_tokens = max_stored_tokens
         self._after: PlanEnd | None = None
 
-    def window(self, requests: Seq[Request], *, has_next: bool) -> PlannedWindow:
-        """Plan the next window; `has_next` says whether another one follows."""
+    def window(self, requests: Seq[Request | Completion], *, has_next: bool) -> PlannedWindow:
+        """Plan the next window; `has_next` says whether another one follows.
+
+        A completion in place of a request says why it cannot be asked, and is refused.
+        """
         began = time.perf_counter()
         accepted, refused = self._accept(requests)
         plan = Plan(
@@ -94,28 +97,35 @@ class Planner:
         prefixes = prefix_nodes(plan)
         return PlannedWindow(plan, refused, prefixes, time.perf_counter() - began)
 
-    def windows(self, more: Iterable[Seq[Request]]) -> Iterator[PlannedWindow]:
+    def windows(self, more: Iterable[Seq[Request | Completion]]) -> Iterator[PlannedWindow]:
         """Plan the windows after the first, each when it is asked for."""
 
-        def plan_next(requests: Seq[Request]) -> PlannedWindow:
+        def plan_next(requests: Seq[Request | Completion]) -> PlannedWindow:
             return self.window(requests, has_next=True)
 
         return map(plan_next, more)  # unlike a loop it lets go of a window before it asks for more
 
-    def reserved_len(self, requests: Seq[Request]) -> int:
+    def reserved_len(self, requests: Seq[Request | Completion]) -> int:
         """Return the tokens that an engine with one length for all rows would have to reserve."""
         limit = self._limits.max_model_len
         lengths = (
-            (len(request.prompt_token_ids), request.params.max_tokens) for request in requests
+            (len(request.prompt_token_ids), request.params.max_tokens)
+            for request in requests
+            if isinstance(request, Request)
         )
         totals = (min(prompt + answer, limit) for prompt, answer in lengths if prompt < limit)
         return self._config.max_model_len or max(totals, default=1)
 
-    def _accept(self, requests: Seq[Request]) -> tuple[list[Request], list[Completion]]:
+    def _accept(
+        self, requests: Seq[Request | Completion]
+    ) -> tuple[list[Request], list[Completion]]:
         limits = self._limits
         accepted: list[Request] = []
         refused: list[Completion] = []
         for request in requests:
+            if isinstance(request, Completion):
+                refused.append(request)
+                continue
             try:
                 accepted.append(request.fitted(limits.max_model_len, limits.vocab_size))
             except RowError as error:
