@@ -1,26 +1,38 @@
 """LLM: the engine from Python, in the manner of vLLM."""
 
 import warnings
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import repeat
 from pathlib import Path
+from threading import Lock
 from typing import Any, cast
 
+from pagedrun.paged.completion_iterator import CompletionIterator
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.hub import resolve_model
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.prompt_windows import PromptWindows
 from pagedrun.paged.report.record.report_sections import EngineReport
-from pagedrun.paged.text.prompts.encoding import ENCODE_BATCH_ROWS, Limits, PromptEncoder
-from pagedrun.paged.text.prompts.prompt import Prompt
-from pagedrun.paged.text.prompts.reader import PromptReader, is_one_prompt
+from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
+from pagedrun.paged.text.prompts.reader import (
+    PromptReader,
+    is_chat,
+    is_one_prompt,
+    template_variables,
+)
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import PagedrunError, RowError
+from pagedrun.paged.values.errors import PagedrunError
+from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.option_names import as_argument, spelled
-from pagedrun.paged.values.prompt_input import PromptInput
-from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.prompt_input import ChatPrompt, Conversation, PromptInput
+from pagedrun.paged.values.request import Completion
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.window_size import WindowSize
+
+DEFAULT_WINDOW = WindowSize()  # that of the command
 
 
 class LLM:
@@ -53,6 +65,7 @@ class LLM:
         limits = Limits(self._engine.max_model_len, shape.vocab_size)
         refused = loaded.grammar_mask.grammars.refused
         self._encoder = PromptEncoder(self.tokenizer, limits, refused)
+        self._is_free = Lock()  # held while a call is answered: rows are known by their index
         self.report = cast(EngineReport, {})  # there is none before the first call
 
     def generate(
@@ -66,46 +79,100 @@ class LLM:
         which it is, in which it may have `continuations` to be scored. `params` is one for all or
         one for each. A prompt that cannot be answered gets a completion with an `error`; the others
         are answered. `self.report` is then the memory report of this call. Raises `PagedrunError`
-        if there are not as many `params` as prompts.
+        if there are not as many `params` as prompts, or if another call has not ended.
         """
-        batch = [prompts] if is_one_prompt(prompts) else list(prompts)
-        if params is None or isinstance(params, SamplingParams):
-            each_params = [params or SamplingParams()] * len(batch)
-        else:
-            each_params = list(params)
-        if len(each_params) != len(batch):
-            raise PagedrunError(f"{len(batch)} prompts but {len(each_params)} SamplingParams")
-        answers: dict[int, Completion] = {}
-        requests: list[Request] = []
-        for asked in self._asked(zip(batch, each_params, strict=True)):
-            if isinstance(asked, Request):
-                requests.append(asked)
-            else:
-                answers[asked.request.index] = asked
-        run = self._engine.start(requests, warn=_warn)
-        answers |= {completion.request.index: completion for completion in run}
-        self.report = run.report()
-        return [answers[index] for index in range(len(batch))]
+        completions = list(self.as_completed(prompts, params))
+        return sorted(completions, key=lambda each: each.request.index)
 
-    def _asked(
-        self, pairs: Iterable[tuple[object, SamplingParams]]
-    ) -> Iterator[Request | Completion]:
-        """Yield what each prompt asks, or the completion that says why it cannot be asked."""
-        rows = enumerate(pairs)
-        while batch := list(islice(rows, ENCODE_BATCH_ROWS)):
-            prompts = [self._read(given, own) for _, (given, own) in batch]
-            encoded = self._encoder.encode([index for index, _ in batch], prompts)
-            for (index, (_, own)), each in zip(batch, encoded, strict=True):
-                if isinstance(each.asked, Request):
-                    yield each.asked
-                else:
-                    yield Completion(Request(index, (), own), error=each.asked)
+    def chat(
+        self,
+        conversations: Conversation | Iterable[Conversation],
+        params: SamplingParams | Iterable[SamplingParams] | None = None,
+        *,
+        chat_template_kwargs: Mapping[str, JSONValue] | None = None,
+    ) -> list[Completion]:
+        """Answer conversations, as `generate` answers prompts.
 
-    def _read(self, given: object, params: SamplingParams) -> Prompt | RowError:
+        A conversation is a list of messages, each with `role` and `content`; the template adds what
+        begins the assistant's answer. `chat_template_kwargs` are variables of the template in all
+        of them. Raises `RowError` for one that cannot be set.
+        """
+        variables = template_variables(chat_template_kwargs)
+        several = [conversations] if is_chat(conversations) else conversations
+        return self.generate(map(partial(_chat_prompt, variables), several), params)
+
+    def as_completed(
+        self,
+        prompts: PromptInput | Iterable[PromptInput],
+        params: SamplingParams | Iterable[SamplingParams] | None = None,
+        *,
+        window: WindowSize = DEFAULT_WINDOW,
+    ) -> CompletionIterator:
+        """Yield one completion for each prompt as they finish; `request.index` says whose it is.
+
+        Prompts and parameters are those of `generate`, with the same answers, and may be without
+        end: no more than two windows of them are held, beside those that run. A window is read and
+        planned as a whole, in another thread while the one before it runs. The smaller it is, the
+        sooner the first answers come; prefixes are found within it.
+
+        Closing the iterator, or dropping it, ends the work on what has not been yielded. What the
+        iterables raise comes out of `next`, and ends the iteration. When it has ended `self.report`
+        is its memory report. Until then another call raises `PagedrunError`.
+        """
+        return CompletionIterator(self._answers(_pairs(prompts, params), window))
+
+    def _answers(
+        self, prompts: Iterable[tuple[object, SamplingParams]], size: WindowSize
+    ) -> Generator[Completion, None, None]:
+        if not self._is_free.acquire(blocking=False):
+            raise PagedrunError(
+                "this LLM is answering another call; iterate that one to its end, close it, or use "
+                "another LLM"
+            )
         try:
-            return self._reader.read(given, params)
-        except RowError as error:
-            return error
+            windows = PromptWindows(prompts, self._reader, self._encoder, size)
+            yield from self._run(windows)
+        finally:
+            self._is_free.release()
+
+    def _run(self, windows: PromptWindows) -> Iterator[Completion]:
+        first = windows.read()
+        run = self._engine.start(
+            first, more=None if windows.is_last else windows.more(), warn=_warn
+        )
+        del first  # what is answered can go
+        try:
+            yield from run
+        finally:
+            windows.stop()
+            run.close()
+            self.report = run.report()
+
+
+def _pairs(
+    prompts: PromptInput | Iterable[PromptInput],
+    params: SamplingParams | Iterable[SamplingParams] | None,
+) -> Iterator[tuple[object, SamplingParams]]:
+    """Yield each prompt with its parameters; raises `PagedrunError` unless there is one each."""
+    given: Iterable[object] = [prompts] if is_one_prompt(prompts) else prompts
+    if params is None or isinstance(params, SamplingParams):
+        yield from zip(given, repeat(params or SamplingParams()))
+        return
+    each_params, count = iter(params), 0
+    for prompt in given:
+        own = next(each_params, None)
+        if own is None:
+            raise PagedrunError(f"more than {count} prompts but {count} SamplingParams")
+        if not isinstance(own, SamplingParams):
+            raise PagedrunError(f"params must be SamplingParams, not {type(own).__name__}")
+        yield prompt, own
+        count += 1
+    if next(each_params, None) is not None:
+        raise PagedrunError(f"{count} prompts but more than {count} SamplingParams")
+
+
+def _chat_prompt(variables: dict[str, JSONValue], messages: Conversation) -> ChatPrompt:
+    return {"messages": messages, "chat_template_kwargs": variables}
 
 
 def _warn(message: str) -> None:

@@ -9,15 +9,9 @@ from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.prompt_input import PromptInput
 from pagedrun.paged.values.request import Completion
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from tests.conftest import MakeModel
 
 SHORT = SamplingParams(max_tokens=4, ignore_eos=True)
 CHAT = [{"role": "user", "content": "Why?"}]
-
-
-@pytest.fixture(scope="module")
-def llm(make_model: MakeModel) -> LLM:
-    return LLM(make_model("llama", "python"), dtype="float32", block_size=16)
 
 
 def ids(completion: Completion) -> tuple[int, ...]:
