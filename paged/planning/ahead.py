@@ -52,7 +52,10 @@ class Ahead(Iterator[T]):
             return made.value
         self._is_over = True
         if made.error is not None:
-            raise made.error
+            try:
+                raise made.error
+            finally:
+                del made  # its frames hold this one
         raise StopIteration
 
     def close(self) -> None:
@@ -64,6 +67,7 @@ class Ahead(Iterator[T]):
         self._wanted.release()
         if self._thread.ident is not None and self._thread is not current_thread():
             self._thread.join()
+        self._made = SimpleQueue()  # an error in it would hold its frames, and these the thread
 
     def _make(self) -> None:
         try:

@@ -11,6 +11,7 @@ import pytest
 
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.llm import LLM
+from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.values.errors import PagedrunError
 from pagedrun.paged.values.prompt_input import PromptInput
 from pagedrun.paged.values.request import Completion, Request
@@ -66,12 +67,14 @@ class Clean:
     def __init__(self, llm: LLM, expected: list[list[tuple[int, ...]]]) -> None:
         self._llm = llm
         self._expected = expected
-        self._num_pools = num_alive(KVCache)
+        gc.collect()
+        self._num_pools, self._num_plans = num_alive(KVCache), num_alive(Plan)
 
     def check(self) -> None:
         """Nothing is left, and the next call has the answers of any other."""
         assert planners() == []
         assert num_alive(KVCache) <= self._num_pools
+        assert num_alive(Plan) <= self._num_plans
         found = self._llm.generate(["After", "all"], SHORT)
         assert list(map(token_ids, found)) == self._expected
 
@@ -118,14 +121,18 @@ def test_the_answers_are_those_of_generate_and_of_the_command(
 def test_memory_is_flat_and_reading_stays_close(llm: LLM) -> None:
     size, most_running = 64, 32
     prompts = Numbered()
+    gc.collect()
     before = num_alive(Request, Completion)
     completions = llm.as_completed(prompts, ONE, window=WindowSize(rows=size))
     seen: set[int] = set()
     for count, completion in enumerate(itertools.islice(completions, 3000), start=1):
         seen.add(completion.request.index)
         assert prompts.num_read - count <= 2 * size + 1 + most_running
-        if count % 500 == 0:
+        if count % 250 == 0:
             assert num_alive(Request, Completion) - before <= 4 * size
+            rows = [each.index for each in gc.get_objects() if type(each) is Request]
+            assert not {*range(1, completion.request.index - 2 * size)} & {*rows}
+            del rows
     assert len(seen) == 3000
     assert prompts.threads == {"MainThread", "planner"}
     completions.close()
@@ -148,7 +155,7 @@ def test_a_window_ends_by_its_bytes_too(llm: LLM) -> None:
             read.append(number)
             yield "x" * 100
 
-    completions = llm.as_completed(prompts(), ONE, window=WindowSize(num_bytes=1000))
+    completions = llm.as_completed(prompts(), ONE, window=WindowSize(rows=300, num_bytes=1000))
     next(completions)
     assert len(read) <= 2 * 12 + 1
     completions.close()
