@@ -1,31 +1,86 @@
 """Offline batch inference that plans: every prompt is known before the first token."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pagedrun._version import __version__
 
 if TYPE_CHECKING:
+    from pagedrun.paged.completion_iterator import CompletionIterator
     from pagedrun.paged.llm import LLM
+    from pagedrun.paged.values.errors import (
+        EngineError,
+        ModelError,
+        PagedrunError,
+        RowError,
+        UsageError,
+    )
+    from pagedrun.paged.values.prompt_input import (
+        ChatPrompt,
+        PromptInput,
+        TextPrompt,
+        TokensPrompt,
+    )
+    from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
+    from pagedrun.paged.values.sampling.ballot import VoteResult
+    from pagedrun.paged.values.sampling.logprobs import Score, TokenLogprob, TopLogprob
     from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+    from pagedrun.paged.values.window_size import WindowSize
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "ChatPrompt",
+    "Completion",
+    "CompletionIterator",
+    "EngineError",
+    "FinishReason",
+    "ModelError",
+    "PagedrunError",
+    "PromptInput",
+    "RowError",
+    "SampleOutput",
+    "SamplingParams",
+    "Score",
+    "TextPrompt",
+    "TokenLogprob",
+    "TokensPrompt",
+    "TopLogprob",
+    "UsageError",
+    "VoteResult",
+    "WindowSize",
+    "__version__",
+]
+
+_NAMES_OF = {
+    "paged.completion_iterator": ("CompletionIterator",),
+    "paged.llm": ("LLM",),
+    "paged.values.errors": (
+        "EngineError",
+        "ModelError",
+        "PagedrunError",
+        "RowError",
+        "UsageError",
+    ),
+    "paged.values.prompt_input": ("ChatPrompt", "PromptInput", "TextPrompt", "TokensPrompt"),
+    "paged.values.request": ("Completion", "FinishReason", "SampleOutput"),
+    "paged.values.sampling.ballot": ("VoteResult",),
+    "paged.values.sampling.logprobs": ("Score", "TokenLogprob", "TopLogprob"),
+    "paged.values.sampling.sampling_params": ("SamplingParams",),
+    "paged.values.window_size": ("WindowSize",),
+}
 
 
 def __getattr__(name: str) -> object:
-    """Import the engine when it is first asked for (PEP 562): `import pagedrun` stays light."""
-    if name == "LLM":
-        from pagedrun.kernels.environment.threads import prepare_environment
+    """Import what is asked for when it is (PEP 562): `import pagedrun` stays light."""
+    for module, names in _NAMES_OF.items():
+        if name in names:
+            if name == "LLM":  # the next line imports torch and numba, which read it once
+                from pagedrun.kernels.environment.threads import prepare_environment
 
-        prepare_environment()  # before the next line imports torch and numba, which read it once
-        from pagedrun.paged.llm import LLM
-
-        return LLM
-    if name == "SamplingParams":
-        from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-
-        return SamplingParams
+                prepare_environment()
+            return getattr(import_module(f"pagedrun.{module}"), name)
     raise AttributeError(f"module 'pagedrun' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), "LLM", "SamplingParams"])
+    return sorted({*globals(), *__all__})

@@ -291,7 +291,9 @@ def test_every_status_of_the_table_is_in_the_help(run: Any, monkeypatch: Any) ->
 def test_the_public_names() -> None:
     import pagedrun
 
-    assert set(pagedrun.__all__) == {"LLM", "SamplingParams", "__version__"}
+    assert {"LLM", "SamplingParams", "Completion", "RowError", "WindowSize"} <= {*pagedrun.__all__}
+    for name in pagedrun.__all__:
+        assert getattr(pagedrun, name), name
     assert pagedrun.SamplingParams(max_tokens=3).max_tokens == 3
     assert set(pagedrun.__all__) <= set(dir(pagedrun))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):

@@ -19,6 +19,7 @@ import typer
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.cli.main import app
+from pagedrun.recipes.demo import demo_model_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
@@ -251,6 +252,19 @@ def test_python_shown_parses_and_calls_what_is_there() -> None:
                 names = {keyword.arg: None for keyword in node.keywords if keyword.arg}
                 inspect.signature(known[node.func.id]).bind(*node.args, **names)
     assert called == set(known)
+
+
+def test_the_page_for_python_runs() -> None:
+    """All its blocks, one after the other, with the bundled model."""
+    names: dict[str, Any] = {}
+    for block in fenced(DOCS["docs/python.md"], "python"):
+        exec(inspect.cleandoc(block).replace("path/to/model", str(demo_model_folder())), names)
+    assert names["answer"].outputs[0].logprobs
+    assert names["from_ids"].outputs[0].token_ids
+    assert len(names["scored"].scores) == 2
+    assert names["completion"].request.index == 3  # at which the last loop was left
+    assert names["completion"].error is None
+    assert names["llm"].generate("after that")[0].error is None
 
 
 def test_the_rows_of_the_readme_are_rows() -> None:
