@@ -126,8 +126,6 @@ class Run:
         self._answers = Answers()
         self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
         self._ledger = MemoryLedger(model, cache, device, budget)
-        self._unanswerable: deque[Completion] = deque()
-        self._drawn: set[int] = set()  # rows that the sampler knows of
         self._num_total = 0
         self._num_finished = 0
         self._num_steps = 0
@@ -158,13 +156,10 @@ class Run:
             self._record_step()
 
     def close(self) -> None:
-        """End the planning of windows that will not be run, and wait for its end; rows that are
-        not answered yet never will be."""
+        """End the planning of windows that will not be run, and wait for its end; forget rows."""
         if isinstance(self._windows, Ahead):
             self._windows.close()
-        for row in self._drawn:
-            self._sampler.end(row)
-        self._drawn.clear()
+        self._sampler.end_all()
 
     def _take_windows(self) -> Iterator[Completion]:
         """Take the next window if one is out; yield the completions of rows that cannot be run.
@@ -178,11 +173,11 @@ class Run:
                 self._is_last = True
                 self.scheduler.end_plan()
             else:
-                self._begin(window)
-                yield from self._refused()
+                yield from self._begin(window)
 
-    def _begin(self, window: PlannedWindow) -> None:
-        """Take up a window: its requests go to the scheduler, which makes sequences one by one."""
+    def _begin(self, window: PlannedWindow) -> Iterator[Completion]:
+        """Take up a window: its requests go to the scheduler, which makes sequences one by one;
+        yield the completions of those that cannot be run."""
         self._num_windows += 1
         if self._num_windows > 1 and self._on_window is not None:
             self._on_window()
@@ -192,23 +187,19 @@ class Run:
         self._recorder.note_prefixes(window.prefixes)
         self._answers.expect(plan.duplicates.asked)
         self.statistics.note_sharing(plan.sharing)
-        self._unanswerable.extend(window.refused)
-        for request in plan.too_large:
-            self._unanswerable.extend(self._answers.fail(request, self._too_large(request)))
         requests = iter(plan) if self._stored is None else self._stored.watched(plan)
         self.scheduler.add(map(self._entered, requests), len(plan))
+        yield from map(self._completed, window.refused)
+        for request in plan.too_large:
+            failed = self._answers.fail(request, self._too_large(request))
+            yield from map(self._completed, failed)
 
     def _entered(self, planned: PlannedRequest) -> PlannedRequest:
         """Tell the logits stage of a request that the scheduler takes now."""
         self._sampler.begin(planned.request)
-        self._drawn.add(planned.request.index)
         self._scores.begin(planned.request)
         self._searches.begin(planned.request)
         return self._answers.begin(planned)
-
-    def _refused(self) -> Iterator[Completion]:
-        while self._unanswerable:
-            yield self._completed(self._unanswerable.popleft())
 
     def _launch(self) -> bool:
         """Start the next step; return whether its tokens may be looked at one step late.
@@ -312,7 +303,6 @@ class Run:
     def _completed(self, completion: Completion) -> Completion:
         self._num_finished += 1
         self._sampler.end(completion.request.index)
-        self._drawn.discard(completion.request.index)
         self._scores.end(completion.request.index)
         self._searches.end(completion.request.index)
         self.statistics.note_completion(completion)

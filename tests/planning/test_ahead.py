@@ -1,6 +1,8 @@
 """A thread that makes one item ahead: order, errors, its bound, its end."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -69,3 +71,31 @@ def test_closing_ends_the_thread(num_taken: int) -> None:
     ahead.close()
     assert "planner" not in [thread.name for thread in threading.enumerate()]
     assert next(ahead, None) is None
+
+
+def test_closing_lets_go_of_an_error_that_nobody_took() -> None:
+    """Its frames hold the thread's, and with that what was made: a whole window."""
+
+    class Made:
+        """An item that a weak reference can follow."""
+
+    items = [Made()]
+    last, failed = weakref.ref(items[0]), threading.Event()
+
+    def failing() -> Iterator[Made]:
+        made = items.pop()
+        yield Made()
+        failed.set()
+        raise OSError(f"gone, and {made} with it")
+
+    ahead = Ahead(Made(), failing())
+    taken = [next(ahead), next(ahead)]
+    assert len(taken) == 2
+    assert failed.wait(SECONDS)
+    ahead.close()
+    gc.disable()
+    try:
+        del ahead
+        assert last() is None
+    finally:
+        gc.enable()

@@ -43,16 +43,24 @@ class Sampler:
         self.eos_token_ids = tuple(eos_token_ids)
         self._device = device
         self._processors = processors_of(device) if processors is None else tuple(processors)
+        self._rows: set[int] = set()  # that the processors know of
 
     def begin(self, request: Request) -> None:
         """Tell the processors of a request whose tokens will be drawn from now on."""
+        self._rows.add(request.index)
         for processor in self._processors:
             processor.begin(request)
 
     def end(self, row: int) -> None:
         """Tell the processors that a request, by its index, gets no token any more."""
+        self._rows.discard(row)
         for processor in self._processors:
             processor.end(row)
+
+    def end_all(self) -> None:
+        """Tell the processors that no request gets a token any more: their run is given up."""
+        for row in list(self._rows):
+            self.end(row)
 
     @torch.inference_mode()
     def sample(self, logits: Tensor, step: StepInput) -> SampleResult:
