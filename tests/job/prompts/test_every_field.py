@@ -17,7 +17,8 @@ from pagedrun.paged.job.inputs.line_source import LineSource
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import PromptBuilder, request_keys
-from pagedrun.paged.job.prompts.requests import JobRow, Limits, RequestBuilder
+from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
+from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling.sampling_params import FIELD_NAMES, SamplingParams
@@ -105,7 +106,7 @@ class Builder:
     def all(self, rows: Iterable[Row], default: SamplingParams | None = None) -> list[JobRow]:
         prompts = PromptBuilder(PromptConfig(), default or SamplingParams(), self._tokenizer)
         limits = Limits(max_model_len=512, vocab_size=320)
-        return list(RequestBuilder(prompts, self._tokenizer, limits).build(rows))
+        return list(RequestBuilder(prompts, PromptEncoder(self._tokenizer, limits)).build(rows))
 
 
 @pytest.fixture(scope="module")
