@@ -88,7 +88,7 @@ class Request:
         self._check_length(max_model_len)
         self._check_ids(vocab_size)
         room = max_model_len - len(self.prompt_token_ids)
-        if self.params.max_tokens <= room:
+        if self.continuations or self.params.max_tokens <= room:
             return self
         min_tokens = min(self.params.min_tokens, room)
         return replace(self, params=replace(self.params, max_tokens=room, min_tokens=min_tokens))
@@ -122,7 +122,8 @@ class Request:
         if length == 0:
             raise RowError("empty_prompt", "the prompt has no tokens", param="prompt")
         if self.continuations:
-            if length + self.params.max_tokens > max_model_len:
+            # The last token of each is scored from the position before it and never read.
+            if length + self.params.max_tokens - 1 > max_model_len:
                 raise RowError(
                     "prompt_too_long",
                     f"the prompt has {length} tokens and the longest of its continuations "

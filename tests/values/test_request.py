@@ -85,10 +85,10 @@ def scoring(length: int, *continuations: tuple[int, ...]) -> Request:
 
 
 def test_continuations_fit_with_their_prompt_or_not_at_all() -> None:
-    asked = scoring(6, (1, 2), (1, 2, 3, 4))
+    asked = scoring(7, (1, 2), (1, 2, 3, 4))  # the model reads all but the last token
     assert asked.fitted(10, 100) is asked
     assert asked.params.n == 2
-    error = refusal(scoring(7, (1, 2), (1, 2, 3, 4)))
+    error = refusal(scoring(8, (1, 2), (1, 2, 3, 4)))
     assert (error.code, error.param) == ("prompt_too_long", "continuations")
     error = refusal(scoring(3, (1, 2), (100,)))
     assert (error.code, error.param) == ("token_id_out_of_range", "continuations")

@@ -167,8 +167,8 @@ class PromptEncoder:
             kept = limits.on_overlong.cut(ids, limits.max_model_len, params.max_tokens)
             return Request(index, kept, params, self._bad_words.token_ids(params.bad_words))
         continuations = self._continuations(prompt, len(ids))
-        longest = max(len(each.token_ids) for each in continuations)
-        kept = limits.on_overlong.cut(ids, limits.max_model_len, longest, longest)
+        behind = max(len(each.token_ids) for each in continuations) - 1  # the last is never read
+        kept = limits.on_overlong.cut(ids, limits.max_model_len, behind, behind)
         return Request.scoring(index, kept, continuations, params.prompt_logprobs)
 
     def _continuations(self, prompt: Prompt, num_prompt_tokens: int) -> tuple[Continuation, ...]:

@@ -96,6 +96,14 @@ def test_as_transformers(folder: Path) -> None:
     assert report["tokens"]["generated"] == sum(len(o.token_ids) for each in answered for o in each)
 
 
+def test_the_whole_context_is_read(folder: Path) -> None:
+    """As many tokens as the model has positions, and one behind them to score."""
+    prompt, given = SHARED[:2], continuation(*(7 * i % 251 for i in range(399)))
+    found, _ = run(folder, [Request.scoring(0, prompt, (given,))])
+    logprobs, _ = expected(folder, prompt, given)
+    assert found[0].scores[0].token_logprobs == pytest.approx(logprobs, abs=1e-4)
+
+
 def test_greedy_answers_are_greedy_continuations(folder: Path) -> None:
     params = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=0)
     answers, _ = run(folder, [Request(0, PROMPTS[2], params)])
