@@ -68,6 +68,11 @@ class LLM:
         self._is_free = Lock()  # held while a call is answered: rows are known by their index
         self.report = cast(EngineReport, {})  # there is none before the first call
 
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of a prompt and its answer together."""
+        return self._engine.max_model_len
+
     def generate(
         self,
         prompts: PromptInput | Iterable[PromptInput],

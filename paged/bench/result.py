@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic, NotRequired, Self, TypedDict, TypeVar, cast
 
-from pagedrun import __version__
+from pagedrun._version import __version__
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.execution.devices.gpu_description import GpuDescription
 from pagedrun.paged.planning.memory import HostMemory

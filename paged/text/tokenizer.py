@@ -23,6 +23,7 @@ CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 MAX_TEMPLATE_CHARS = 1_000_000
 MAX_RENDERED_CHARS = 64 * 2**20  # far past any context, so a template gone wild
+_OPEN_END = "<the answer goes on here> "  # at the end of a message; whoever trims takes the blank
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -107,8 +108,12 @@ class Tokenizer:
         self,
         messages: Sequence[Mapping[str, object]],
         template_kwargs: Mapping[str, JSONValue] | None = None,
+        *,
+        continues_last: bool = False,
     ) -> str:
         """Return the text of a chat, ending where the assistant's answer begins.
+
+        With `continues_last` that is the end of the last message, which the answer goes on with.
 
         Encode it with `add_special_tokens=False`. The template runs in a `Sandbox`;
         `template_kwargs` are variables of it beside those that every chat has, which they cannot
@@ -126,8 +131,10 @@ class Tokenizer:
                 param="messages",
             )
         chat = _checked_messages(messages)
+        if continues_last:
+            chat[-1] = _with_open_end(chat[-1])
         try:
-            text = self._render(chat, template_kwargs or {})
+            text = self._render(chat, template_kwargs or {}, opens_answer=not continues_last)
         except Exception as error:  # a template can raise anything, RecursionError included
             raise RowError(
                 "template_error",
@@ -142,10 +149,14 @@ class Tokenizer:
                 param="messages",
             )
         require_unicode(text, "messages")
-        return str(text)
+        return _up_to_open_end(text) if continues_last else text
 
     def _render(
-        self, chat: list[dict[str, object]], template_kwargs: Mapping[str, JSONValue]
+        self,
+        chat: list[dict[str, object]],
+        template_kwargs: Mapping[str, JSONValue],
+        *,
+        opens_answer: bool,
     ) -> str:
         """Return what the template, compiled when the first chat comes, makes of `chat`."""
         if self._compiled is None:
@@ -156,7 +167,7 @@ class Tokenizer:
             "messages": chat,
             "tools": None,
             "documents": None,
-            "add_generation_prompt": True,
+            "add_generation_prompt": opens_answer,
             **self._fast.special_tokens_map,
         }
         return self._sandbox.render(self._compiled, variables)
@@ -298,6 +309,29 @@ def _checked_messages(messages: object) -> list[dict[str, object]]:
             raise RowError("unsupported_content", f"{where}.content must be text", param=where)
         chat.append({**message, "content": content})
     return chat
+
+
+def _with_open_end(message: dict[str, object]) -> dict[str, object]:
+    """Return a message whose end can be found in the text of its chat."""
+    if not isinstance(message["content"], str):
+        raise RowError("unsupported_content", "the last message has no text", param="messages")
+    return {**message, "content": message["content"] + _OPEN_END}
+
+
+def _up_to_open_end(text: str) -> str:
+    """Return the text of a chat up to where its last message ends.
+
+    A template that trims messages would have trimmed this one too.
+    """
+    whole, mark, _ = text.rpartition(_OPEN_END)
+    if mark:
+        return whole
+    trimmed, mark, _ = text.rpartition(_OPEN_END.strip())
+    if not mark:
+        raise RowError(
+            "template_error", "the chat template leaves out the last message", param="messages"
+        )
+    return trimmed.rstrip()
 
 
 def _text_of(part: object, where: str) -> str:

@@ -178,6 +178,46 @@ def test_chat_equals_transformers(plain: Path) -> None:
     assert ids.count(IM_START) == 5
 
 
+STARTED: list[dict[str, Any]] = [
+    {"role": "user", "content": "Who?"},
+    {"role": "assistant", "content": " I think: "},
+]
+TRIMMING = (
+    "{% for message in messages %}<s>{{ message.content | trim }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("template", [None, TRIMMING], ids=["as it is", "trimming"])
+def test_the_last_message_can_be_gone_on_with_as_in_transformers(
+    plain: Path, template: str | None
+) -> None:
+    from transformers import AutoTokenizer
+
+    ours = Tokenizer.from_folder(plain, template).render_chat(STARTED, continues_last=True)
+    theirs = AutoTokenizer.from_pretrained(plain).apply_chat_template(
+        STARTED, chat_template=template, tokenize=False, continue_final_message=True
+    )
+    assert ours == theirs
+    assert ours.rstrip().endswith("I think:")
+
+
+@pytest.mark.parametrize(
+    ("template", "last", "code"),
+    [
+        ("{{ messages[0].content }}", "I think", "template_error"),
+        (None, None, "unsupported_content"),
+    ],
+)
+def test_a_message_that_cannot_be_gone_on_with(
+    plain: Path, template: str | None, last: str | None, code: str
+) -> None:
+    tokenizer = Tokenizer.from_folder(plain, template)
+    messages: list[dict[str, Any]] = [STARTED[0], {"role": "assistant", "content": last}]
+    error = row_error(lambda: tokenizer.render_chat(messages, continues_last=True))
+    assert (error.code, error.param) == (code, "messages")
+
+
 def test_where_the_template_comes_from(plain: Path, tmp_path: Path) -> None:
     named = [
         {"name": "tool_use", "template": "tool"},
