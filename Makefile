@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 # Installing everything takes one resolver run; the stamp is renewed when its inputs change.
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+EVAL := $(VENV)/.eval
 # Most tests use one core: interpreted kernels, bookkeeping. A process that gets through its half
 # early takes tests over from the others.
 WORKERS ?= 2
@@ -16,7 +17,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 COMPILED := $(VENV)/.compiled-bfloat16 $(VENV)/.compiled-float32
 KERNELS := $(shell find kernels -name '*.py')
 
-.PHONY: demo test check unit test-installed test-long test-gpu format clean help
+.PHONY: demo test check unit test-installed test-long test-eval test-gpu format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -51,6 +52,9 @@ test-long: $(DEV) ## the thorough forms, minutes each
 	$(PYTEST) -m long --ignore=tests/whole/test_neighbour.py
 	$(BIN)/pytest -m long tests/whole/test_neighbour.py # takes times: nothing may run beside it
 
+test-eval: $(EVAL) ## lm-evaluation-harness with pagedrun and with Transformers
+	HF_HUB_OFFLINE=1 $(PYTEST) tests/evaluation
+
 test-gpu: $(DEV) ## what needs a GPU
 	$(BIN)/pytest -m gpu
 
@@ -77,3 +81,7 @@ $(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@ $(RUNTIME)
+
+$(EVAL): $(DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[eval]' accelerate
+	touch $@

@@ -8,6 +8,9 @@ import typer
 from pagedrun._version import __version__
 from pagedrun.cli import exits
 from pagedrun.cli.bench.app import app as bench_app
+from pagedrun.cli.evaluate import HELP as EVALUATE_HELP
+from pagedrun.cli.evaluate import SETTINGS as EVALUATE_SETTINGS
+from pagedrun.cli.evaluate import evaluate
 from pagedrun.cli.generate import HELP, generate
 from pagedrun.cli.inspect.inspect_cache import HELP as INSPECT_CACHE_HELP
 from pagedrun.cli.inspect.inspect_cache import inspect_cache
@@ -35,6 +38,7 @@ app = typer.Typer(
 app.command(name="generate", help=HELP)(generate)
 app.command(name="plan", help=PLAN_HELP)(plan)
 app.command(name="inspect-cache", help=INSPECT_CACHE_HELP)(inspect_cache)
+app.command(name="lm-eval", help=EVALUATE_HELP, context_settings=EVALUATE_SETTINGS)(evaluate)
 app.add_typer(bench_app, name="bench")
 app.add_typer(recipes_app, name="recipes")
 

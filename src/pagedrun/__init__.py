@@ -7,6 +7,7 @@ from pagedrun._version import __version__
 
 if TYPE_CHECKING:
     from pagedrun.paged.completion_iterator import CompletionIterator
+    from pagedrun.paged.evaluation.harness_model import HarnessModel as HarnessModel
     from pagedrun.paged.llm import LLM
     from pagedrun.paged.values.errors import (
         EngineError,
@@ -53,6 +54,7 @@ __all__ = [
 
 _NAMES_OF = {
     "paged.completion_iterator": ("CompletionIterator",),
+    "paged.evaluation.harness_model": ("HarnessModel",),  # not in __all__: it needs an extra
     "paged.llm": ("LLM",),
     "paged.values.errors": (
         "EngineError",
@@ -74,7 +76,7 @@ def __getattr__(name: str) -> object:
     """Import what is asked for when it is (PEP 562): `import pagedrun` stays light."""
     for module, names in _NAMES_OF.items():
         if name in names:
-            if name == "LLM":  # the next line imports torch and numba, which read it once
+            if name in ("LLM", "HarnessModel"):  # importing torch and numba, which read it once
                 from pagedrun.kernels.environment.threads import prepare_environment
 
                 prepare_environment()

@@ -41,7 +41,7 @@ NOT_IN_THE_REPOSITORY = {
 }
 FLAG = r"(?<![\w-])--[a-z](?:[a-z-]*[a-z])?(?![\w-])"
 # Options of other programs, and one that pagedrun does not have and says so.
-OTHER_FLAGS = {"--trust-remote-code"}
+OTHER_FLAGS = {"--trust-remote-code", "--tasks"}
 
 # Words that were given up for the field's own terms, or for plainer English.
 OLD_WORDS = {
@@ -137,7 +137,7 @@ def test_every_command_shown_parses(name: str) -> None:
         command = commands()[found]
         if not rest:  # `pagedrun generate`: the name of a command
             continue
-        parser = command.make_parser(command.context_class(command))
+        parser = command.make_parser(command.context_class(command, **command.context_settings))
         _, left, _ = parser.parse_args(list(rest))  # raises what Click says of a usage error
         assert left == [] or found in ("", "bench", "recipes"), f"pagedrun {' '.join(words)}"
 

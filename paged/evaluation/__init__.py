@@ -1,0 +1,13 @@
+"""pagedrun as a model of lm-evaluation-harness; needs the extra `eval`.
+
+Importing anything of this room raises `UsageError` without lm_eval, which is imported with it.
+"""
+
+from importlib.util import find_spec
+
+from pagedrun.paged.values.errors import UsageError
+
+if find_spec("lm_eval") is None:
+    raise UsageError(
+        "evaluation needs lm_eval, which is not installed; run pip install 'pagedrun[eval]'"
+    )

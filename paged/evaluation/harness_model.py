@@ -1,0 +1,244 @@
+"""HarnessModel: pagedrun under `--model pagedrun` of lm-evaluation-harness."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+from lm_eval.models.utils import has_bos_prefix
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from pagedrun.paged.evaluation.generation import Generation
+from pagedrun.paged.evaluation.model_args import ModelArgs
+from pagedrun.paged.evaluation.scoring import Window, scoring_prompts
+from pagedrun.paged.llm import LLM
+from pagedrun.paged.text.prompts.reader import template_variables
+from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.prompt_input import TokensPrompt
+from pagedrun.paged.values.request import Completion
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+
+NAME = "pagedrun"
+
+
+@register_model(NAME)
+class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
+    """A model of lm-evaluation-harness that answers each list of requests as one planned batch.
+
+    The arguments are those of `ModelArgs`, and the fields of `EngineConfig`. Raises `UsageError`
+    for a bad one, `ModelError` for a bad model folder. Texts are encoded, windows cut and answers
+    trimmed as the harness's own `hf` model does it.
+    """
+
+    def __init__(self, **model_args: Any) -> None:
+        super().__init__()
+        self._args = args = ModelArgs.of(model_args)
+        self.llm = LLM(
+            args.pretrained, revision=args.revision, tokenizer=args.tokenizer, **args.engine
+        )
+        self.tokenizer = self.llm.tokenizer
+        bos, eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        if eos is None:
+            raise UsageError("the tokenizer has no eos_token, which the harness needs")
+        if args.add_bos_token and bos is None:
+            raise UsageError("the tokenizer has no bos_token; leave add_bos_token out")
+        self._eos = eos
+        self._beginning = [bos] if args.add_bos_token and bos is not None else []
+        self._think_end = self._text_of(args.think_end_token)
+
+    # ── What the harness asks about the model ──────────────────────────────────────────────────
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends a text."""
+        return self._eos
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The token that comes before the first one to score, where nothing else does."""
+        given = (self._args.prefix_token_id, self.tokenizer.bos_token_id)
+        return next((each for each in given if each is not None), self.eot_token_id)
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens that the model reads at once."""
+        return self.llm.max_model_len
+
+    @property
+    def max_gen_toks(self) -> int:
+        """Most tokens of an answer, where the task does not say."""
+        return self._args.max_gen_toks
+
+    @property
+    def tokenizer_name(self) -> str:
+        """A name for what the harness caches of chats."""
+        return (self._args.tokenizer or self._args.pretrained).replace("/", "__")
+
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
+    ) -> list[int]:
+        """Return the token ids of a text.
+
+        None leaves special tokens to `add_bos_token`, or else to tokenizer.json; a text that
+        begins with the prefix token gets no others.
+        """
+        adds = self._args.add_bos_token if add_special_tokens is None else add_special_tokens
+        if add_special_tokens is None and has_bos_prefix(
+            string, self._text_of(self.prefix_token_id)
+        ):
+            adds = False
+        ids = self.tokenizer.encode_batch([string], adds is not False)[0]
+        if adds and self._beginning and ids[:1] != self._beginning:
+            return [*self._beginning, *ids]
+        return ids
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Return the text of a chat; without a generation prompt its last message goes on.
+
+        A template that refuses a system message gets the chat without it.
+        """
+        try:
+            return self._rendered(chat_history, add_generation_prompt)
+        except RowError as error:
+            others = [message for message in chat_history if message["role"] != "system"]
+            if error.code != "template_error" or len(others) == len(chat_history):
+                raise
+            warnings.warn(f"{error}; system messages are left out", RuntimeWarning, stacklevel=2)
+            return self._rendered(others, add_generation_prompt)
+
+    # ── What the harness asks of the model ─────────────────────────────────────────────────────
+
+    def loglikelihood(
+        self, requests: list[Any], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """Return for each continuation its log-probability, and whether it is the greedy one."""
+        if self._args.enable_thinking:
+            raise UsageError(
+                "enable_thinking is for tasks that generate; this one scores given answers"
+            )
+        scores: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm)
+        return scores
+
+    def _loglikelihood_tokens(
+        self,
+        requests: Sequence[tuple[Any, list[int], list[int]]],
+        disable_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> list[tuple[float, bool]]:
+        """Return the scores of requests (cache key, context, continuation), in their order."""
+        windows = [Window.of(context, given, self.max_length) for _, context, given in requests]
+        self._warn_of_cuts(window.num_cut for window in windows)
+        answers = self._scores(windows)
+        for (key, _, _), answer in zip(requests, answers, strict=True):
+            self.cache_hook.add_partial("loglikelihood", key, answer)
+        return answers
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """Return the log-probability of each text, in windows of the model's length if need be."""
+        windows: list[Window] = []
+        texts: list[int] = []
+        for number, request in enumerate(requests):
+            cuts = get_rolling_token_windows(
+                token_list=self.tok_encode(request.args[0]),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length,
+                context_len=1,
+            )
+            pairs = map(make_disjoint_window, cuts)
+            found = [Window.of(context, given, self.max_length) for context, given in pairs]
+            windows += found
+            texts += [number] * len(found)
+        params = [SamplingParams(prompt_logprobs=0)] * len(windows)
+        completions = self._completed([window.as_prompt() for window in windows], params)
+        sums = [0.0] * len(requests)
+        for number, window, completion in zip(texts, windows, completions, strict=True):
+            sums[number] += window.logprob(completion)
+        for request, logprob in zip(requests, sums, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, logprob)
+        return sums
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """Return the answer to each context, cut where the task says."""
+        eos = self._text_of(self.eot_token_id) or ""
+        asked = [
+            Generation.of(request.args[1], self.max_gen_toks, eos, self._think_end)
+            for request in requests
+        ]
+        contexts = [self.tok_encode(request.args[0]) for request in requests]
+        room = [self._room_for(each.params.max_tokens) for each in asked]
+        self._warn_of_cuts(len(ids) - most for ids, most in zip(contexts, room, strict=True))
+        prompts: list[TokensPrompt] = [
+            {"prompt_token_ids": ids[-most:]} for ids, most in zip(contexts, room, strict=True)
+        ]
+        completions = self._completed(prompts, [each.params for each in asked])
+        answers = []
+        for request, each, completion in zip(requests, asked, completions, strict=True):
+            answer = each.cut(completion.outputs[0].text)
+            answers.append(answer)
+            self.cache_hook.add_partial("generate_until", request.args, answer)
+        return answers
+
+    # ── How ────────────────────────────────────────────────────────────────────────────────────
+
+    def _scores(self, windows: Sequence[Window]) -> list[tuple[float, bool]]:
+        """Return the score of each window, all computed as one batch."""
+        prompts = scoring_prompts(windows)
+        completions = self._completed([each.as_prompt() for each in prompts])
+        found: dict[int, tuple[float, bool]] = {}
+        for prompt, completion in zip(prompts, completions, strict=True):
+            for place, score in zip(prompt.places, completion.scores, strict=True):
+                found[place] = (score.logprob, score.is_greedy)
+        return [found[place] for place in range(len(windows))]
+
+    def _completed(
+        self,
+        prompts: Sequence[TokensPrompt],
+        params: Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Return what the model makes of all prompts; raises the `RowError` of the first it has."""
+        if not prompts:
+            return []
+        completions = self.llm.generate(prompts, params)
+        for completion in completions:
+            if completion.error is not None:
+                raise completion.error
+        return completions
+
+    def _room_for(self, max_tokens: int) -> int:
+        """Return how many tokens of a context leave room for an answer; there must be one."""
+        if max_tokens >= self.max_length:
+            raise RowError(
+                "prompt_too_long",
+                f"max_gen_toks {max_tokens} leaves no room for a prompt: max_length is "
+                f"{self.max_length}",
+                param="max_gen_toks",
+            )
+        return self.max_length - max_tokens
+
+    def _warn_of_cuts(self, num_cut: Iterable[int]) -> None:
+        """Warn if contexts are cut, by these numbers of tokens; what is not above 0 is no cut."""
+        cuts = [each for each in num_cut if each > 0]
+        if cuts:
+            warnings.warn(
+                f"{len(cuts)} contexts are cut on the left, by up to {max(cuts)} tokens, to fit "
+                f"max_length {self.max_length}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _rendered(self, chat: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        variables = template_variables(self._args.template_variables)
+        text: str = self.tokenizer.render_chat(
+            chat, variables, continues_last=not add_generation_prompt
+        )
+        return text
+
+    def _text_of(self, token: int | str | None) -> str | None:
+        """Return the text of a token, given as its id or as that."""
+        if not isinstance(token, int):
+            return token
+        text: str = self.tokenizer.decode([token], skip_special_tokens=False)
+        return text

@@ -1,0 +1,123 @@
+"""ModelArgs: what `--model_args` of lm-evaluation-harness says, under the names it uses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.flag import Flag, check_fields
+from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.rules import Rule, integers
+
+_MODEL = Rule(lambda value: isinstance(value, str) and bool(value), "a model folder or hub name")
+_TEXT = Rule(lambda value: isinstance(value, str), "text")
+_SWITCH = Rule(lambda value: isinstance(value, bool), "True or False")
+_OBJECT = Rule(lambda value: isinstance(value, Mapping), "a mapping of names to values")
+_ID_OR_TEXT = Rule(lambda value: isinstance(value, int | str), "a token's text or id")
+
+# As other models of the harness call them.
+_ALIASES = {
+    "model": "pretrained",
+    "max_length": "max_model_len",
+    "max_batch_size": "max_num_seqs",
+}
+_NAMES_AND_TEXTS = ("pretrained", "revision", "tokenizer")  # which may look like numbers
+# What the harness passes along to every model, and that means nothing here: a list is one batch.
+_WITHOUT_MEANING = ("batch_size",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelArgs:
+    """Arguments of the harness's own models under their names, and the engine's in `engine`.
+
+    `add_bos_token` None leaves it to tokenizer.json. `prefix_token_id` precedes a text that nothing
+    else comes before; None is the tokenizer's BOS, or EOS without one. `think_end_token` ends a
+    thought, which is cut off an answer. Raises `UsageError` naming the field for a bad value.
+    """
+
+    pretrained: Annotated[str, Flag("Model folder, or hub id org/name.", rule=_MODEL)]
+    revision: Annotated[str | None, Flag("Branch, tag or commit on the hub.", rule=_TEXT)] = None
+    tokenizer: Annotated[str | None, Flag("Folder or hub id of a tokenizer.", rule=_TEXT)] = None
+    max_gen_toks: Annotated[
+        int, Flag("Most tokens of an answer, where the task does not say.", rule=integers(1))
+    ] = 256
+    add_bos_token: Annotated[
+        bool | None, Flag("Whether texts begin with special tokens.", rule=_SWITCH)
+    ] = None
+    prefix_token_id: Annotated[
+        int | None, Flag("What comes before the first token of a text.", rule=integers(0))
+    ] = None
+    enable_thinking: Annotated[
+        bool | None, Flag("The chat template's variable of that name.", rule=_SWITCH)
+    ] = None
+    think_end_token: Annotated[str | int | None, Flag("What ends a thought.", rule=_ID_OR_TEXT)] = (
+        None
+    )
+    chat_template_args: Annotated[
+        Mapping[str, Any] | None, Flag("Variables of the chat template.", rule=_OBJECT)
+    ] = None
+    engine: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.enable_thinking and self.think_end_token is None:
+            raise UsageError(
+                f"{option('enable_thinking')} needs {option('think_end_token')}, such as </think>, "
+                "or thoughts would count as answers"
+            )
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "ModelArgs":
+        """Return the arguments as the harness gives them; those that are None are not given.
+
+        Raises `UsageError` for an unknown name, for two names of one thing, and for a bad value.
+        """
+        known: dict[str, Any] = {}
+        for name, value in given.items():
+            if value is None or name in _WITHOUT_MEANING:
+                continue
+            field_name = _ALIASES.get(name, name)
+            if field_name in known:
+                raise UsageError(f"{name} and {_other(name, given)} are one argument; give one")
+            known[field_name] = str(value) if field_name in _NAMES_AND_TEXTS else value
+        if known.pop("trust_remote_code", False):
+            raise UsageError(
+                "pagedrun never runs code from a model folder; leave trust_remote_code out"
+            )
+        own = {each.name for each in fields(cls)} - {"engine"}
+        engine = {each.name for each in fields(EngineConfig)} - {"model"}
+        unknown = sorted(known.keys() - own - engine)
+        if unknown:
+            raise UsageError(
+                f"{unknown[0]} is no argument of this model; it takes "
+                f"{', '.join(sorted(own | engine))}"
+            )
+        if "pretrained" not in known:
+            raise UsageError("which model? give pretrained=FOLDER")
+        settings = {name: value for name, value in known.items() if name in engine}
+        return cls(
+            **{name: value for name, value in known.items() if name in own},
+            engine={name: _as_engine(name, value) for name, value in settings.items()},
+        )
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """The variables of the chat template."""
+        chosen = {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
+        return {**(self.chat_template_args or {}), **chosen}
+
+
+def _as_engine(name: str, value: Any) -> Any:
+    match name:
+        case "device":  # the harness says cuda:0 unless it is asked for another
+            return "auto" if value == "cuda:0" else value
+        case "prefix_store":
+            return Path(value)
+    return value
+
+
+def _other(name: str, given: Mapping[str, Any]) -> str:
+    mine = _ALIASES.get(name, name)
+    return next(each for each in given if each != name and _ALIASES.get(each, each) == mine)
