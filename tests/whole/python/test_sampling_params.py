@@ -20,7 +20,6 @@ DRAWN: dict[str, Any] = {**LIKELIEST, "temperature": 1.5}
 BEAMS: dict[str, Any] = {"max_tokens": 6, "beam_width": 3}
 ALL_A: dict[str, Any] = {"max_tokens": 12, "ignore_eos": True, "logit_bias": {A: 100.0}}
 ENDS: dict[str, Any] = {"max_tokens": 6, "logit_bias": {IM_END: 100.0}}
-SAYS: dict[str, Any] = {"max_tokens": 40, "choice": ["<a>x</a>yes"], "reasoning_tags": "<a>,</a>"}
 
 
 @dataclass(frozen=True)
@@ -113,15 +112,13 @@ def fields(plain: Plain) -> dict[str, tuple[dict[str, Any], Check]]:
             {**ALL_A, "stop_on_repetition": 3},
             lambda c, o, p: (len(o.token_ids), o.stop_reason) == (3, "repetition"),
         ),
-        "reasoning_tags": (SAYS, lambda c, o, p: (o.reasoning, o.text) == ("x", "yes")),
+        "reasoning_tags": (
+            {**ALL_A, "reasoning_tags": "a,b"},
+            lambda c, o, p: (o.reasoning, o.text) == ("a" * (len(o.token_ids) - 1), ""),
+        ),
         "thinking_budget": (
-            {
-                "regex": "<a>[xy]{0,9}</a>yes",
-                "logit_bias": {A + 23: 100.0},
-                "reasoning_tags": "<a>,</a>",
-                "thinking_budget": 3,
-            },
-            lambda c, o, p: o.reasoning is not None and len(o.reasoning) <= 3,
+            {**ALL_A, "reasoning_tags": "a,b", "thinking_budget": 3},
+            lambda c, o, p: o.reasoning == "aaa" and o.text == "a" * (len(o.token_ids) - 5),
         ),
         "vote": (
             {**LIKELIEST, "n": 5, "vote": "(.)"},
