@@ -2,10 +2,12 @@
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention import Attention, AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.token_logprobs import TokenLogprobs
@@ -39,7 +41,9 @@ class Backend(Protocol):
         """
         ...
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def rms_norm(
+        self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """Normalise each row of x [num_tokens, hidden_size] by its root mean square."""
         ...
 
@@ -51,6 +55,14 @@ class Backend(Protocol):
         """Return `silu(gate) * up` of gate and up side by side."""
         ...
 
+    def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
+        """Return `gelu(gate) * up` of gate and up side by side, gelu by its tanh form."""
+        ...
+
+    def cap_logits(self, logits: Tensor, cap: float) -> None:
+        """Bend logits into -cap .. cap, in place."""
+        ...
+
     def rotary_store(
         self,
         qkv: Tensor,
@@ -58,9 +70,7 @@ class Backend(Protocol):
         positions: Tensor,
         slots: Tensor,
         layer: KVLayer,
-        q_norm: Tensor | None,
-        k_norm: Tensor | None,
-        eps: float,
+        norms: HeadNorms | None,
     ) -> Tensor:
         """Normalise and rotate queries and keys, write keys and values; return the queries."""
         ...

@@ -11,8 +11,10 @@ from pagedrun.kernels.cpu.add_rms_norm import add_rms_norm
 from pagedrun.kernels.cpu.attention.decode_attention import decode_attention
 from pagedrun.kernels.cpu.attention.prefill_attention import prefill_attention
 from pagedrun.kernels.cpu.attention.prefix_attention import prefix_attention
+from pagedrun.kernels.cpu.cap_logits import cap_logits
 from pagedrun.kernels.cpu.copy_blocks import copy_blocks
 from pagedrun.kernels.cpu.count_tokens import count_tokens
+from pagedrun.kernels.cpu.gelu_tanh_mul import gelu_tanh_mul
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.cpu.penalize import penalize
 from pagedrun.kernels.cpu.rms_norm import rms_norm
@@ -26,9 +28,11 @@ from pagedrun.kernels.cpu.swap_blocks import swap_blocks
 __all__ = [
     "PackedLinear",
     "add_rms_norm",
+    "cap_logits",
     "copy_blocks",
     "count_tokens",
     "decode_attention",
+    "gelu_tanh_mul",
     "mask_logits",
     "penalize",
     "prefill_attention",

@@ -15,7 +15,7 @@ from pagedrun.kernels.cpu.rms_norm import normalize
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Add `x` to the float32 `residual` in place and normalise the sum; see the reference."""
     assert residual.is_contiguous(), "the residual is updated in place"
-    out = torch.empty(x.shape, dtype=weight.dtype)
+    out = torch.empty(x.shape, dtype=x.dtype)
     spread(x.numel())
     _add_rms_norm(
         as_array(x.contiguous()),

@@ -23,6 +23,8 @@ class CpuBackend:
     rms_norm = staticmethod(cpu.rms_norm)
     add_rms_norm = staticmethod(cpu.add_rms_norm)
     silu_mul = staticmethod(cpu.silu_mul)
+    gelu_tanh_mul = staticmethod(cpu.gelu_tanh_mul)
+    cap_logits = staticmethod(cpu.cap_logits)
     rotary_store = staticmethod(cpu.rotary_store)
     decode_attention = staticmethod(cpu.decode_attention)
     mask_logits = staticmethod(cpu.mask_logits)

@@ -11,9 +11,9 @@ from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import REORDERED, kernel, part, spread
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
     """Normalise each row of `x`, float32 inside, rounded once; see the reference."""
-    out = torch.empty(x.shape, dtype=weight.dtype)
+    out = torch.empty(x.shape, dtype=dtype or weight.dtype)
     spread(x.numel())
     _rms_norm(as_array(x.contiguous()), as_array(weight), np.float32(eps), as_array(out))
     return out

@@ -12,6 +12,7 @@ from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
 from pagedrun.kernels.cpu.rms_norm import inverse_rms
 from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, fused, load, splat
 from pagedrun.kernels.cpu.simd.words import read_lanes, write_lanes
+from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 
 
@@ -21,9 +22,7 @@ def rotary_store(
     positions: Tensor,
     slots: Tensor,
     layer: KVLayer,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
+    norms: HeadNorms | None,
 ) -> Tensor:
     """Normalise and rotate queries and keys, write keys and values; see the reference.
 
@@ -44,9 +43,10 @@ def rotary_store(
         as_array(slots),
         as_array(layer.keys),
         as_array(layer.values),
-        as_array(no_norm if q_norm is None else q_norm),
-        as_array(no_norm if k_norm is None else k_norm),
-        np.float32(eps),
+        as_array(no_norm if norms is None else norms.query),
+        as_array(no_norm if norms is None else norms.key),
+        np.float32(0.0 if norms is None else norms.eps),
+        norms is not None and norms.after_rotation,
         as_array(query),
     )
     return query
@@ -63,19 +63,20 @@ def _rotary_store(
     q_norm: Any,
     k_norm: Any,
     eps: Any,
+    after: Any,
     query: Any,
 ) -> None:
     num_heads, num_kv_heads, block_size = query.shape[1], key_cache.shape[1], key_cache.shape[2]
     for token in numba.prange(heads.shape[0]):
         rotation = cos_sin[positions[token]]
         for head in range(num_heads):
-            _rotate(heads[token, head], rotation, q_norm, eps, query[token, head])
+            _rotate(heads[token, head], rotation, q_norm, eps, after, query[token, head])
         slot = slots[token]
         if slot >= 0:
             block, offset = slot // block_size, slot % block_size
             for head in range(num_kv_heads):
                 key = key_cache[block, head, offset]
-                _rotate(heads[token, num_heads + head], rotation, k_norm, eps, key)
+                _rotate(heads[token, num_heads + head], rotation, k_norm, eps, after, key)
                 value = heads[token, num_heads + num_kv_heads + head]
                 target = value_cache[block, head, offset]
                 for d in range(target.shape[0]):
@@ -83,10 +84,13 @@ def _rotary_store(
 
 
 @part()
-def _rotate(head: Any, rotation: Any, norm: Any, eps: Any, out: Any) -> None:
-    """Write one head, normalised if `norm` is not empty, and rotated. rotation: [2, half]."""
+def _rotate(head: Any, rotation: Any, norm: Any, eps: Any, after: Any, out: Any) -> None:
+    """Write one head, rotated; normalised before, or `after`, if `norm` is not empty.
+
+    rotation: [2, half].
+    """
     half = rotation.shape[1]
-    if half % NUM_LANES == 0 and head.shape[0] == 2 * half:
+    if half % NUM_LANES == 0 and head.shape[0] == 2 * half and not after:
         factor = np.float32(1.0)
         if norm.shape[0] > 0:
             factor = inverse_rms(head, eps)
@@ -98,7 +102,12 @@ def _rotate(head: Any, rotation: Any, norm: Any, eps: Any, out: Any) -> None:
     if norm.shape[0] > 0:
         factor = inverse_rms(head, eps)
         for i in range(head.shape[0]):
-            wide[i] *= factor * to_float32(norm[i])
+            wide[i] *= factor if after else factor * to_float32(norm[i])
+    if after:
+        _rotate_pairs(wide[:half], wide[half : 2 * half], rotation, wide[:half], wide[half:])
+        for i in range(head.shape[0]):
+            out[i] = from_float32(wide[i] * to_float32(norm[i]), out)
+        return
     _rotate_pairs(wide[:half], wide[half : 2 * half], rotation, out[:half], out[half : 2 * half])
     for i in range(2 * half, head.shape[0]):
         out[i] = from_float32(wide[i], out)
@@ -122,5 +131,7 @@ def _rotate_lanes(head: Any, rotation: Any, norm: Any, factor: Any, out: Any) ->
 def _rotate_pairs(first: Any, second: Any, rotation: Any, out_first: Any, out_second: Any) -> None:
     for i in range(first.shape[0]):
         cos, sin = rotation[0, i], rotation[1, i]
-        out_first[i] = from_float32(first[i] * cos - second[i] * sin, out_first)
-        out_second[i] = from_float32(second[i] * cos + first[i] * sin, out_second)
+        turned_first = first[i] * cos - second[i] * sin
+        turned_second = second[i] * cos + first[i] * sin
+        out_first[i] = from_float32(turned_first, out_first)
+        out_second[i] = from_float32(turned_second, out_second)

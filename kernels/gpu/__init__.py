@@ -13,7 +13,9 @@ from pagedrun.kernels.gpu.add_rms_norm import add_rms_norm
 from pagedrun.kernels.gpu.attention.decode_attention import decode_attention
 from pagedrun.kernels.gpu.attention.prefill_attention import prefill_attention
 from pagedrun.kernels.gpu.attention.prefix_attention import prefix_attention
+from pagedrun.kernels.gpu.cap_logits import cap_logits
 from pagedrun.kernels.gpu.copy_blocks import copy_blocks
+from pagedrun.kernels.gpu.gelu_tanh_mul import gelu_tanh_mul
 from pagedrun.kernels.gpu.linear import PackedLinear
 from pagedrun.kernels.gpu.rms_norm import rms_norm
 from pagedrun.kernels.gpu.rotary_store import rotary_store
@@ -26,8 +28,10 @@ from pagedrun.kernels.reference.mask_logits import mask_logits
 __all__ = [
     "PackedLinear",
     "add_rms_norm",
+    "cap_logits",
     "copy_blocks",
     "decode_attention",
+    "gelu_tanh_mul",
     "mask_logits",
     "prefill_attention",
     "prefix_attention",

@@ -14,7 +14,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
     assert residual.dtype is torch.float32, "the residual stream is never rounded"
     assert x.stride(1) == 1, "rows are read in one piece"
     num_tokens, hidden_size = x.shape
-    out = torch.empty(x.shape, dtype=weight.dtype, device=x.device)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if num_tokens:
         tile, num_warps = row_tile(hidden_size)
         _add_rms_norm[(num_tokens,)](

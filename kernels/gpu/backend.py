@@ -20,6 +20,8 @@ class GpuBackend:
     rms_norm = staticmethod(gpu.rms_norm)
     add_rms_norm = staticmethod(gpu.add_rms_norm)
     silu_mul = staticmethod(gpu.silu_mul)
+    gelu_tanh_mul = staticmethod(gpu.gelu_tanh_mul)
+    cap_logits = staticmethod(gpu.cap_logits)
     rotary_store = staticmethod(gpu.rotary_store)
     prefill_attention = staticmethod(gpu.prefill_attention)
     prefix_attention = staticmethod(gpu.prefix_attention)

@@ -11,11 +11,11 @@ import triton.language as tl
 from torch import Tensor
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
     """Normalise each row of `x`, float32 inside, rounded once; see the reference."""
     assert x.stride(1) == 1, "rows are read in one piece"
     num_tokens, hidden_size = x.shape
-    out = torch.empty(x.shape, dtype=weight.dtype, device=x.device)
+    out = torch.empty(x.shape, dtype=dtype or weight.dtype, device=x.device)
     if num_tokens:
         tile, num_warps = row_tile(hidden_size)
         _rms_norm[(num_tokens,)](

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pagedrun.kernels.gpu.quantize import code_bits, encode, magnitude, scale_of
+from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 
 # A program takes as many heads of one token as make this many elements: four loads of 16 bytes for
@@ -22,9 +23,7 @@ def rotary_store(
     positions: Tensor,
     slots: Tensor,
     layer: KVLayer,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
+    norms: HeadNorms | None,
 ) -> Tensor:
     """Normalise and rotate queries and keys, write keys and values; see the reference.
 
@@ -55,15 +54,16 @@ def rotary_store(
         code_bits(values),
         None if scales is None else scales.keys,
         None if scales is None else scales.values,
-        q_norm,
-        k_norm,
+        None if norms is None else norms.query,
+        None if norms is None else norms.key,
         query,
         qkv.stride(0),
-        eps,
+        0.0 if norms is None else norms.eps,
         NUM_HEADS=num_heads,
         NUM_KV_HEADS=num_kv_heads,
         HEAD_DIM=head_dim,
         HALF=half,
+        AFTER=norms is not None and norms.after_rotation,
         BLOCK_SIZE=layer.block_size,
         QUERY_TILE=query_tile,
         KEY_TILE=key_tile,
@@ -94,6 +94,7 @@ def _rotary_store(
     NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HALF: tl.constexpr,
+    AFTER: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     QUERY_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
@@ -108,7 +109,7 @@ def _rotary_store(
         heads = tile * QUERY_TILE + tl.arange(0, QUERY_TILE)
         pieces = _load(row, heads, NUM_HEADS, HEAD_DIM, HALF, TILE_HALF, TILE_REST)
         first, second, rest = _rotate(
-            pieces[0], pieces[1], pieces[2], rotation, q_norm, eps, HEAD_DIM, HALF
+            pieces[0], pieces[1], pieces[2], rotation, q_norm, eps, HEAD_DIM, HALF, AFTER
         )
         out = query + token * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
         _store(out, first, second, rest, heads < NUM_HEADS, HEAD_DIM, HALF)
@@ -122,7 +123,7 @@ def _rotary_store(
             keys, values = row + NUM_HEADS * HEAD_DIM, row + (NUM_HEADS + NUM_KV_HEADS) * HEAD_DIM
             pieces = _load(keys, heads, NUM_KV_HEADS, HEAD_DIM, HALF, TILE_HALF, TILE_REST)
             first, second, rest = _rotate(
-                pieces[0], pieces[1], pieces[2], rotation, k_norm, eps, HEAD_DIM, HALF
+                pieces[0], pieces[1], pieces[2], rotation, k_norm, eps, HEAD_DIM, HALF, AFTER
             )
             inside = heads < NUM_KV_HEADS
             _keep(key_cache, key_scales, place, first, second, rest, inside, HEAD_DIM, HALF)
@@ -164,25 +165,44 @@ def _load(
 
 @triton.jit
 def _rotate(
-    first, second, rest, rotation, norm, eps, HEAD_DIM: tl.constexpr, HALF: tl.constexpr
+    first,
+    second,
+    rest,
+    rotation,
+    norm,
+    eps,
+    HEAD_DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    AFTER: tl.constexpr,
 ) -> Any:
-    """Return the pieces of heads in float32, normalised if there is a `norm`, and rotated."""
+    """Return the pieces of heads in float32, rotated; normalised before, or AFTER, by a `norm`."""
     i = tl.arange(0, first.shape[1])
     first, second, rest = first.to(tl.float32), second.to(tl.float32), rest.to(tl.float32)
     if norm is not None:
         squares = tl.sum(first * first + second * second, axis=1) + tl.sum(rest * rest, axis=1)
         factor = tl.rsqrt(squares / HEAD_DIM + eps)[:, None]
-        j = tl.arange(0, rest.shape[1])
-        weight = tl.load(norm + i, mask=i < HALF, other=0.0).to(tl.float32)
-        first = first * factor * weight[None, :]
-        weight = tl.load(norm + HALF + i, mask=i < HALF, other=0.0).to(tl.float32)
-        second = second * factor * weight[None, :]
-        last = j < HEAD_DIM - 2 * HALF
-        weight = tl.load(norm + 2 * HALF + j, mask=last, other=0.0).to(tl.float32)
-        rest = rest * factor * weight[None, :]
+        first, second, rest = first * factor, second * factor, rest * factor
+        if not AFTER:
+            first, second, rest = _weigh(first, second, rest, norm, HEAD_DIM, HALF)
     cos = tl.load(rotation + i, mask=i < HALF, other=0.0)[None, :]
     sin = tl.load(rotation + HALF + i, mask=i < HALF, other=0.0)[None, :]
-    return first * cos - second * sin, second * cos + first * sin, rest
+    first, second = first * cos - second * sin, second * cos + first * sin
+    if AFTER:
+        first, second, rest = _weigh(first, second, rest, norm, HEAD_DIM, HALF)
+    return first, second, rest
+
+
+@triton.jit
+def _weigh(first, second, rest, norm, HEAD_DIM: tl.constexpr, HALF: tl.constexpr) -> Any:
+    """Return the pieces of heads times the weights of a norm."""
+    i, j = tl.arange(0, first.shape[1]), tl.arange(0, rest.shape[1])
+    weight = tl.load(norm + i, mask=i < HALF, other=0.0).to(tl.float32)
+    first = first * weight[None, :]
+    weight = tl.load(norm + HALF + i, mask=i < HALF, other=0.0).to(tl.float32)
+    second = second * weight[None, :]
+    last = j < HEAD_DIM - 2 * HALF
+    weight = tl.load(norm + 2 * HALF + j, mask=last, other=0.0).to(tl.float32)
+    return first, second, rest * weight[None, :]
 
 
 @triton.jit

@@ -9,9 +9,11 @@ slot holds before its token is written is undefined, and may be NaN.
 """
 
 from pagedrun.kernels.reference.add_rms_norm import add_rms_norm
+from pagedrun.kernels.reference.cap_logits import cap_logits
 from pagedrun.kernels.reference.copy_blocks import copy_blocks
 from pagedrun.kernels.reference.count_tokens import count_tokens
 from pagedrun.kernels.reference.decode_attention import decode_attention
+from pagedrun.kernels.reference.gelu_tanh_mul import gelu_tanh_mul
 from pagedrun.kernels.reference.linear import PackedLinear
 from pagedrun.kernels.reference.mask_logits import mask_logits
 from pagedrun.kernels.reference.penalize import penalize
@@ -27,9 +29,11 @@ from pagedrun.kernels.reference.token_logprobs import token_logprobs
 __all__ = [
     "PackedLinear",
     "add_rms_norm",
+    "cap_logits",
     "copy_blocks",
     "count_tokens",
     "decode_attention",
+    "gelu_tanh_mul",
     "mask_logits",
     "penalize",
     "prefill_attention",

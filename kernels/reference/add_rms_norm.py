@@ -10,7 +10,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
 
     x: [num_tokens, hidden_size], model dtype. residual: [num_tokens, hidden_size], float32 and
     contiguous, updated in place: the residual stream is never rounded to the model dtype.
-    weight: [hidden_size]. Returns [num_tokens, hidden_size] in the dtype of `weight`.
+    weight: [hidden_size]. Returns [num_tokens, hidden_size] in the dtype of `x`.
     """
     residual += x
-    return rms_norm(residual, weight, eps)
+    return rms_norm(residual, weight, eps, x.dtype)

@@ -17,6 +17,8 @@ class ReferenceBackend:
     rms_norm = staticmethod(reference.rms_norm)
     add_rms_norm = staticmethod(reference.add_rms_norm)
     silu_mul = staticmethod(reference.silu_mul)
+    gelu_tanh_mul = staticmethod(reference.gelu_tanh_mul)
+    cap_logits = staticmethod(reference.cap_logits)
     rotary_store = staticmethod(reference.rotary_store)
     prefill_attention = staticmethod(reference.prefill_attention)
     prefix_attention = staticmethod(reference.prefix_attention)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.reference.quantize import quantize
 from pagedrun.kernels.reference.rms_norm import rms_norm
@@ -14,9 +15,7 @@ def rotary_store(
     positions: Tensor,
     slots: Tensor,
     layer: KVLayer,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
+    norms: HeadNorms | None,
 ) -> Tensor:
     """Normalise and rotate queries and keys, write keys and values to their slots.
 
@@ -24,8 +23,8 @@ def rotary_store(
     then all key heads, then all value heads. cos_sin: [max_positions, 2, rotary_dim / 2] float32,
     cosines then sines. positions: [num_tokens] int64. slots: [num_tokens] int64, where the token's
     key and value go; -1 writes nothing (they are in the cache already). layer: written in place; it
-    says how many heads of keys there are, and how large heads are. q_norm, k_norm: [head_dim]
-    weights of an RMS norm per head before the rotation, or None; eps is theirs.
+    says how many heads of keys there are, and how large heads are. norms: what each head's query
+    and key pass before the rotation or after it, if any.
 
     The rotation pairs element i with i + rotary_dim / 2 (the "rotate half" convention of Hugging
     Face); elements from rotary_dim on pass through. Everything is rounded once, at the end.
@@ -39,12 +38,12 @@ def rotary_store(
     heads = torch.unflatten(wide, 1, (-1, layer.head_dim))
     num_heads, num_kv_heads = layer.num_query_heads(qkv), layer.num_kv_heads
     query, key, value = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], 1)
-    if q_norm is not None:
-        query = rms_norm(query, q_norm.to(wide.dtype), eps)
-    if k_norm is not None:
-        key = rms_norm(key, k_norm.to(wide.dtype), eps)
+    if norms is not None and not norms.after_rotation:
+        query, key = _normalize(query, key, norms)
     cos, sin = cos_sin[positions].unsqueeze(2).unbind(1)  # [num_tokens, 1, rotary_dim / 2]
     query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
+    if norms is not None and norms.after_rotation:
+        query, key = _normalize(query, key, norms)
 
     written = slots >= 0
     block_size = layer.block_size
@@ -57,6 +56,13 @@ def rotary_store(
         keys[place], scales.keys[place] = quantize(key[written], keys.dtype)
         values[place], scales.values[place] = quantize(value[written], values.dtype)
     return query.to(qkv.dtype)
+
+
+def _normalize(query: Tensor, key: Tensor, norms: HeadNorms) -> tuple[Tensor, Tensor]:
+    return (
+        rms_norm(query, norms.query, norms.eps, query.dtype),
+        rms_norm(key, norms.key, norms.eps, key.dtype),
+    )
 
 
 def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -80,6 +80,8 @@ class CountedBackend:
         self.rms_norm = self._counted("rms_norm", plain.rms_norm)
         self.add_rms_norm = self._counted("add_rms_norm", plain.add_rms_norm)
         self.silu_mul = self._counted("silu_mul", plain.silu_mul)
+        self.gelu_tanh_mul = self._counted("gelu_tanh_mul", plain.gelu_tanh_mul)
+        self.cap_logits = self._counted("cap_logits", plain.cap_logits)
         self.rotary_store = self._counted("rotary_store", plain.rotary_store)
         self.mask_logits = self._counted("mask_logits", plain.mask_logits)
         self.sample = self._counted("sample", plain.sample)

@@ -54,3 +54,16 @@ def test_rows_may_be_part_of_wider_ones(twin: Twin) -> None:
     part = wide[:, 32:64]
     out = twin.ops.rms_norm(part, weight, 1e-6)
     assert torch.equal(out, twin.ops.rms_norm(part.contiguous(), weight, 1e-6))
+
+
+def test_the_weight_may_be_wider_than_the_result(
+    twin: Twin, assert_close: Callable[[Tensor, Tensor], None]
+) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(5, 96), torch.randn(96)
+    x, weight = x.to(twin.device).bfloat16(), weight.to(twin.device)
+    out = twin.ops.rms_norm(x, weight, 1e-6, torch.bfloat16)
+    assert out.dtype is torch.bfloat16
+    assert_close(out, reference.rms_norm(x.double(), weight.double(), 1e-6).cpu())
+    added = twin.ops.add_rms_norm(x, torch.zeros_like(x, dtype=torch.float32), weight, 1e-6)
+    assert torch.equal(added, out)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
 from pagedrun.kernels.token_logprobs import TokenLogprobs
@@ -35,7 +36,9 @@ class CostlessBackend:
         """Return a layer of the same shape."""
         return CostlessLinear(weight)
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def rms_norm(
+        self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """Return x."""
         return x
 
@@ -47,6 +50,13 @@ class CostlessBackend:
         """Return the gate."""
         return gate_up[:, : gate_up.shape[1] // 2]
 
+    def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
+        """Return the gate."""
+        return gate_up[:, : gate_up.shape[1] // 2]
+
+    def cap_logits(self, logits: Tensor, cap: float) -> None:
+        """Bend nothing."""
+
     def rotary_store(
         self,
         qkv: Tensor,
@@ -54,9 +64,7 @@ class CostlessBackend:
         positions: Tensor,
         slots: Tensor,
         layer: KVLayer,
-        q_norm: Tensor | None,
-        k_norm: Tensor | None,
-        eps: float,
+        norms: HeadNorms | None,
     ) -> Tensor:
         """Return the queries, and store nothing."""
         num_heads = layer.num_query_heads(qkv)

@@ -16,6 +16,8 @@ class BackendWrapper:
         self.rms_norm = backend.rms_norm
         self.add_rms_norm = backend.add_rms_norm
         self.silu_mul = backend.silu_mul
+        self.gelu_tanh_mul = backend.gelu_tanh_mul
+        self.cap_logits = backend.cap_logits
         self.rotary_store = backend.rotary_store
         self.mask_logits = backend.mask_logits
         self.sample = backend.sample

@@ -67,6 +67,8 @@ class _Timed(BackendWrapper):
         self.rms_norm = timer.timed("rms_norm", backend.rms_norm)
         self.add_rms_norm = timer.timed("add_rms_norm", backend.add_rms_norm)
         self.silu_mul = timer.timed("silu_mul", backend.silu_mul)
+        self.gelu_tanh_mul = timer.timed("gelu_tanh_mul", backend.gelu_tanh_mul)
+        self.cap_logits = timer.timed("cap_logits", backend.cap_logits)
         self.rotary_store = timer.timed("rotary_store", backend.rotary_store)
         self.mask_logits = timer.timed("mask_logits", backend.mask_logits)
         self.sample = timer.timed("sample", backend.sample)

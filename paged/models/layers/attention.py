@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.norm import Norm
@@ -10,8 +11,6 @@ from pagedrun.paged.models.layers.rotary_tables import RotaryTables
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.weight_source import WeightSource
-
-_NO_NORM_EPS = 1e-6  # is given to the kernel, and not used, where there is no norm
 
 
 class SelfAttention:
@@ -33,6 +32,9 @@ class SelfAttention:
         self._qkv = spec.qkv.load(source)
         self.out = spec.out.load(source)
         self._q_norm, self._k_norm = norm(spec.q_norm), norm(spec.k_norm)
+        self._head_norms: HeadNorms | None = None
+        if self._q_norm is not None and self._k_norm is not None and spec.q_norm is not None:
+            self._head_norms = HeadNorms(self._q_norm.weight, self._k_norm.weight, spec.q_norm.eps)
 
     @property
     def num_bytes(self) -> int:
@@ -53,9 +55,7 @@ class SelfAttention:
             batch.positions,
             batch.slots,
             layer,
-            None if self._q_norm is None else self._q_norm.weight,
-            None if self._k_norm is None else self._k_norm.weight,
-            _NO_NORM_EPS if spec.q_norm is None else spec.q_norm.eps,
+            self._head_norms,
         )
         attention, scale, window = batch.attention, spec.scale, spec.window
         parts: list[Tensor] = []

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import gpu, reference
+from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.quantize import LARGEST, quantize
@@ -54,11 +55,13 @@ def make(
 
 
 def store(backend: Any, arguments: dict[str, Any]) -> Tensor:
-    """Call `rotary_store`; the layer is made of the caches, and scales if there are any."""
-    names = ("key_cache", "value_cache", "scales")
-    layer = KVLayer(*(arguments.get(name) for name in names))  # type: ignore[arg-type]
-    rest = {name: each for name, each in arguments.items() if name not in names}
-    queries: Tensor = backend.rotary_store(**rest, layer=layer)
+    """Call `rotary_store` with a layer made of the caches, and norms of what is there of them."""
+    given = dict(arguments)
+    layer = KVLayer(given.pop("key_cache"), given.pop("value_cache"), given.pop("scales", None))
+    q_norm, k_norm, eps = (given.pop(name) for name in ("q_norm", "k_norm", "eps"))
+    after = given.pop("after_rotation", False)
+    norms = None if k_norm is None else HeadNorms(q_norm, k_norm, eps, after)
+    queries: Tensor = backend.rotary_store(**given, layer=layer, norms=norms)
     return queries
 
 
@@ -89,18 +92,19 @@ def written_vectors(cache: Tensor, slots: Tensor) -> Tensor:
         (5, (33, 3, 128), 64, 64),
         (4, (8, 1, 256), 256, 64),
     ],
-    has_norm=[True, False],
+    norm=["before", "after", None],
     dtype=DTYPES,
 )
 def test_matches_reference(
     shape: tuple[int, tuple[int, int, int], int, int],
-    has_norm: bool,
+    norm: str | None,
     dtype: torch.dtype,
     gpu_device: torch.device,
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
     arguments = make(gpu_device, *shape, dtype)
-    if not has_norm:
+    arguments["after_rotation"] = norm == "after"
+    if norm is None:
         arguments |= {"q_norm": None, "k_norm": None}
     wide = in_float64(arguments)
     expected = store(reference, wide)

@@ -5,6 +5,7 @@ import functools
 import torch
 
 from pagedrun.kernels import gpu
+from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from tests.kernels.gpu.ahead_of_time import Case
@@ -13,42 +14,42 @@ from tests.kernels.gpu.ahead_of_time import Case
 def launch(
     heads: tuple[int, int, int],
     rotary_dim: int,
-    has_norm: bool,
+    norm: str | None,
     dtype: torch.dtype,
     codes: torch.dtype | None,
 ) -> None:
     num_heads, num_kv_heads, head_dim = heads
     cache = torch.zeros(2, num_kv_heads, 64, head_dim).to(codes or dtype)
     scales = None if codes is None else KVScales(*torch.ones(2, *cache.shape[:3]))
-    norm = torch.ones(head_dim, dtype=dtype) if has_norm else None
+    weight = torch.ones(head_dim, dtype=dtype)
+    norms = None if norm is None else HeadNorms(weight, weight, 1e-6, norm == "after")
     gpu.rotary_store(
         torch.zeros(2, (num_heads + 2 * num_kv_heads) * head_dim, dtype=dtype),
         torch.zeros(4, 2, rotary_dim // 2),
         torch.zeros(2, dtype=torch.int64),
         torch.zeros(2, dtype=torch.int64),
         KVLayer(cache, cache.clone(), scales),
-        norm,
-        norm,
-        1e-6,
+        norms,
     )
 
 
 SHAPES = [
-    ((32, 8, 64), 64, False),  # Llama 3.2 1B
-    ((32, 32, 80), 32, False),  # Phi-2
-    ((32, 32, 96), 96, False),  # Phi-3 mini
-    ((16, 8, 128), 128, True),  # Qwen3 0.6B
-    ((28, 4, 128), 128, False),  # Qwen2.5 7B
-    ((8, 4, 256), 256, True),  # Gemma 3 4B
+    ((32, 8, 64), 64, None),  # Llama 3.2 1B
+    ((32, 32, 80), 32, None),  # Phi-2
+    ((32, 32, 96), 96, None),  # Phi-3 mini
+    ((16, 8, 128), 128, "before"),  # Qwen3 0.6B
+    ((28, 4, 128), 128, None),  # Qwen2.5 7B
+    ((8, 4, 256), 256, "before"),  # Gemma 3 4B
+    ((32, 8, 128), 128, "after"),  # Hunyuan 7B
 ]
 SHORT = [(128, torch.bfloat16, torch.float8_e4m3fn), (80, torch.bfloat16, torch.int8)]
 CASES = [
     Case(
-        f"rotary_store-{heads}-{rotary_dim}-{dtype}-{codes}".replace("torch.", ""),
-        functools.partial(launch, heads, rotary_dim, has_norm, dtype, codes),
+        f"rotary_store-{heads}-{rotary_dim}-{norm}-{dtype}-{codes}".replace("torch.", ""),
+        functools.partial(launch, heads, rotary_dim, norm, dtype, codes),
         short=("sm_90",) if (heads[2], dtype, codes) in SHORT else (),
     )
-    for heads, rotary_dim, has_norm in SHAPES
+    for heads, rotary_dim, norm in SHAPES
     for dtype in (torch.bfloat16, torch.float32)
     for codes in (None, torch.int8, torch.float8_e4m3fn)
 ]

@@ -1,0 +1,18 @@
+"""Both widths of number."""
+
+import functools
+
+import torch
+
+from pagedrun.kernels import gpu
+from tests.kernels.gpu.ahead_of_time import Case
+
+
+def launch(dtype: torch.dtype) -> None:
+    gpu.gelu_tanh_mul(torch.empty(2, 2 * 9728, dtype=dtype))
+
+
+CASES = [
+    Case("gelu_tanh_mul-bfloat16", functools.partial(launch, torch.bfloat16), short=("sm_90",)),
+    Case("gelu_tanh_mul-float32", functools.partial(launch, torch.float32)),
+]
