@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.ffns import FfnOfLayer
 from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.registry import linear_method
@@ -11,7 +12,6 @@ from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
 from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
-from pagedrun.paged.models.network.mlp_spec import MlpSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.rope_config import RopeConfig
 from pagedrun.paged.values.errors import ModelError
@@ -25,21 +25,21 @@ def dense_decoder(
     max_positions: int,
     heads: Heads,
     windows: Sequence[int | None],
+    ffn: FfnOfLayer,
     *,
     qkv_bias: bool = False,
     out_bias: bool = False,
-    mlp_bias: bool = False,
     qk_norm: bool = False,
 ) -> DecoderSpec[PreNormLayerSpec]:
     """Return a decoder with a layer for each of `windows`, under the names of Llama's tensors.
 
-    The biases say which projections have one, `qk_norm` whether each head's query and key pass
-    an RMSNorm before rotation. Raises `ModelError` for what such a decoder does not have.
+    `ffn` gives the feed-forward part of a layer by its index. The biases say which projections of
+    attention have one, `qk_norm` whether each head's query and key pass an RMSNorm before rotation.
+    Raises `ModelError` for what such a decoder does not have.
     """
     _refuse_unsupported(config)
     method = linear_method(config)
     hidden = config.integer("hidden_size", 1, 2**20)
-    inner = config.integer("intermediate_size", 1, 2**22)
     vocab_size = config.integer("vocab_size", 1, 2**24)
     eps = config.number("rms_norm_eps", 0.0, 1.0, 1e-6)
     rope = RopeConfig.from_json(config, max_positions)
@@ -71,16 +71,11 @@ def dense_decoder(
             q_norm=norm("self_attn.q_norm", head_dim) if qk_norm else None,
             k_norm=norm("self_attn.k_norm", head_dim) if qk_norm else None,
         )
-        mlp = MlpSpec(
-            "silu",
-            gate_up=linear({"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden, mlp_bias),
-            down=linear({"mlp.down_proj": hidden}, inner, mlp_bias),
-        )
         return PreNormLayerSpec(
             norm("input_layernorm", hidden),
             attention,
             norm("post_attention_layernorm", hidden),
-            mlp,
+            ffn(index),
         )
 
     head = LinearSpec((Projection(HEAD, vocab_size),), hidden, has_bias=False, method=Dense())

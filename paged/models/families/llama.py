@@ -3,6 +3,7 @@
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.dense_decoder import dense_decoder
 from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
 from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
 from pagedrun.paged.models.families.windows import layer_windows
@@ -17,9 +18,9 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLaye
         max_positions,
         Heads.from_json(config),
         layer_windows(config, None),
+        gated_mlps(config, has_bias=config.boolean("mlp_bias", False)),
         qkv_bias=attention_bias,
         out_bias=attention_bias,
-        mlp_bias=config.boolean("mlp_bias", False),
     )
 
 

@@ -3,6 +3,7 @@
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.dense_decoder import dense_decoder
 from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
 from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
 from pagedrun.paged.models.families.windows import layer_windows, sliding_window
@@ -15,7 +16,8 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLaye
     windows = layer_windows(config, window)
     if any(each != window for each in windows):
         raise config.error("layer_types", "sliding_attention throughout, as sliding_window is set")
-    return dense_decoder(config, max_positions, Heads.from_json(config, num_kv_heads=8), windows)
+    heads = Heads.from_json(config, num_kv_heads=8)
+    return dense_decoder(config, max_positions, heads, windows, gated_mlps(config))
 
 
 MISTRAL = Family(_describe, load_decoder, 131_072, bos_token_id=1, eos_token_id=2)

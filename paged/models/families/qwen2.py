@@ -3,6 +3,7 @@
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.dense_decoder import dense_decoder
 from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
 from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
 from pagedrun.paged.models.families.windows import upper_layer_windows
@@ -12,7 +13,8 @@ from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
     heads = Heads.from_json(config, num_kv_heads=32)
-    return dense_decoder(config, max_positions, heads, upper_layer_windows(config), qkv_bias=True)
+    windows = upper_layer_windows(config)
+    return dense_decoder(config, max_positions, heads, windows, gated_mlps(config), qkv_bias=True)
 
 
 QWEN2 = Family(_describe, load_decoder, 32_768)

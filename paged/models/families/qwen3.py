@@ -3,6 +3,7 @@
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.dense_decoder import dense_decoder
 from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
 from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
 from pagedrun.paged.models.families.windows import upper_layer_windows
@@ -17,6 +18,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLaye
         max_positions,
         Heads.from_json(config, num_kv_heads=32, head_dim=128),
         upper_layer_windows(config),
+        gated_mlps(config),
         qkv_bias=attention_bias,
         out_bias=attention_bias,
         qk_norm=True,

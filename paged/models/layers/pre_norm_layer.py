@@ -5,7 +5,7 @@ from torch import Tensor
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.attention import SelfAttention
-from pagedrun.paged.models.layers.mlp import Mlp
+from pagedrun.paged.models.layers.ffn import load_ffn
 from pagedrun.paged.models.layers.norm import Norm
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables
 from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
@@ -20,13 +20,13 @@ class PreNormLayer:
     ) -> None:
         self._attention_norm = Norm(spec.attention_norm, source)
         self._attention = SelfAttention(spec.attention, index, source, tables)
-        self._mlp_norm = Norm(spec.mlp_norm, source)
-        self._mlp = Mlp(spec.mlp, source)
+        self._ffn_norm = Norm(spec.ffn_norm, source)
+        self._ffn = load_ffn(spec.ffn, source)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights as they are held."""
-        parts = (self._attention_norm, self._attention, self._mlp_norm, self._mlp)
+        parts = (self._attention_norm, self._attention, self._ffn_norm, self._ffn)
         return sum(part.num_bytes for part in parts)
 
     def __call__(
@@ -43,5 +43,5 @@ class PreNormLayer:
             attended, residual = attended[keep], residual[keep]
             if not len(keep):
                 return attended.new_empty(residual.shape), residual
-        x = self._mlp_norm(self._attention.out(attended), residual)
-        return self._mlp(x), residual
+        x = self._ffn_norm(self._attention.out(attended), residual)
+        return self._ffn(x), residual

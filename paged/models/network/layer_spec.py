@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
-from pagedrun.paged.models.network.mlp_spec import MlpSpec
+from pagedrun.paged.models.network.ffn_spec import FfnSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part
 
@@ -39,20 +39,20 @@ class PreNormLayerSpec:
 
     attention_norm: NormSpec
     attention: AttentionSpec
-    mlp_norm: NormSpec
-    mlp: MlpSpec
+    ffn_norm: NormSpec
+    ffn: FfnSpec
 
     @property
     def intermediate_size(self) -> int:
         """Inner width of the feed-forward part."""
-        return self.mlp.intermediate_size
+        return self.ffn.intermediate_size
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """What has parameters."""
-        return self.attention_norm, *self.attention.parts, self.mlp_norm, *self.mlp.parts
+        return self.attention_norm, *self.attention.parts, self.ffn_norm, *self.ffn.parts
 
     @property
     def width(self) -> int:
         """Numbers that a token takes at the widest point, residual stream left out."""
-        return max(self.attention.width, self.mlp.width)
+        return max(self.attention.width, self.ffn.width)
