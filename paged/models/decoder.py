@@ -47,6 +47,9 @@ class Decoder:
         else:
             self._head = network.head.load(source)
         self._norm = Norm(network.norm, source)
+        self._kernels = source.kernels
+        # As transformers rounds it: 62 for the 61.97 of a Gemma in bfloat16.
+        self._scale = torch.tensor(network.embedding.scale, dtype=source.dtype).item()
         tables = RotaryTables(num_positions, network.max_position_embeddings, source.device)
         self._layers = [
             make_layer(layer, index, source, tables) for index, layer in enumerate(network.layers)
@@ -85,6 +88,8 @@ class Decoder:
         Returns [num_logits, hidden_size] in the model's dtype, one row per `batch.logits_rows`.
         """
         residual = functional.embedding(batch.input_ids, self._embedding).float()
+        if self._scale != 1.0:
+            residual *= self._scale
         x: Tensor | None = None  # what the previous layer adds to the residual
         for layer in self._layers[:-1]:
             x, residual = layer(x, residual, batch, cache, None)
@@ -96,4 +101,9 @@ class Decoder:
         """Return the logits of some rows of `hidden`, [num_rows, vocab_size] in its dtype."""
         if not len(hidden):
             return hidden.new_empty(0, self.network.embedding.vocab_size)
-        return self._head(hidden)
+        logits = self._head(hidden)
+        if self.network.logits_divisor != 1.0:
+            logits = logits / self.network.logits_divisor
+        if self.network.logits_cap is not None:
+            self._kernels.cap_logits(logits, self.network.logits_cap)
+        return logits

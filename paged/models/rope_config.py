@@ -1,11 +1,12 @@
 """RopeConfig: how positions turn into rotations, as a config.json states it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pagedrun.paged.files.json_object import JsonObject
 
-RopeKind = Literal["default", "linear", "llama3", "yarn"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+# "longrope" belongs to one family, which reads it.
 _KINDS: dict[str, RopeKind] = {
     "default": "default",
     "linear": "linear",
@@ -23,10 +24,11 @@ class RopeConfig:
 
     `theta` is the base of the geometric series of frequencies. `factor` stretches the context for
     every kind but "default". `original_max_positions` is the context length before stretching, in
-    tokens (llama3, yarn; None: the model's own `max_position_embeddings`). `low_freq_factor` and
-    `high_freq_factor` belong to llama3, `attention_factor` to `truncate` to yarn;
-    `attention_factor` None means: derived from `factor`, `mscale` and `mscale_all_dim`.
-    `partial_rotary_factor` is the rotated share of a head's dimensions.
+    tokens (llama3, yarn, longrope; None: the model's own `max_position_embeddings`).
+    `low_freq_factor` and `high_freq_factor` belong to llama3, `attention_factor` to `truncate` to
+    yarn; `attention_factor` None means: derived from `factor`, `mscale` and `mscale_all_dim`.
+    `periods` belongs to longrope: what each pair's period is multiplied by, for contexts up to
+    `original_max_positions`. `partial_rotary_factor` is the rotated share of a head's dimensions.
     """
 
     theta: float
@@ -41,32 +43,61 @@ class RopeConfig:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
+    periods: tuple[float, ...] = ()
     partial_rotary_factor: float = 1.0
 
     @classmethod
-    def from_json(cls, config: JsonObject, max_position_embeddings: int) -> "RopeConfig":
+    def from_json(
+        cls,
+        config: JsonObject,
+        max_position_embeddings: int,
+        *,
+        theta: float = DEFAULT_THETA,
+        rotated: float | None = None,
+    ) -> "RopeConfig":
         """Read the old style (`rope_theta`, `rope_scaling`) and the new one (`rope_parameters`).
 
-        As in transformers 5, `rope_scaling` wins over `rope_parameters`, and a `rope_theta` inside
-        either wins over the one beside it. Raises `ModelError` for an unknown kind, a missing or
-        an absurd value.
+        As in transformers 5, `rope_scaling` wins over `rope_parameters`, and what lies inside
+        either wins over what lies beside it. `theta` and `rotated`, the share of a head, are what a
+        family assumes where config.json is silent; `rotated` None: it turns whole heads only.
+        Raises `ModelError` for an unknown kind, a missing or an absurd value.
         """
         scaling = config.nested("rope_scaling") or config.nested("rope_parameters")
-        theta = config.number("rope_theta", 1.001, 1e15, DEFAULT_THETA)
-        _refuse_partial(config)
+        theta = config.number("rope_theta", 1.001, 1e15, theta)
+        share = _rotated_share(config, rotated)
         if scaling is None:
-            return cls(theta=theta)
-        _refuse_partial(scaling)
+            return cls(theta=theta, partial_rotary_factor=share)
+        original = _original_max_positions(config)
+        rope = cls.from_fields(scaling, theta, original, max_position_embeddings)
+        share = _rotated_share(scaling, None if rotated is None else share)
+        return replace(rope, partial_rotary_factor=share)
+
+    @classmethod
+    def from_fields(
+        cls,
+        scaling: JsonObject,
+        theta: float,
+        original: int | None,
+        max_position_embeddings: int,
+    ) -> "RopeConfig":
+        """Read one object of them; `theta` and `original` are what lies beside it."""
         kind = _kind(scaling)
         theta = scaling.number("rope_theta", 1.001, 1e15, theta)
         if kind == "default":
             return cls(theta=theta)
         if kind == "linear":
             return cls(theta=theta, kind=kind, factor=scaling.number("factor", 1.0, MAX_FACTOR))
-        original = _original_max_positions(config) or _original_max_positions(scaling)
+        original = original or _original_max_positions(scaling)
         if kind == "llama3":
             return _llama3(scaling, theta, original)
         return _yarn(scaling, theta, original, max_position_embeddings)
+
+
+def _rotated_share(fields: JsonObject, default: float | None) -> float:
+    share = fields.number("partial_rotary_factor", 0.0, 1.0, default or 1.0)
+    if default is None and share != 1.0:
+        raise fields.error("partial_rotary_factor", "1.0 for a model of this type")
+    return share
 
 
 def _kind(scaling: JsonObject) -> RopeKind:
@@ -76,12 +107,6 @@ def _kind(scaling: JsonObject) -> RopeKind:
         known = ", ".join(_KINDS)
         raise scaling.error(name, f"one of {known}, the rotary embeddings that pagedrun knows")
     return _KINDS[kind]
-
-
-def _refuse_partial(fields: JsonObject) -> None:
-    """Refuse a partly rotated head: no model of the supported families has one."""
-    if fields.number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0:
-        raise fields.error("partial_rotary_factor", "1.0 for a model of this type")
 
 
 def _original_max_positions(fields: JsonObject) -> int | None:

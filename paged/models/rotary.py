@@ -23,14 +23,18 @@ def rotary_table(
 
     `rotary_dim` is the rotated part of `head_dim`, all of it for most models. Dimension i of the
     first half and dimension i of the second half of it turn together by angle i, as in the Hugging
-    Face layout. For yarn both rows are multiplied by its attention factor.
+    Face layout. For yarn and longrope both rows are multiplied by its attention factor.
     `max_position_embeddings` is taken for `rope.original_max_positions` where that is None.
     """
     rotary_dim = int(head_dim * rope.partial_rotary_factor)
     original = rope.original_max_positions or max_position_embeddings
     frequencies = _frequencies(rope, rotary_dim, original)
     angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * frequencies
-    scaling = _attention_factor(rope) if rope.kind == "yarn" else 1.0
+    scaling = 1.0
+    if rope.kind == "yarn":
+        scaling = _attention_factor(rope)
+    elif rope.kind == "longrope":
+        scaling = _long_attention_factor(rope, original)
     table = torch.empty(num_positions, 2, rotary_dim // 2, dtype=torch.float32)
     for start in range(0, num_positions, _POSITIONS_AT_ONCE):
         wide = angles[start : start + _POSITIONS_AT_ONCE].double().numpy()
@@ -50,6 +54,8 @@ def _frequencies(rope: RopeConfig, dim: int, original_max_positions: int) -> tor
     periods = torch.from_numpy(np.power(np.float64(rope.theta), exponents).astype(np.float32))
     if rope.kind == "yarn":
         return _yarn_frequencies(rope, periods, dim, original_max_positions)
+    if rope.kind == "longrope":
+        return 1.0 / (torch.tensor(rope.periods) * periods)
     frequencies = 1.0 / periods
     if rope.kind == "linear":
         return frequencies / rope.factor
@@ -100,6 +106,19 @@ def _yarn_frequencies(
     ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
     kept = 1 - ramp
     return 1.0 / (rope.factor * periods) * (1 - kept) + 1.0 / periods * kept
+
+
+def _long_attention_factor(rope: RopeConfig, original_max_positions: int) -> float:
+    """Return what longrope multiplies cos and sin with.
+
+    sqrt(1 + ln(factor) / ln(original)), unless given: Ding et al. 2024, "LongRoPE",
+    arXiv 2402.13753, and the code of Phi-3.
+    """
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    if rope.factor <= 1.0:
+        return 1.0
+    return math.sqrt(1 + math.log(rope.factor) / math.log(original_max_positions))
 
 
 def _attention_factor(rope: RopeConfig) -> float:

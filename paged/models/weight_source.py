@@ -34,9 +34,13 @@ class WeightSource:
         self.kernels = kernels
         self.row_invariant = row_invariant
 
-    def tensor(self, parameter: Parameter) -> Tensor:
-        """Return a tensor in the model's dtype, on its device."""
-        return self.read(parameter.name).to(device=self.device, dtype=self.dtype)
+    def tensor(self, parameter: Parameter, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a tensor in `dtype`, None: the model's, on its device."""
+        tensor = self.read(parameter.name).to(device=self.device, dtype=dtype or self.dtype)
+        if parameter.pairs is None:
+            return tensor
+        order = parameter.pairs.in_halves(len(tensor))
+        return tensor[torch.tensor(order, device=self.device)]
 
     def stacked(self, parameters: Sequence[Parameter]) -> Tensor:
         """Return several tensors as one, one after the other along their first axis."""

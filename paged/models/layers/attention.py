@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.head_norms import HeadNorms
+from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.norm import Norm
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
-from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
 
@@ -22,24 +22,23 @@ class SelfAttention:
     def __init__(
         self, spec: AttentionSpec, index: int, source: WeightSource, tables: RotaryTables
     ) -> None:
-        def norm(norm_spec: NormSpec | None) -> Norm | None:
-            return None if norm_spec is None else Norm(norm_spec, source)
-
         self._spec = spec
         self._index = index
         self._kernels = source.kernels
         self._cos_sin = tables.table(spec.rope, spec.head_dim)
+        self._temper = None if spec.temper is None else tables.factors(spec.temper)
         self._qkv = spec.qkv.load(source)
         self.out = spec.out.load(source)
-        self._q_norm, self._k_norm = norm(spec.q_norm), norm(spec.k_norm)
+        self._norms = tuple(Norm(norm, source) for norm in (spec.q_norm, spec.k_norm) if norm)
         self._head_norms: HeadNorms | None = None
-        if self._q_norm is not None and self._k_norm is not None and spec.q_norm is not None:
-            self._head_norms = HeadNorms(self._q_norm.weight, self._k_norm.weight, spec.q_norm.eps)
+        if spec.q_norm is not None and not spec.normalizes_all_heads:
+            q_norm, k_norm = (norm.weight for norm in self._norms)
+            self._head_norms = HeadNorms(q_norm, k_norm, spec.q_norm.eps, spec.norms_after_rotation)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights as they are held."""
-        norms = sum(norm.num_bytes for norm in (self._q_norm, self._k_norm) if norm is not None)
+        norms = sum(norm.num_bytes for norm in self._norms)
         return self._qkv.num_bytes + self.out.num_bytes + norms
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
@@ -49,22 +48,32 @@ class SelfAttention:
         """
         spec = self._spec
         layer = cache.layer(self._index)
-        q = self._kernels.rotary_store(
-            self._qkv(x),
-            self._cos_sin,
-            batch.positions,
-            batch.slots,
-            layer,
-            self._head_norms,
-        )
-        attention, scale, window = batch.attention, spec.scale, spec.window
+        q = self._stored(self._qkv(x), batch, layer)
+        attention, scale, window, softcap = batch.attention, spec.scale, spec.window, spec.softcap
         parts: list[Tensor] = []
         if batch.has_prefill:
             prompts = q[: batch.num_prefill_tokens]
-            parts.append(attention.prefill(prompts, layer, scale, window))
+            parts.append(attention.prefill(prompts, layer, scale, window, softcap))
         if batch.has_decode:
             generated = q[batch.num_prefill_tokens :]
             # With a sliding window no part is shared, since each row's begins elsewhere.
-            prefix = attention.prefix(generated, layer, scale) if window is None else None
-            parts.append(attention.decode(generated, layer, scale, window, prefix))
+            prefix = None
+            if window is None:
+                prefix = attention.prefix(generated, layer, scale, softcap)
+            parts.append(attention.decode(generated, layer, scale, window, prefix, softcap))
         return torch.cat(parts).flatten(1) if len(parts) > 1 else parts[0].flatten(1)
+
+    def _stored(self, qkv: Tensor, batch: ForwardBatch, layer: KVLayer) -> Tensor:
+        """Write keys and values to the layer; return queries [num_tokens, num_heads, head_dim]."""
+        spec = self._spec
+        if spec.normalizes_all_heads:
+            q_norm, k_norm = self._norms
+            sizes = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
+            q, k, v = torch.split(qkv, [size * spec.head_dim for size in sizes], dim=1)
+            qkv = torch.cat([q_norm.alone(q), k_norm.alone(k), v], dim=1)
+        q = self._kernels.rotary_store(
+            qkv, self._cos_sin, batch.positions, batch.slots, layer, self._head_norms
+        )
+        if self._temper is None:
+            return q
+        return (q * self._temper[batch.positions][:, None, None]).to(q.dtype)

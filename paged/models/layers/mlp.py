@@ -7,12 +7,14 @@ from pagedrun.paged.models.weight_source import WeightSource
 
 
 class Mlp:
-    """`down(silu(gate) * up)`; gate and up are one product."""
+    """`down(activation(gate) * up)`; gate and up are one product."""
 
     def __init__(self, spec: MlpSpec, source: WeightSource) -> None:
         self._gate_up = spec.gate_up.load(source)
         self._down = spec.down.load(source)
-        self._activate = {"silu": source.kernels.silu_mul}[spec.activation]
+        kernels = source.kernels
+        activations = {"silu": kernels.silu_mul, "gelu_tanh": kernels.gelu_tanh_mul}
+        self._activate = activations[spec.activation]
 
     @property
     def num_bytes(self) -> int:

@@ -1,5 +1,6 @@
 """Norm: an RMSNorm with its weight."""
 
+import torch
 from torch import Tensor
 
 from pagedrun.paged.models.network.norm_spec import NormSpec
@@ -10,7 +11,11 @@ class Norm:
     """Normalises each row by its root mean square."""
 
     def __init__(self, spec: NormSpec, source: WeightSource) -> None:
-        self.weight = source.tensor(spec.weight)
+        if spec.offset:
+            self.weight = source.tensor(spec.weight, torch.float32) + spec.offset
+        else:
+            self.weight = source.tensor(spec.weight)
+        self._dtype = source.dtype
         self._eps = spec.eps
         self._kernels = source.kernels
 
@@ -26,5 +31,9 @@ class Norm:
         float32. Returns the shape of residual in the model's dtype.
         """
         if x is None:
-            return self._kernels.rms_norm(residual, self.weight, self._eps)
+            return self.alone(residual)
         return self._kernels.add_rms_norm(x, residual, self.weight, self._eps)
+
+    def alone(self, x: Tensor) -> Tensor:
+        """Return x [num_tokens, size] normalised, in the model's dtype."""
+        return self._kernels.rms_norm(x, self.weight, self._eps, self._dtype)

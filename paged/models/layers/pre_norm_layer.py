@@ -1,4 +1,4 @@
-"""PreNormLayer: attention and feed-forward, each of which normalises its input."""
+"""PreNormLayer: attention and feed-forward, each between the norms that a family has."""
 
 from torch import Tensor
 
@@ -9,6 +9,7 @@ from pagedrun.paged.models.layers.ffn import load_ffn
 from pagedrun.paged.models.layers.norm import Norm
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables
 from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
 
@@ -18,15 +19,18 @@ class PreNormLayer:
     def __init__(
         self, spec: PreNormLayerSpec, index: int, source: WeightSource, tables: RotaryTables
     ) -> None:
-        self._attention_norm = Norm(spec.attention_norm, source)
         self._attention = SelfAttention(spec.attention, index, source, tables)
-        self._ffn_norm = Norm(spec.ffn_norm, source)
         self._ffn = load_ffn(spec.ffn, source)
+        multiplier = spec.residual_multiplier
+        self._around_attention = _Residual(
+            spec.attention_norm, spec.attention_out_norm, multiplier, source
+        )
+        self._around_ffn = _Residual(spec.ffn_norm, spec.ffn_out_norm, multiplier, source)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights as they are held."""
-        parts = (self._attention_norm, self._attention, self._ffn_norm, self._ffn)
+        parts = (self._around_attention, self._attention, self._around_ffn, self._ffn)
         return sum(part.num_bytes for part in parts)
 
     def __call__(
@@ -38,10 +42,44 @@ class PreNormLayer:
         keep: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """See `Layer`."""
-        attended = self._attention(self._attention_norm(x, residual), batch, cache)
+        attended = self._attention(self._around_attention.enter(x, residual), batch, cache)
         if keep is not None:
             attended, residual = attended[keep], residual[keep]
             if not len(keep):
                 return attended.new_empty(residual.shape), residual
-        x = self._ffn_norm(self._attention.out(attended), residual)
-        return self._ffn(x), residual
+        x = self._around_attention.leave(self._attention.out(attended))
+        return self._around_ffn.leave(self._ffn(self._around_ffn.enter(x, residual))), residual
+
+
+class _Residual:
+    """How attention, or feed-forward, reads the residual stream, and what is added to it."""
+
+    def __init__(
+        self,
+        norm: NormSpec | None,
+        out_norm: NormSpec | None,
+        multiplier: float,
+        source: WeightSource,
+    ) -> None:
+        self._norm = None if norm is None else Norm(norm, source)
+        self._out_norm = None if out_norm is None else Norm(out_norm, source)
+        self._multiplier = multiplier
+        self._dtype = source.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(norm.num_bytes for norm in (self._norm, self._out_norm) if norm is not None)
+
+    def enter(self, x: Tensor | None, residual: Tensor) -> Tensor:
+        """Add x to the residual stream, in place; return what is read of it."""
+        if self._norm is not None:
+            return self._norm(x, residual)
+        if x is not None:
+            residual += x
+        return residual.to(self._dtype)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """Return what is to be added to the residual stream."""
+        if self._out_norm is not None:
+            x = self._out_norm.alone(x)
+        return x if self._multiplier == 1.0 else x * self._multiplier

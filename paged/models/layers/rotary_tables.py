@@ -1,8 +1,10 @@
 """RotaryTables: the rotations of a model, one table for all layers that turn alike."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pagedrun.paged.models.network.query_temper import QueryTemper
 from pagedrun.paged.models.rope_config import RopeConfig
 from pagedrun.paged.models.rotary import rotary_table
 
@@ -19,12 +21,25 @@ class RotaryTables:
         self._num_positions = num_positions
         self._max_position_embeddings = max_position_embeddings
         self._device = device
-        self._tables: dict[tuple[RopeConfig, int], Tensor] = {}
+        self._tables: dict[tuple[RopeConfig | None, int], Tensor] = {}
 
-    def table(self, rope: RopeConfig, head_dim: int) -> Tensor:
-        """Return cos and sin, [num_positions, 2, rotary_dim // 2] float32; see `rotary_table`."""
+    def table(self, rope: RopeConfig | None, head_dim: int) -> Tensor:
+        """Return cos and sin, [num_positions, 2, rotary_dim // 2] float32; see `rotary_table`.
+
+        Without a rope they turn nothing.
+        """
         key = (rope, head_dim)
         if key not in self._tables:
-            table = rotary_table(rope, head_dim, self._num_positions, self._max_position_embeddings)
-            self._tables[key] = table.to(self._device)
+            self._tables[key] = self._made(rope, head_dim).to(self._device)
         return self._tables[key]
+
+    def factors(self, temper: QueryTemper) -> Tensor:
+        """Return what multiplies the query at each position, [num_positions] float32."""
+        times = torch.arange(self._num_positions).numpy() // temper.length
+        return torch.from_numpy(1 + temper.beta * np.log(1.0 + times)).float().to(self._device)
+
+    def _made(self, rope: RopeConfig | None, head_dim: int) -> Tensor:
+        if rope is None:
+            unturned = torch.tensor([1.0, 0.0])[:, None]
+            return unturned.repeat(self._num_positions, 1, head_dim // 2)
+        return rotary_table(rope, head_dim, self._num_positions, self._max_position_embeddings)

@@ -35,7 +35,7 @@ class Dense:
     def _weights(self, linear: LinearSpec) -> list[Parameter]:
         def matrix(part: Projection) -> Parameter:
             shape = (part.out_features, linear.in_features)
-            return Parameter(f"{part.name}.weight", shape, Role.MATRIX)
+            return Parameter(f"{part.name}.weight", shape, Role.MATRIX, part.pairs)
 
         return [matrix(part) for part in linear.parts]
 
@@ -43,5 +43,6 @@ class Dense:
         if not linear.has_bias:
             return []
         return [
-            Parameter(f"{part.name}.bias", (part.out_features,), Role.BIAS) for part in linear.parts
+            Parameter(f"{part.name}.bias", (part.out_features,), Role.BIAS, part.pairs)
+            for part in linear.parts
         ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part
+from pagedrun.paged.models.network.query_temper import QueryTemper
 from pagedrun.paged.models.rope_config import RopeConfig
 
 
@@ -13,9 +14,12 @@ class AttentionSpec:
     """`num_heads` queries a token, of `head_dim`, that share `num_kv_heads` keys and values.
 
     `qkv` gives queries, keys and values side by side, `out` maps the heads' results back.
-    `scale` multiplies scores. `window` is None for full attention; a window w lets the query at
-    position p see the keys at positions p - w < k <= p, itself included. `q_norm` and `k_norm`
-    normalise each head before it is rotated as `rope` says; None where there are none.
+    `scale` multiplies scores, `softcap` then bends them into -softcap .. softcap. `window` is None
+    for full attention; a window w lets the query at position p see the keys at positions
+    p - w < k <= p, itself included. `rope` None: heads are not rotated.
+
+    `q_norm` and `k_norm` are of head_dim, and normalise each head before its rotation or
+    `norms_after_rotation`; or of all heads together, before. `temper` multiplies rotated queries.
     """
 
     num_heads: int
@@ -23,11 +27,14 @@ class AttentionSpec:
     head_dim: int
     scale: float
     window: int | None
-    rope: RopeConfig
+    rope: RopeConfig | None
     qkv: LinearSpec
     out: LinearSpec
     q_norm: NormSpec | None = None
     k_norm: NormSpec | None = None
+    norms_after_rotation: bool = False
+    softcap: float | None = None
+    temper: QueryTemper | None = None
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -36,6 +43,13 @@ class AttentionSpec:
         return self.qkv, self.out, *norms
 
     @property
+    def normalizes_all_heads(self) -> bool:
+        """Whether the norms take all heads of a token together."""
+        return self.q_norm is not None and self.q_norm.size != self.head_dim
+
+    @property
     def width(self) -> int:
         """Numbers that a token takes at the widest point: q, k, v, rotated q, and the result."""
-        return (3 * self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+        projected = self.num_heads + 2 * self.num_kv_heads
+        normalized = 2 * projected if self.normalizes_all_heads else 0
+        return (2 * self.num_heads + projected + normalized) * self.head_dim

@@ -10,6 +10,7 @@ from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.part import Part
+from pagedrun.paged.models.network.tensor_names import PLAIN_TENSORS, NamedTensors
 
 LayerT = TypeVar("LayerT", bound=LayerSpec, covariant=True)
 
@@ -19,9 +20,11 @@ class DecoderSpec(Generic[LayerT]):
     """Embedding, layers, a norm, and the head that gives logits.
 
     `head` None: tied, the embedding's table is the head's matrix. `ignored`: tensors that a
-    checkpoint may hold without their being read, by name or its end. `max_position_embeddings`
-    is the context that rotations were trained for, in tokens. Raises `ValueError` for layers
-    whose keys and values differ in shape: there is one group of them so far.
+    checkpoint may hold without their being read, by name or its end. `max_position_embeddings` is
+    the longest context, in tokens. Logits are divided by `logits_divisor`, then bent into
+    -logits_cap .. logits_cap. `tensors` is how checkpoints name what the parameters name. Raises
+    `ValueError` for layers whose keys and values differ in shape: there is one group of them so
+    far.
     """
 
     embedding: EmbeddingSpec
@@ -30,6 +33,9 @@ class DecoderSpec(Generic[LayerT]):
     head: LinearSpec | None
     ignored: tuple[str, ...]
     max_position_embeddings: int
+    logits_divisor: float = 1.0
+    logits_cap: float | None = None
+    tensors: NamedTensors = PLAIN_TENSORS
 
     def __post_init__(self) -> None:
         attentions = [layer.attention for layer in self.layers]

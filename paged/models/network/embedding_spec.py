@@ -7,11 +7,15 @@ from pagedrun.paged.models.network.parameter import Parameter, Role
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpec:
-    """A vector of `hidden_size` for each of `vocab_size` tokens."""
+    """A vector of `hidden_size` for each of `vocab_size` tokens.
+
+    What it gives the first layer is multiplied by `scale`, rounded to the model's dtype.
+    """
 
     name: str
     vocab_size: int
     hidden_size: int
+    scale: float = 1.0
 
     @property
     def weight(self) -> Parameter:

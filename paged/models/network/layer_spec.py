@@ -35,12 +35,19 @@ class LayerSpec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PreNormLayerSpec:
-    """Attention, then feed-forward; each normalises its input and is added to the residual."""
+    """Attention, then feed-forward, each between two norms that may be missing.
 
-    attention_norm: NormSpec
+    The first normalises what it reads of the residual stream, the second what it gives. That is
+    multiplied by `residual_multiplier` and added to the residual stream.
+    """
+
+    attention_norm: NormSpec | None
     attention: AttentionSpec
-    ffn_norm: NormSpec
+    ffn_norm: NormSpec | None
     ffn: FfnSpec
+    attention_out_norm: NormSpec | None = None
+    ffn_out_norm: NormSpec | None = None
+    residual_multiplier: float = 1.0
 
     @property
     def intermediate_size(self) -> int:
@@ -50,7 +57,11 @@ class PreNormLayerSpec:
     @property
     def parts(self) -> tuple[Part, ...]:
         """What has parameters."""
-        return self.attention_norm, *self.attention.parts, self.ffn_norm, *self.ffn.parts
+        parts = (
+            *(self.attention_norm, *self.attention.parts, self.attention_out_norm),
+            *(self.ffn_norm, *self.ffn.parts, self.ffn_out_norm),
+        )
+        return tuple(part for part in parts if part is not None)
 
     @property
     def width(self) -> int:

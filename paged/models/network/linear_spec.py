@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.models.network.parameter import Parameter
 
 if TYPE_CHECKING:  # they import torch
@@ -33,10 +34,14 @@ class LinearMethod(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A linear layer of the checkpoint, by the name before `.weight`."""
+    """A linear layer of the checkpoint, by the name before `.weight`.
+
+    `pairs`: its outputs are heads, whose elements a method brings into the order that kernels turn.
+    """
 
     name: str
     out_features: int
+    pairs: NeighbourPairs | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Literal
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.part import Part
 
-Activation = Literal["silu"]
+Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True)

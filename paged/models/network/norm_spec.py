@@ -7,11 +7,15 @@ from pagedrun.paged.models.network.parameter import Parameter, Role
 
 @dataclass(frozen=True, slots=True)
 class NormSpec:
-    """Divides `size` numbers by their root mean square (`eps` added), times a weight."""
+    """Divides `size` numbers by their root mean square (`eps` added), times offset + weight.
+
+    A sum with an offset has more digits than a weight: it is held in float32.
+    """
 
     name: str
     size: int
     eps: float
+    offset: float = 0.0
 
     @property
     def weight(self) -> Parameter:
@@ -24,4 +28,4 @@ class NormSpec:
 
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of the weight."""
-        return self.size * dtype_bytes
+        return self.size * (4 if self.offset else dtype_bytes)
