@@ -19,6 +19,8 @@ from pagedrun.paged.execution.logits.thinking_budget import ThinkingBudget
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
 from pagedrun.paged.models.weight_source import ReadTensor, WeightSource
 from pagedrun.paged.models.weights import Checkpoint
@@ -83,10 +85,8 @@ class LoadedModel:
                     store = PrefixStore(
                         Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
                     )
-                network = model_config.network
-                expected = {each.name: each.shape for each in network.parameters()}
-                checkpoint.check(expected, network.ignored)
-                model = _model(config, model_config, device, dtype, checkpoint.tensor)
+                read = _checked(checkpoint, model_config.network)
+                model = _model(config, model_config, device, dtype, read)
         mask = GrammarMask(
             grammars or Grammars.of(tokenizer, model_config.vocab_size, model_config.eos_token_ids),
             tokenizer,
@@ -101,6 +101,15 @@ class LoadedModel:
         return cls(
             model_config, tokenizer, device, dtype, model, sampler, mask, memory, store, load_s
         )
+
+
+def _checked(checkpoint: Checkpoint, network: DecoderSpec[LayerSpec]) -> ReadTensor:
+    """Return what reads the network's tensors, which are all there."""
+    parameters, tensors = network.parameters(), network.tensors
+    names = tensors.layout(parameters[0].name, checkpoint.names)
+    expected = {names.of(each.name): each.shape for each in parameters}
+    checkpoint.check(expected, network.ignored, tensors.dropped)
+    return lambda name: checkpoint.tensor(names.of(name))
 
 
 def _model(

@@ -86,6 +86,10 @@ class JsonObject:
             raise ModelError(f"{path} holds no JSON object; download the model again")
         return cls(str(path), values)
 
+    def with_defaults(self, defaults: Mapping[str, JSONValue]) -> "JsonObject":
+        """Return the same object with other values for the fields that it has not."""
+        return JsonObject(self.origin, {**defaults, **self.fields})
+
     def __contains__(self, name: str) -> bool:
         return name in self.fields
 

@@ -4,13 +4,16 @@ Only the fields named here are looked at. `auto_map`, `_attn_implementation_inte
 else that could name code is never read, so a model folder cannot make pagedrun run anything.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pagedrun.paged.files.json_object import JsonObject, is_integer, require_folder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.registry import FAMILIES
+from pagedrun.paged.models.families.registry import FAMILIES, NESTED
+from pagedrun.paged.models.families.unsupported import UNSUPPORTED
+from pagedrun.paged.models.nested_config import NestedConfig
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.rope_config import MAX_POSITIONS
@@ -62,24 +65,24 @@ class ModelConfig:
         model is of a kind that is not supported, or a field is missing, of the wrong type, or out
         of range.
         """
-        model_type = config.string("model_type")
-        if model_type is None or model_type not in FAMILIES:
-            raise config.error(
-                "model_type", f"one of {', '.join(FAMILIES)}, the models that pagedrun can run"
-            )
+        nested = NestedConfig.of(config)
+        text = config if nested is None else nested.text
+        model_type = _model_type(text)
         family = FAMILIES[model_type]
-        max_positions = config.integer(
+        max_positions = text.integer(
             "max_position_embeddings", 1, MAX_POSITIONS, family.max_position_embeddings
         )
-        network = family.describe(config, max_positions)
+        network = family.describe(text, max_positions)
+        if nested is not None:
+            network = nested.described(network)
         vocab_size = network.embedding.vocab_size
         return cls(
             model_type=model_type,
             network=network,
-            max_position_embeddings=max_positions,
-            eos_token_ids=_eos_token_ids(config, generation, family, vocab_size),
-            bos_token_id=_bos_token_id(config, family, vocab_size),
-            dtype=_dtype(config),
+            max_position_embeddings=network.max_position_embeddings,
+            eos_token_ids=_eos_token_ids(generation, (config, text), family, vocab_size),
+            bos_token_id=_bos_token_id(text, family, vocab_size),
+            dtype=_dtype(text),
         )
 
     @property
@@ -136,17 +139,39 @@ class ModelConfig:
             )
 
 
+def _model_type(config: JsonObject) -> str:
+    """Return the type of a decoder that pagedrun can run."""
+    model_type = config.string("model_type")
+    if model_type in FAMILIES:
+        return model_type
+    known = [*FAMILIES, *NESTED]
+    if model_type in UNSUPPORTED:
+        missing, nearest = UNSUPPORTED[model_type]
+        raise ModelError(
+            f"{config.origin}: model_type is {model_type!r}, which pagedrun cannot run yet, for "
+            f"want of {missing}; the nearest that runs is {nearest} (all: {', '.join(known)})"
+        )
+    wanted = f"one of {', '.join(known)}, the models that pagedrun can run"
+    raise config.error("model_type", wanted)
+
+
 def _eos_token_ids(
-    config: JsonObject, generation: JsonObject | None, family: Family[Any], vocab_size: int
+    generation: JsonObject | None,
+    configs: Sequence[JsonObject],
+    family: Family[Any],
+    vocab_size: int,
 ) -> tuple[int, ...]:
-    """Return every id that ends a sequence, without repeats, generation_config.json's first."""
-    found: list[int] = []
-    if generation is not None:
-        found += _token_ids(generation, "eos_token_id", vocab_size)
-    if "eos_token_id" in config:
-        found += _token_ids(config, "eos_token_id", vocab_size)
-    elif family.eos_token_id is not None and not found:
-        found.append(family.eos_token_id)
+    """Return every id that ends a sequence, without repeats, generation_config.json's first.
+
+    They differ where one config lies in another: stopping at the inner one's alone, a chat model
+    would run on past the end of its turn.
+    """
+    told = configs if generation is None else (generation, *configs)
+    found = [each for fields in told for each in _token_ids(fields, "eos_token_id", vocab_size)]
+    silent = not any("eos_token_id" in fields for fields in configs)
+    if silent and not found and family.eos_token_id is not None:
+        default = family.eos_token_id
+        found += [default] if isinstance(default, int) else default
     return tuple(dict.fromkeys(found))
 
 

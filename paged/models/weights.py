@@ -114,12 +114,16 @@ class Checkpoint:
         return tensor
 
     def check(
-        self, expected: Mapping[str, tuple[int, ...]], optional: Collection[str] = ()
+        self,
+        expected: Mapping[str, tuple[int, ...]],
+        optional: Collection[str] = (),
+        dropped: tuple[str, ...] = (),
     ) -> None:
         """Check that the checkpoint holds the `expected` tensors, with those shapes, and no others.
 
         A tensor that is not expected is let pass if its name, or the end of it after a dot, is in
-        `optional`: "rotary_emb.inv_freq" passes in every layer. Raises one `ModelError` that
+        `optional`: "rotary_emb.inv_freq" passes in every layer; or if its name begins with one of
+        `dropped`. Raises one `ModelError` that
         lists the first few of what is missing, extra or misshapen, or a dtype that is not
         supported.
         """
@@ -128,7 +132,7 @@ class Checkpoint:
         extra = sorted(
             name
             for name in self._file_of.keys() - expected.keys()
-            if not f".{name}".endswith(allowed)
+            if not f".{name}".endswith(allowed) and not name.startswith(dropped)
         )
         present = [name for name in expected if name in self._file_of]
         misshapen = [

@@ -29,4 +29,4 @@ class Family(Generic[LayerT]):
     load: "Callable[[DecoderSpec[LayerT], WeightSource, int], Model]"
     max_position_embeddings: int
     bos_token_id: int | None = None
-    eos_token_id: int | None = None
+    eos_token_id: int | tuple[int, ...] | None = None

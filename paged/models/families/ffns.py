@@ -6,29 +6,68 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.ffn_spec import FfnSpec
 from pagedrun.paged.models.network.linear_spec import LinearMethod, LinearSpec, Projection
-from pagedrun.paged.models.network.mlp_spec import MlpSpec
+from pagedrun.paged.models.network.mlp_spec import Activation, MlpSpec
 
 FfnOfLayer = Callable[[int], FfnSpec]
+# The field of config.json that names an activation, and its names there.
+_ACTIVATIONS: dict[Activation, tuple[str, tuple[str, ...]]] = {
+    "silu": ("hidden_act", ("silu", "swish")),
+    "gelu_tanh": ("hidden_activation", ("gelu_pytorch_tanh",)),
+}
 
 
-def gated_mlps(config: JsonObject, *, has_bias: bool = False) -> FfnOfLayer:
-    """Return the feed-forward part of each layer where all are dense."""
+def gated_mlps(
+    config: JsonObject,
+    *,
+    has_bias: bool = False,
+    is_fused: bool = False,
+    activation: Activation = "silu",
+) -> FfnOfLayer:
+    """Return the feed-forward part of each layer where all are dense.
+
+    `is_fused`: one tensor `gate_up_proj` in place of two. Raises `ModelError` for a config.json
+    that asks for another activation.
+    """
+    check_activation(config, activation)
     method = linear_method(config)
     hidden = config.integer("hidden_size", 1, 2**20)
     inner = config.integer("intermediate_size", 1, 2**22)
-    return lambda layer: gated_mlp(
-        f"model.layers.{layer}.mlp", hidden, inner, method, has_bias=has_bias
-    )
+
+    def ffn(layer: int) -> MlpSpec:
+        prefix = f"model.layers.{layer}.mlp"
+        if not is_fused:
+            return gated_mlp(prefix, hidden, inner, method, has_bias, activation)
+        return MlpSpec(
+            activation,
+            LinearSpec(
+                (Projection(f"{prefix}.gate_up_proj", 2 * inner),), hidden, has_bias, method
+            ),
+            LinearSpec((Projection(f"{prefix}.down_proj", hidden),), inner, has_bias, method),
+        )
+
+    return ffn
 
 
 def gated_mlp(
-    prefix: str, hidden: int, inner: int, method: LinearMethod, *, has_bias: bool = False
+    prefix: str,
+    hidden: int,
+    inner: int,
+    method: LinearMethod,
+    has_bias: bool = False,
+    activation: Activation = "silu",
 ) -> MlpSpec:
     """Return a dense part whose tensors have names that begin with `prefix`."""
     gate, up = Projection(f"{prefix}.gate_proj", inner), Projection(f"{prefix}.up_proj", inner)
     down = Projection(f"{prefix}.down_proj", hidden)
     return MlpSpec(
-        "silu",
+        activation,
         gate_up=LinearSpec((gate, up), hidden, has_bias, method),
         down=LinearSpec((down,), inner, has_bias, method),
     )
+
+
+def check_activation(config: JsonObject, activation: Activation) -> None:
+    """Raise `ModelError` for a config.json that asks for another one."""
+    field, names = _ACTIVATIONS[activation]
+    if config.string(field) not in (None, *names):
+        raise config.error(field, f'"{names[0]}" for a model of this type')

@@ -2,15 +2,47 @@
 
 from typing import Any
 
+from pagedrun.paged.models.families.ernie4_5 import ERNIE4_5
 from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.gemma2 import GEMMA2
+from pagedrun.paged.models.families.gemma3 import GEMMA3
+from pagedrun.paged.models.families.glm4 import GLM4
+from pagedrun.paged.models.families.granite import GRANITE
+from pagedrun.paged.models.families.hunyuan_v1_dense import HUNYUAN_V1_DENSE
 from pagedrun.paged.models.families.llama import LLAMA
+from pagedrun.paged.models.families.ministral import MINISTRAL
+from pagedrun.paged.models.families.ministral3 import MINISTRAL3
 from pagedrun.paged.models.families.mistral import MISTRAL
+from pagedrun.paged.models.families.olmo2 import OLMO2
+from pagedrun.paged.models.families.olmo3 import OLMO3
+from pagedrun.paged.models.families.phi3 import PHI3
 from pagedrun.paged.models.families.qwen2 import QWEN2
 from pagedrun.paged.models.families.qwen3 import QWEN3
+from pagedrun.paged.models.families.seed_oss import SEED_OSS
+from pagedrun.paged.models.families.smollm3 import SMOLLM3
 
 FAMILIES: dict[str, Family[Any]] = {
+    "ernie4_5": ERNIE4_5,
+    "gemma2": GEMMA2,
+    "gemma3_text": GEMMA3,
+    "glm4": GLM4,
+    "granite": GRANITE,
+    "hunyuan_v1_dense": HUNYUAN_V1_DENSE,
     "llama": LLAMA,
+    "ministral": MINISTRAL,
+    "ministral3": MINISTRAL3,
     "mistral": MISTRAL,
+    "olmo2": OLMO2,
+    "olmo3": OLMO3,
+    "phi3": PHI3,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
+    "seed_oss": SEED_OSS,
+    "smollm3": SMOLLM3,
+}
+# Folders that hold a decoder beside parts for images: the type of the decoder where its config,
+# `text_config`, does not name it.
+NESTED: dict[str, str] = {
+    "gemma3": "gemma3_text",
+    "mistral3": "mistral",
 }

@@ -32,6 +32,19 @@ def layer_windows(
     return tuple(window if slide else None for slide in slides)
 
 
+def periodic_windows(config: JsonObject, window: int | None, period: int) -> tuple[int | None, ...]:
+    """Return each layer's window: `layer_types` says which have one, else all but every `period`th.
+
+    Raises `ModelError` for layers that slide where there is no window.
+    """
+    if window is None:
+        raise config.error("sliding_window", "an integer from 1, for the layers that slide")
+    if config.get("layer_types") is not None:
+        return layer_windows(config, window)
+    num_layers = config.integer("num_hidden_layers", 1, 4096)
+    return tuple(window if layer % period else None for layer in range(1, num_layers + 1))
+
+
 def upper_layer_windows(config: JsonObject) -> tuple[int | None, ...]:
     """Return each layer's window where layers from `max_window_layers` on have one, if any."""
     window = sliding_window(config) if config.boolean("use_sliding_window", False) else None

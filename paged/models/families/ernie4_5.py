@@ -1,0 +1,32 @@
+"""ERNIE 4.5: Llama with heads of their own size, whose neighbouring elements turn."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
+from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.families.windows import layer_windows
+from pagedrun.paged.models.forms.attention_form import AttentionForm
+from pagedrun.paged.models.forms.decoder_form import DecoderForm
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.rope_config import RopeConfig
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+    bias = config.boolean("use_bias", False)
+    windows = layer_windows(config, None)
+    attention = AttentionForm(
+        Heads.from_json(config, num_kv_heads=2, head_dim=128),
+        windows,
+        [RopeConfig.from_json(config, max_positions, theta=500_000.0)] * len(windows),
+        qkv_bias=bias,
+        out_bias=bias,
+        turns_neighbours=True,
+    )
+    form = DecoderForm(NormForm.from_json(config, 1e-5), is_tied=True)
+    return form.decoder(config, max_positions, attention, gated_mlps(config, has_bias=bias))
+
+
+ERNIE4_5 = Family(_describe, load_decoder, 131_072, bos_token_id=1, eos_token_id=2)

@@ -1,0 +1,73 @@
+"""Gemma 2: norms before and behind, capped scores, a window in every other layer."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
+from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.families.windows import periodic_windows, sliding_window
+from pagedrun.paged.models.forms.attention_form import AttentionForm
+from pagedrun.paged.models.forms.decoder_form import DecoderForm, LayerNorms
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.rope_config import RopeConfig
+from pagedrun.paged.values.json_value import JSONValue
+
+GEMMA_NORMS = LayerNorms(
+    attention="input_layernorm",
+    attention_out="post_attention_layernorm",
+    ffn="pre_feedforward_layernorm",
+    ffn_out="post_feedforward_layernorm",
+)
+# What transformers assumes where config.json is silent.
+_DEFAULTS: dict[str, JSONValue] = {
+    "vocab_size": 256_000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "final_logit_softcapping": 30.0,
+    "attn_logit_softcapping": 50.0,
+}
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+    config = config.with_defaults(_DEFAULTS)
+    bias = config.boolean("attention_bias", False)
+    windows = periodic_windows(config, sliding_window(config), 2)
+    attention = AttentionForm(
+        Heads.from_json(config),
+        windows,
+        [RopeConfig.from_json(config, max_positions)] * len(windows),
+        qkv_bias=bias,
+        out_bias=bias,
+        scale=config.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5,
+        softcap=optional_cap(config, "attn_logit_softcapping"),
+    )
+    form = gemma_form(config)
+    return form.decoder(
+        config, max_positions, attention, gated_mlps(config, activation="gelu_tanh")
+    )
+
+
+def gemma_form(config: JsonObject) -> DecoderForm:
+    """Return what Gemmas have in common outside attention and feed-forward."""
+    return DecoderForm(
+        NormForm.from_json(config, offset=1.0),
+        GEMMA_NORMS,
+        is_tied=True,
+        embedding_scale=config.integer("hidden_size", 1, 2**20) ** 0.5,
+        logits_cap=optional_cap(config, "final_logit_softcapping"),
+    )
+
+
+def optional_cap(config: JsonObject, name: str) -> float | None:
+    """Return a cap of scores or logits, None where null switches it off."""
+    return config.number(name, 1e-3, 1e6) if config.has(name) else None
+
+
+GEMMA2 = Family(_describe, load_decoder, 8192, bos_token_id=2, eos_token_id=1)

@@ -1,0 +1,56 @@
+"""Gemma 3: norms as in Gemma 2 and of each head; a window in five of six layers."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
+from pagedrun.paged.models.families.gemma2 import gemma_form
+from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.families.windows import periodic_windows, sliding_window
+from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
+from pagedrun.paged.models.forms.ropes import ropes_by_kind
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.values.json_value import JSONValue
+
+# What transformers assumes where config.json is silent, as those on the hub are.
+_DEFAULTS: dict[str, JSONValue] = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+}
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+    config = config.with_defaults(_DEFAULTS)
+    bias = config.boolean("attention_bias", False)
+    period = config.integer("sliding_window_pattern", 1, 4096, 6)
+    windows = periodic_windows(config, sliding_window(config), period)
+    attention = AttentionForm(
+        Heads.from_json(config),
+        windows,
+        ropes_by_kind(
+            config,
+            windows,
+            max_positions,
+            full_theta=1_000_000.0,
+            sliding_theta=config.number("rope_local_base_freq", 1.001, 1e15, 10_000.0),
+        ),
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm=QkNormForm(),
+        # transformers reads attn_logit_softcapping too, and applies none.
+        scale=config.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5,
+    )
+    form = gemma_form(config)
+    return form.decoder(
+        config, max_positions, attention, gated_mlps(config, activation="gelu_tanh")
+    )
+
+
+GEMMA3 = Family(_describe, load_decoder, 131_072, bos_token_id=2, eos_token_id=1)

@@ -1,0 +1,34 @@
+"""GLM-4: norms before and behind; neighbouring elements of the first half of heads turn."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
+from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.families.windows import layer_windows
+from pagedrun.paged.models.forms.attention_form import AttentionForm
+from pagedrun.paged.models.forms.decoder_form import DecoderForm, LayerNorms
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.rope_config import RopeConfig
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+    windows = layer_windows(config, None)
+    attention = AttentionForm(
+        Heads.from_json(config, num_kv_heads=2, head_dim=128),
+        windows,
+        [RopeConfig.from_json(config, max_positions, rotated=0.5)] * len(windows),
+        qkv_bias=config.boolean("attention_bias", True),
+        turns_neighbours=True,
+    )
+    norms = LayerNorms(
+        attention_out="post_self_attn_layernorm",
+        ffn_out="post_mlp_layernorm",
+    )
+    form = DecoderForm(NormForm.from_json(config, 1.5625e-7), norms)
+    return form.decoder(config, max_positions, attention, gated_mlps(config, is_fused=True))
+
+
+GLM4 = Family(_describe, load_decoder, 131_072, eos_token_id=(151_329, 151_336, 151_338))

@@ -1,0 +1,42 @@
+"""Granite: Llama with a factor for embeddings, scores, residual additions and logits."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
+from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.families.windows import layer_windows
+from pagedrun.paged.models.forms.attention_form import AttentionForm
+from pagedrun.paged.models.forms.decoder_form import DecoderForm
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.rope_config import RopeConfig
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+    bias = config.boolean("attention_bias", False)
+    windows = layer_windows(config, None)
+    attention = AttentionForm(
+        Heads.from_json(config),
+        windows,
+        [RopeConfig.from_json(config, max_positions)] * len(windows),
+        qkv_bias=bias,
+        out_bias=bias,
+        scale=_factor(config, "attention_multiplier"),
+    )
+    form = DecoderForm(
+        NormForm.from_json(config),
+        residual_multiplier=_factor(config, "residual_multiplier"),
+        embedding_scale=_factor(config, "embedding_multiplier"),
+        logits_divisor=_factor(config, "logits_scaling"),
+    )
+    ffn = gated_mlps(config, has_bias=config.boolean("mlp_bias", False))
+    return form.decoder(config, max_positions, attention, ffn)
+
+
+def _factor(config: JsonObject, name: str) -> float:
+    return config.number(name, 1e-6, 1e6, 1.0)
+
+
+GRANITE = Family(_describe, load_decoder, 2048, bos_token_id=1, eos_token_id=2)

@@ -1,0 +1,43 @@
+"""Hunyuan: Llama with norms of each head's query and key behind their rotation."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
+from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.families.windows import layer_windows
+from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
+from pagedrun.paged.models.forms.decoder_form import DecoderForm
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.rope_config import RopeConfig
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+    bias = config.boolean("attention_bias", False)
+    heads, windows = Heads.from_json(config), layer_windows(config, None)
+    attention = AttentionForm(
+        heads,
+        windows,
+        [_rope(config, max_positions, heads.head_dim)] * len(windows),
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm=QkNormForm("query_layernorm", "key_layernorm", after_rotation=True),
+    )
+    form = DecoderForm(NormForm.from_json(config, 1e-5))
+    return form.decoder(config, max_positions, attention, gated_mlps(config))
+
+
+def _rope(config: JsonObject, max_positions: int, head_dim: int) -> RopeConfig:
+    """Read rotations; those that call themselves dynamic stretch theta, by a fixed `alpha`."""
+    scaling = config.nested("rope_scaling") or config.nested("rope_parameters")
+    kind = None if scaling is None else scaling.get("rope_type") or scaling.get("type")
+    if scaling is None or kind != "dynamic" or not scaling.has("alpha"):
+        return RopeConfig.from_json(config, max_positions)
+    alpha = scaling.number("alpha", 1.0, 1e6)
+    theta = scaling.number("rope_theta", 1.001, 1e15, config.number("rope_theta", 1.001, 1e15, 1e4))
+    return RopeConfig(theta * alpha ** (head_dim / (head_dim - 2)))
+
+
+HUNYUAN_V1_DENSE = Family(_describe, load_decoder, 2048, bos_token_id=1, eos_token_id=2)

@@ -1,0 +1,50 @@
+"""Ministral 3: Mistral with queries that grow with their position."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
+from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.families.windows import sliding_window
+from pagedrun.paged.models.forms.attention_form import AttentionForm
+from pagedrun.paged.models.forms.decoder_form import DecoderForm
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.query_temper import QueryTemper
+from pagedrun.paged.models.rope_config import MAX_POSITIONS, RopeConfig
+from pagedrun.paged.values.json_value import JSONValue
+
+# What transformers assumes of a config.json that says nothing of rotations.
+_ROPE: dict[str, JSONValue] = {
+    "rope_type": "yarn",
+    "rope_theta": 1_000_000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16_384,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+    if not (config.has("rope_parameters") or config.has("rope_scaling")):
+        config = config.with_defaults({"rope_parameters": _ROPE})
+    scaling = config.nested("rope_scaling") or config.section("rope_parameters")
+    temper = None
+    if scaling.has("llama_4_scaling_beta"):
+        original = scaling.integer("original_max_position_embeddings", 1, MAX_POSITIONS)
+        temper = QueryTemper(scaling.number("llama_4_scaling_beta", 0.0, 1e3), original)
+    window = sliding_window(config) if config.has("sliding_window") else None
+    windows = [window] * config.integer("num_hidden_layers", 1, 4096)
+    attention = AttentionForm(
+        Heads.from_json(config, num_kv_heads=8, head_dim=128),
+        windows,
+        [RopeConfig.from_json(config, max_positions)] * len(windows),
+        temper=temper,
+    )
+    form = DecoderForm(NormForm.from_json(config, 1e-5))
+    return form.decoder(config, max_positions, attention, gated_mlps(config))
+
+
+MINISTRAL3 = Family(_describe, load_decoder, 262_144, bos_token_id=1, eos_token_id=2)

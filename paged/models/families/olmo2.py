@@ -1,0 +1,39 @@
+"""OLMo 2: norms behind attention and feed-forward, and of all queries and keys together."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
+from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.families.windows import layer_windows
+from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
+from pagedrun.paged.models.forms.decoder_form import DecoderForm, LayerNorms
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.rope_config import RopeConfig
+
+OLMO_NORMS = LayerNorms(
+    attention=None,
+    attention_out="post_attention_layernorm",
+    ffn=None,
+    ffn_out="post_feedforward_layernorm",
+)
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+    bias = config.boolean("attention_bias", False)
+    windows = layer_windows(config, None)
+    attention = AttentionForm(
+        Heads.from_json(config),
+        windows,
+        [RopeConfig.from_json(config, max_positions)] * len(windows),
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm=QkNormForm(of_all_heads=True),
+    )
+    form = DecoderForm(NormForm.from_json(config, 1e-5), OLMO_NORMS)
+    return form.decoder(config, max_positions, attention, gated_mlps(config))
+
+
+OLMO2 = Family(_describe, load_decoder, 2048, eos_token_id=50_279)

@@ -1,0 +1,31 @@
+"""Seed-OSS: Llama with heads of their own size and biases of queries, keys and values."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.ffns import gated_mlps
+from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.families.windows import layer_windows
+from pagedrun.paged.models.forms.attention_form import AttentionForm
+from pagedrun.paged.models.forms.decoder_form import DecoderForm
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.rope_config import RopeConfig
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+    windows = layer_windows(config, None)
+    attention = AttentionForm(
+        Heads.from_json(config, num_kv_heads=8, head_dim=128),
+        windows,
+        [RopeConfig.from_json(config, max_positions)] * len(windows),
+        qkv_bias=config.boolean("attention_bias", True),
+        out_bias=config.boolean("attention_out_bias", False),
+    )
+    ffn = gated_mlps(config, has_bias=config.boolean("mlp_bias", False))
+    form = DecoderForm(NormForm.from_json(config))
+    return form.decoder(config, max_positions, attention, ffn)
+
+
+SEED_OSS = Family(_describe, load_decoder, 524_288, bos_token_id=0, eos_token_id=2)

@@ -1,0 +1,40 @@
+"""Models that are asked for and do not run: what is missing, and what comes nearest."""
+
+_DELTANET = "recurrent layers (Gated DeltaNet)"
+_MAMBA = "recurrent layers (Mamba-2)"
+_LATENT = "latent attention (MLA)"
+_MIXTURE = "mixtures of experts of its kind"
+_UNEQUAL = "layers whose heads differ in size"
+_SHARED = "layers that read the keys of others"
+
+# By the `model_type` of config.json.
+UNSUPPORTED: dict[str, tuple[str, str]] = {
+    "cohere2": ("layer norms with a mean, and attention beside feed-forward", "ministral"),
+    "deepseek_v3": (_LATENT, "qwen3"),
+    "exaone4": ("norms of its kind", "olmo3"),
+    "gemma": ("the first Gemma's layers", "gemma2"),
+    "gemma3n": (_SHARED, "gemma3"),
+    "gemma4": (_UNEQUAL, "gemma3"),
+    "gemma4_text": (_UNEQUAL, "gemma3_text"),
+    "gemma4_unified": (_UNEQUAL, "gemma3"),
+    "glm4_moe": (_MIXTURE, "glm4"),
+    "glm4_moe_lite": (_LATENT, "glm4"),
+    "gpt_oss": ("attention sinks, and mixtures of experts of its kind", "qwen3"),
+    "granitemoehybrid": (_MAMBA, "granite"),
+    "kimi_linear": (_LATENT, "qwen3"),
+    "lfm2": ("short convolutions", "qwen3"),
+    "lfm2_moe": ("short convolutions", "qwen3"),
+    "llama4": ("attention in chunks", "llama"),
+    "llama4_text": ("attention in chunks", "llama"),
+    "minimax_m2": (_MIXTURE, "qwen3"),
+    "mistral4": (_LATENT, "ministral3"),
+    "nemotron_h": (_MAMBA, "llama"),
+    "olmoe": (_MIXTURE, "olmo2"),
+    "phi": ("layer norms with a mean", "phi3"),
+    "qwen3_5": (_DELTANET, "qwen3"),
+    "qwen3_5_text": (_DELTANET, "qwen3"),
+    "qwen3_5_moe": (_DELTANET, "qwen3"),
+    "qwen3_5_moe_text": (_DELTANET, "qwen3"),
+    "qwen3_next": (_DELTANET, "qwen3"),
+    "qwen3_vl": ("the names of its tensors", "qwen3"),
+}

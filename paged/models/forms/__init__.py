@@ -1,0 +1,1 @@
+"""What families have in common, and how they differ from Llama."""

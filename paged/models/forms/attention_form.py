@@ -1,0 +1,88 @@
+"""AttentionForm: how a family's attention differs from Llama's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.linears.registry import linear_method
+from pagedrun.paged.models.network.attention_spec import AttentionSpec
+from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
+from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
+from pagedrun.paged.models.network.query_temper import QueryTemper
+from pagedrun.paged.models.rope_config import RopeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class QkNormForm:
+    """Norms of queries and keys by their tensors' names: of each head, or of all heads together."""
+
+    query: str = "q_norm"
+    key: str = "k_norm"
+    of_all_heads: bool = False
+    after_rotation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionForm:
+    """Attention of all layers; what is not given is as in Llama.
+
+    `windows` and `ropes` have an item a layer; None in `windows` is full attention, None in `ropes`
+    no rotation. `is_fused`: one tensor `qkv_proj` in place of three. `scale` None: head_dim^-0.5.
+    `turns_neighbours`: rotations pair elements 2i and 2i + 1 in the checkpoint. `softcap` and
+    `temper` are as in `AttentionSpec`.
+    """
+
+    heads: Heads
+    windows: Sequence[int | None]
+    ropes: Sequence[RopeConfig | None]
+    qkv_bias: bool = False
+    out_bias: bool = False
+    is_fused: bool = False
+    qk_norm: QkNormForm | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    turns_neighbours: bool = False
+    temper: QueryTemper | None = None
+
+    def layer(self, index: int, config: JsonObject, norm: NormForm) -> AttentionSpec:
+        """Return the attention of a layer. Raises `ModelError` for a rotation that cannot be."""
+        heads, rope = self.heads, self.ropes[index]
+        dim, method = heads.head_dim, linear_method(config)
+        hidden = config.integer("hidden_size", 1, 2**20)
+        num_query, num_key = heads.num_heads * dim, heads.num_kv_heads * dim
+        prefix = f"model.layers.{index}.self_attn"
+        rotary_dim = dim if rope is None else int(dim * rope.partial_rotary_factor)
+        if rotary_dim % 2 or not rotary_dim:
+            wanted = f"such that an even number of a head's {dim} elements turn"
+            raise config.error("partial_rotary_factor", wanted)
+        pairs = NeighbourPairs(dim, rotary_dim) if self.turns_neighbours and rope else None
+        parts: tuple[Projection, ...] = (
+            Projection(f"{prefix}.q_proj", num_query, pairs),
+            Projection(f"{prefix}.k_proj", num_key, pairs),
+            Projection(f"{prefix}.v_proj", num_key),
+        )
+        if self.is_fused:
+            parts = (Projection(f"{prefix}.qkv_proj", num_query + 2 * num_key),)
+        q_norm = k_norm = None
+        if self.qk_norm is not None:
+            sizes = (num_query, num_key) if self.qk_norm.of_all_heads else (dim, dim)
+            q_norm = norm.named(f"{prefix}.{self.qk_norm.query}", sizes[0])
+            k_norm = norm.named(f"{prefix}.{self.qk_norm.key}", sizes[1])
+        out = (Projection(f"{prefix}.o_proj", hidden),)
+        return AttentionSpec(
+            heads.num_heads,
+            heads.num_kv_heads,
+            dim,
+            scale=dim**-0.5 if self.scale is None else self.scale,
+            window=self.windows[index],
+            rope=rope,
+            qkv=LinearSpec(parts, hidden, self.qkv_bias, method),
+            out=LinearSpec(out, num_query, self.out_bias, method),
+            q_norm=q_norm,
+            k_norm=k_norm,
+            norms_after_rotation=self.qk_norm is not None and self.qk_norm.after_rotation,
+            softcap=self.softcap,
+            temper=self.temper,
+        )

@@ -1,0 +1,165 @@
+"""Small models of every family, as transformers makes them, with weights that show what is missing.
+
+Fresh weights hide much: norms of ones, biases of zeros, and an embedding that is scaled up so far
+that a model repeats one token.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tests.conftest import INITIALIZER_RANGE, save_byte_tokenizer
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+_YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0}
+_BASE: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 1024,
+    "initializer_range": INITIALIZER_RANGE,
+    "bos_token_id": None,
+    "pad_token_id": None,
+    "eos_token_id": 258,
+}
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A model of one type; `fields` go to the config class of transformers."""
+
+    config_class: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()  # fields of the base that the class does not know
+
+    def config(self) -> Any:
+        fields = {**_BASE, **self.fields}
+        for name in self.without:
+            del fields[name]
+        return getattr(transformers, self.config_class)(**fields)
+
+
+_PHI_FACTORS = {
+    "short_factor": [1.0, 1.05, 1.1, 1.2, 1.4, 1.7],
+    "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0],
+}
+TINY: dict[str, Tiny] = {
+    "granite": Tiny(
+        "GraniteConfig",
+        {
+            "embedding_multiplier": 6.0,
+            "attention_multiplier": 0.1,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 4.0,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
+    "olmo2": Tiny("Olmo2Config", without=("head_dim",)),
+    "olmo3": Tiny(
+        "Olmo3Config",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": [SLIDING, SLIDING, SLIDING, FULL],
+            "sliding_window": 50,
+            "rope_parameters": {
+                FULL: {**_YARN, "original_max_position_embeddings": 256},
+                SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
+            },
+        },
+        without=("head_dim",),
+    ),
+    "smollm3": Tiny("SmolLM3Config", {"num_hidden_layers": 4}),
+    "glm4": Tiny("Glm4Config"),
+    "phi3": Tiny("Phi3Config", without=("head_dim",)),
+    "phi4-mini": Tiny(
+        "Phi3Config",
+        {
+            "tie_word_embeddings": True,
+            "original_max_position_embeddings": 1024,
+            "max_position_embeddings": 4096,
+            "partial_rotary_factor": 0.75,
+            "rope_parameters": {"rope_type": "longrope", **_PHI_FACTORS},
+        },
+        without=("head_dim",),
+    ),
+    "seed_oss": Tiny("SeedOssConfig", {"attention_out_bias": True}),
+    "hunyuan_v1_dense": Tiny(
+        "HunYuanDenseV1Config",
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 1.0, "alpha": 3.0}},
+    ),
+    "ernie4_5": Tiny("Ernie4_5Config", {"use_bias": True, "tie_word_embeddings": True}),
+    "ministral": Tiny("MinistralConfig", {"layer_types": [SLIDING, FULL], "sliding_window": 50}),
+    "ministral3": Tiny(
+        "Ministral3Config",
+        {
+            "rope_parameters": {
+                **_YARN,
+                "original_max_position_embeddings": 64,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            }
+        },
+    ),
+    "gemma2": Tiny(
+        "Gemma2Config",
+        {
+            "num_hidden_layers": 4,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 50,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma3": Tiny(
+        "Gemma3TextConfig",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": [SLIDING, SLIDING, FULL, SLIDING],
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 50,
+            "rope_parameters": {
+                FULL: {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6},
+                SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+}
+
+
+def save_tiny(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """Save a model of `TINY` with a tokenizer to a folder; return it as an oracle, in float32."""
+    config = TINY[name].config()
+    with torch.random.fork_rng():
+        torch.manual_seed(20_261_122)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        disturb(model)
+    model.to(dtype).save_pretrained(folder)
+    save_byte_tokenizer(folder, adds_bos=False)
+    return model.float().eval()
+
+
+@torch.no_grad()
+def disturb(model: Any) -> None:
+    """Change what is fresh, and so could be forgotten unseen."""
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            around = 0.0 if "Gemma" in type(model).__name__ else 1.0  # they add one
+            parameter.uniform_(around - 0.3, around + 0.3)
+        elif name.endswith("bias"):
+            parameter.normal_(std=INITIALIZER_RANGE)
+    embedding = model.get_input_embeddings()
+    config = model.config.get_text_config()
+    scale = getattr(config, "embedding_multiplier", 1.0)
+    if "Gemma" in type(model).__name__:
+        scale = config.hidden_size**0.5
+    embedding.weight /= scale
