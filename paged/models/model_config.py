@@ -171,7 +171,8 @@ def _eos_token_ids(
     silent = not any("eos_token_id" in fields for fields in configs)
     if silent and not found and family.eos_token_id is not None:
         default = family.eos_token_id
-        found += [default] if isinstance(default, int) else default
+        ids = (default,) if isinstance(default, int) else default
+        found += [each for each in ids if each < vocab_size]  # a smaller model has other ids
     return tuple(dict.fromkeys(found))
 
 

@@ -1,0 +1,165 @@
+"""The families' config.json files, in the styles of the hub, must mean what transformers takes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.models.families.registry import FAMILIES, NESTED
+from pagedrun.paged.models.families.unsupported import UNSUPPORTED
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.values.errors import ModelError
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
+LONGROPE = {"type": "longrope", "short_factor": [1.0] * 3, "long_factor": [2.0] * 3}
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
+
+
+def write(folder: Path, **fields: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps({**SHAPE, **fields}), encoding="utf-8")
+    return folder
+
+
+HUB: list[dict[str, Any]] = [
+    {"model_type": "granite", "rope_theta": 1e7, "num_key_value_heads": None},
+    {"model_type": "olmo2", "rope_theta": 5e5, "eos_token_id": 257},
+    {"model_type": "olmo3"},
+    {"model_type": "olmo3", "rope_theta": 1e5, "rope_scaling": YARN, "sliding_window": 9},
+    {"model_type": "smollm3", "rope_theta": 5e6},
+    {"model_type": "smollm3"},
+    {"model_type": "glm4", "partial_rotary_factor": 0.25, "head_dim": 16, "rope_theta": 5e4},
+    {"model_type": "glm4", "rope_parameters": {"rope_theta": 77.0, "rope_type": "default"}},
+    {"model_type": "phi3", "rope_theta": 25e4, "sliding_window": 7, "rope_scaling": None},
+    {
+        "model_type": "phi3",
+        "rope_scaling": LONGROPE,
+        "partial_rotary_factor": 0.75,
+        "max_position_embeddings": 16_384,
+        "original_max_position_embeddings": 512,
+    },
+    {"model_type": "seed_oss", "rope_theta": 1e7},
+    {"model_type": "hunyuan_v1_dense", "head_dim": 16},
+    {"model_type": "ernie4_5"},
+    {"model_type": "ministral", "layer_types": ["sliding_attention", "full_attention"] * 3},
+    {"model_type": "ministral", "sliding_window": None},
+    {"model_type": "ministral3"},
+    {"model_type": "gemma2", "head_dim": 16},
+    {"model_type": "gemma2", "rope_theta": 5e4, "sliding_window": 11},
+    {
+        "model_type": "gemma3_text",
+        "rope_theta": 1e5,
+        "rope_local_base_freq": 5e3,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        "sliding_window_pattern": 3,
+    },
+    {"model_type": "gemma3_text", "sliding_window": 21},
+]
+
+
+@pytest.mark.parametrize("fields", HUB, ids=lambda fields: json.dumps(fields)[15:70])
+def test_reads_what_transformers_reads(tmp_path: Path, fields: dict[str, Any]) -> None:
+    import transformers
+
+    ours = ModelConfig.from_folder(write(tmp_path, **fields))
+    theirs = transformers.AutoConfig.from_pretrained(tmp_path)
+    assert ours.num_kv_heads == theirs.num_key_value_heads
+    assert ours.head_dim == (getattr(theirs, "head_dim", None) or 64 // 8)
+    assert ours.network.norm.eps == theirs.rms_norm_eps
+    assert (ours.network.head is None) == theirs.tie_word_embeddings
+    assert ours.bos_token_id == theirs.bos_token_id
+    eos = theirs.eos_token_id
+    assert list(ours.eos_token_ids) == [
+        each for each in (eos if isinstance(eos, list) else [eos]) if each < 1000
+    ]
+    for index, layer in enumerate(ours.network.layers):
+        kinds = getattr(theirs, "layer_types", None)
+        kind = "full_attention" if kinds is None else kinds[index]
+        slides = kind == "sliding_attention" or fields["model_type"] in ("phi3", "ministral3")
+        window = getattr(theirs, "sliding_window", None)
+        assert layer.attention.window == (window if slides else None)
+        rope = layer.attention.rope
+        if rope is None:
+            assert not theirs.no_rope_layers[index]
+            continue
+        expected = theirs.rope_parameters
+        expected = expected.get(kind, expected)
+        assert (rope.kind, rope.theta) == (expected["rope_type"], expected["rope_theta"])
+        assert rope.partial_rotary_factor == expected.get("partial_rotary_factor", 1.0)
+        if rope.kind in ("linear", "yarn"):
+            assert rope.factor == expected["factor"]
+
+
+def test_gemma_3_of_the_hub_says_little(tmp_path: Path) -> None:
+    """The published 4B names neither its heads nor its vocabulary."""
+    text = {"hidden_size": 2560, "intermediate_size": 10_240, "num_hidden_layers": 34}
+    config = {"model_type": "gemma3", "text_config": {**text, "sliding_window": 1024}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ours = ModelConfig.from_folder(tmp_path)
+    assert (ours.num_heads, ours.num_kv_heads, ours.head_dim) == (8, 4, 256)
+    assert (ours.vocab_size, ours.model_type) == (262_208, "gemma3_text")
+    assert [window for window in ours.windows if window is None] == [None] * 5
+
+
+def test_longrope_runs_up_to_the_context_before_stretching(tmp_path: Path) -> None:
+    fields = {"max_position_embeddings": 16_384, "original_max_position_embeddings": 512}
+    short = {**LONGROPE, "short_factor": [1.0] * 4}
+    folder = write(tmp_path, model_type="phi3", rope_scaling=short, **fields)
+    assert ModelConfig.from_folder(folder).max_position_embeddings == 512
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"model_type": "gemma2", "sliding_window": 0}, "sliding_window"),
+    ({"model_type": "gemma3_text", "sliding_window": None}, "sliding_window"),
+    ({"model_type": "gemma3_text", "hidden_activation": "gelu"}, "hidden_activation"),
+    ({"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 1e4}}, "rope_parameters"),
+    ({"model_type": "gemma3_text", "rope_local_base_freq": -1.0}, "rope_local_base_freq"),
+    ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "bidirectional"),
+    ({"model_type": "gemma2", "query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+    ({"model_type": "granite", "logits_scaling": 0}, "logits_scaling"),
+    ({"model_type": "smollm3", "no_rope_layers": [1, 0]}, "no_rope_layers"),
+    ({"model_type": "smollm3", "no_rope_layers": ["no"] * 6}, "no_rope_layers"),
+    ({"model_type": "glm4", "partial_rotary_factor": 0.01}, "partial_rotary_factor"),
+    ({"model_type": "phi3", "rope_scaling": LONGROPE}, "short_factor"),
+    ({"model_type": "phi3", "rope_scaling": {**LONGROPE, "short_factor": [0] * 4}}, "short_factor"),
+    ({"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "factor": 2}}, "type"),
+    ({"model_type": "olmo3", "layer_types": ["full_attention"] * 5}, "layer_types"),
+    ({"model_type": "mistral3"}, "text_config"),
+    ({"model_type": "mistral3", "text_config": []}, "text_config"),
+]
+
+
+@pytest.mark.parametrize(("fields", "name"), REFUSED, ids=lambda item: json.dumps(item)[:60])
+def test_refusals_name_the_file_and_the_field(
+    tmp_path: Path, fields: dict[str, Any], name: str
+) -> None:
+    message = refusal(write(tmp_path, **fields))
+    assert str(tmp_path / "config.json") in message
+    assert name in message
+
+
+@pytest.mark.parametrize("model_type", UNSUPPORTED)
+def test_other_types_are_refused_with_what_is_missing_and_the_nearest(
+    tmp_path: Path, model_type: str
+) -> None:
+    missing, nearest = UNSUPPORTED[model_type]
+    message = refusal(write(tmp_path, model_type=model_type))
+    assert f"{model_type!r}" in message
+    assert f"for want of {missing}; the nearest that runs is {nearest} " in message
+    assert nearest in {**FAMILIES, **NESTED}
+    assert model_type not in {**FAMILIES, **NESTED}
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        ModelConfig.from_folder(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
