@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.dense_shapes import DENSE_SHAPES
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.json_value import JSONValue
@@ -120,6 +121,7 @@ _CONFIGS: dict[str, dict[str, JSONValue]] = {
         "eos_token_id": 2,
         "dtype": "bfloat16",
     },
+    **DENSE_SHAPES,
     # Not a published model: for tests, and to see a command work at once.
     "tiny": {
         **_QWEN3,

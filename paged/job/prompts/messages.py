@@ -6,6 +6,7 @@ from pagedrun.paged.values.errors import RowError
 SYSTEM_ROLES = ("system", "developer")
 # A role is part of the chat's markup, where whatever a row says would be obeyed.
 ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
+_IMAGES = ("image", "image_url", "input_image")
 _ALLOWED_KEYS = frozenset({"role", "content", "name"})
 
 
@@ -62,6 +63,12 @@ def _text(content: object, where: str) -> str:
         ]
         if len(texts) == len(content):
             return "\n".join(texts)
+        kinds = [part.get("type") for part in content if isinstance(part, dict)]
+        if any(kind in _IMAGES for kind in kinds):
+            raise _unsupported(
+                f"{where}.content has an image, but pagedrun reads the text of a chat only, also "
+                "with models that see images"
+            )
     raise _unsupported(f"{where}.content must be text, or a list of text parts")
 
 

@@ -266,3 +266,10 @@ def test_columns_that_are_not_used_come_back() -> None:
     carried = builder().carried_columns(columns)
     assert list(carried) == ["custom_id", "expected", "nested"]
     assert builder().carried_columns({"custom_id": "c", "prompt": "x"}) == {}
+
+
+@pytest.mark.parametrize("kind", ["image", "image_url", "input_image"])
+def test_an_image_is_called_one(kind: str) -> None:
+    content: list[JSONValue] = [{"type": "text", "text": "What is it?"}, {"type": kind}]
+    with pytest.raises(RowError, match="has an image, but pagedrun reads the text"):
+        build({"messages": [{"role": "user", "content": content}]})
