@@ -133,7 +133,11 @@ BROKEN: dict[str, tuple[Break, str, str]] = {
         "pass --max-model-len",
     ),
     "a quantized model": (fields(quantization_config={"bits": 4}), "quantization_config", "quant"),
-    "another architecture": (fields(model_type="evil"), "config.json: model_type", "the models that pagedrun can run"),
+    "another architecture": (
+        fields(model_type="evil"),
+        "config.json: model_type",
+        "the models that pagedrun can run",
+    ),
     "no tokenizer": (
         lambda folder: (folder / "tokenizer.json").unlink(),
         "tokenizer.json",

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from pagedrun import LLM, SamplingParams
+from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
@@ -125,6 +126,15 @@ def test_tokens_are_the_same_when_sequences_give_way(
         prefix_caching=False,
     )
     assert report["preemptions"][mode] > 0
+
+
+@pytest.mark.parametrize("name", ["gemma2", "ministral3"])
+def test_tokens_are_the_same_when_a_prefix_is_read_once(
+    name: str, make_oracle: Callable[[str], Oracle]
+) -> None:
+    policy = RunPolicy(read_once=ReadOnce(2, 1))  # the two longest rows share a partition
+    read = check(make_oracle(name), policy)["prefix"]
+    assert read["attention_bytes_read"] < read["attention_bytes_without_sharing"]
 
 
 @pytest.mark.parametrize("name", ["gemma3", "granite"])
