@@ -1,5 +1,6 @@
 """Backend: the ops that a model's step is made of, on one kind of device."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -7,9 +8,12 @@ from torch import Tensor
 
 from pagedrun.kernels.attention import Attention, AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.routing import Routing
+from pagedrun.kernels.score import Score
 from pagedrun.kernels.token_logprobs import TokenLogprobs
 
 
@@ -39,6 +43,29 @@ class Backend(Protocol):
         weight: [out_features, in_features]. bias: [out_features], same dtype, or None.
         `row_invariant` asks for rows whose bytes do not depend on the number of rows.
         """
+        ...
+
+    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> GroupedLinear:
+        """Return the linear layers of many experts; their rows are invariant where this matters.
+
+        weights: parts whose outputs lie side by side, each with a matrix [out_features,
+        in_features] for each expert; all of one shape and dtype.
+        """
+        ...
+
+    def route(self, logits: Tensor, num_chosen: int, score: Score, normalise: bool) -> Routing:
+        """Choose the experts that each token passes."""
+        ...
+
+    def combine_experts(
+        self,
+        outputs: Tensor,
+        rows: Tensor,
+        weights: Tensor,
+        shared: Tensor | None = None,
+        shared_gate: Tensor | None = None,
+    ) -> Tensor:
+        """Return the weighted sum of what each token's experts computed."""
         ...
 
     def rms_norm(

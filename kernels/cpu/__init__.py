@@ -14,6 +14,9 @@ from pagedrun.kernels.cpu.attention.prefix_attention import prefix_attention
 from pagedrun.kernels.cpu.cap_logits import cap_logits
 from pagedrun.kernels.cpu.copy_blocks import copy_blocks
 from pagedrun.kernels.cpu.count_tokens import count_tokens
+from pagedrun.kernels.cpu.experts.combine_experts import combine_experts
+from pagedrun.kernels.cpu.experts.grouped_linear import PackedGroupedLinear
+from pagedrun.kernels.cpu.experts.route import route
 from pagedrun.kernels.cpu.gelu_tanh_mul import gelu_tanh_mul
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.cpu.penalize import penalize
@@ -26,9 +29,11 @@ from pagedrun.kernels.cpu.silu_mul import silu_mul
 from pagedrun.kernels.cpu.swap_blocks import swap_blocks
 
 __all__ = [
+    "PackedGroupedLinear",
     "PackedLinear",
     "add_rms_norm",
     "cap_logits",
+    "combine_experts",
     "copy_blocks",
     "count_tokens",
     "decode_attention",
@@ -39,6 +44,7 @@ __all__ = [
     "prefix_attention",
     "rms_norm",
     "rotary_store",
+    "route",
     "sample",
     "silu_mul",
     "swap_blocks",

@@ -1,5 +1,6 @@
 """The backend of a CPU, bound to one kernel set."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor
@@ -7,6 +8,7 @@ from torch import Tensor
 from pagedrun.kernels import cpu
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.cpu.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.prepared_attention import HostAttention
@@ -20,6 +22,8 @@ class CpuBackend:
 
     name = "pagedrun.kernels.cpu"
 
+    route = staticmethod(cpu.route)
+    combine_experts = staticmethod(cpu.combine_experts)
     rms_norm = staticmethod(cpu.rms_norm)
     add_rms_norm = staticmethod(cpu.add_rms_norm)
     silu_mul = staticmethod(cpu.silu_mul)
@@ -51,3 +55,7 @@ class CpuBackend:
     ) -> PackedLinear:
         """Return a linear layer; its rows are invariant whether that is asked for or not."""
         return PackedLinear(weight, bias, self.kernel_set)
+
+    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> PackedGroupedLinear:
+        """Return the linear layers of many experts."""
+        return PackedGroupedLinear(weights, self.kernel_set)

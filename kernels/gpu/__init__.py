@@ -15,6 +15,9 @@ from pagedrun.kernels.gpu.attention.prefill_attention import prefill_attention
 from pagedrun.kernels.gpu.attention.prefix_attention import prefix_attention
 from pagedrun.kernels.gpu.cap_logits import cap_logits
 from pagedrun.kernels.gpu.copy_blocks import copy_blocks
+from pagedrun.kernels.gpu.experts.combine_experts import combine_experts
+from pagedrun.kernels.gpu.experts.grouped_linear import PackedGroupedLinear
+from pagedrun.kernels.gpu.experts.route import route
 from pagedrun.kernels.gpu.gelu_tanh_mul import gelu_tanh_mul
 from pagedrun.kernels.gpu.linear import PackedLinear
 from pagedrun.kernels.gpu.rms_norm import rms_norm
@@ -26,9 +29,11 @@ from pagedrun.kernels.gpu.swap_blocks import swap_blocks
 from pagedrun.kernels.reference.mask_logits import mask_logits
 
 __all__ = [
+    "PackedGroupedLinear",
     "PackedLinear",
     "add_rms_norm",
     "cap_logits",
+    "combine_experts",
     "copy_blocks",
     "decode_attention",
     "gelu_tanh_mul",
@@ -37,6 +42,7 @@ __all__ = [
     "prefix_attention",
     "rms_norm",
     "rotary_store",
+    "route",
     "sample",
     "silu_mul",
     "swap_blocks",

@@ -1,11 +1,14 @@
 """The backend of NVIDIA and AMD GPUs."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from pagedrun.kernels import gpu, reference
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.gpu.attention.gpu_attention import GpuAttention
+from pagedrun.kernels.gpu.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.gpu.linear import PackedLinear
 
 
@@ -17,6 +20,8 @@ class GpuBackend:
 
     name = "pagedrun.kernels.gpu"
 
+    route = staticmethod(gpu.route)
+    combine_experts = staticmethod(gpu.combine_experts)
     rms_norm = staticmethod(gpu.rms_norm)
     add_rms_norm = staticmethod(gpu.add_rms_norm)
     silu_mul = staticmethod(gpu.silu_mul)
@@ -45,3 +50,7 @@ class GpuBackend:
     ) -> PackedLinear:
         """Return a linear layer: the vendor's product, or our own where rows are invariant."""
         return PackedLinear(weight, bias, row_invariant)
+
+    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> PackedGroupedLinear:
+        """Return the linear layers of many experts."""
+        return PackedGroupedLinear(weights)

@@ -13,6 +13,9 @@ from pagedrun.kernels.reference.cap_logits import cap_logits
 from pagedrun.kernels.reference.copy_blocks import copy_blocks
 from pagedrun.kernels.reference.count_tokens import count_tokens
 from pagedrun.kernels.reference.decode_attention import decode_attention
+from pagedrun.kernels.reference.experts.combine_experts import combine_experts
+from pagedrun.kernels.reference.experts.grouped_linear import PackedGroupedLinear
+from pagedrun.kernels.reference.experts.route import route
 from pagedrun.kernels.reference.gelu_tanh_mul import gelu_tanh_mul
 from pagedrun.kernels.reference.linear import PackedLinear
 from pagedrun.kernels.reference.mask_logits import mask_logits
@@ -27,9 +30,11 @@ from pagedrun.kernels.reference.swap_blocks import swap_blocks
 from pagedrun.kernels.reference.token_logprobs import token_logprobs
 
 __all__ = [
+    "PackedGroupedLinear",
     "PackedLinear",
     "add_rms_norm",
     "cap_logits",
+    "combine_experts",
     "copy_blocks",
     "count_tokens",
     "decode_attention",
@@ -40,6 +45,7 @@ __all__ = [
     "prefix_attention",
     "rms_norm",
     "rotary_store",
+    "route",
     "sample",
     "silu_mul",
     "swap_blocks",

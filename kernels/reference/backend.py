@@ -1,11 +1,14 @@
 """The reference as a backend: to check the fast ones by, in a whole model too."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from pagedrun.kernels import reference
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.prepared_attention import HostAttention
+from pagedrun.kernels.reference.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.reference.linear import PackedLinear
 
 
@@ -14,6 +17,8 @@ class ReferenceBackend:
 
     name = "pagedrun.kernels.reference"
 
+    route = staticmethod(reference.route)
+    combine_experts = staticmethod(reference.combine_experts)
     rms_norm = staticmethod(reference.rms_norm)
     add_rms_norm = staticmethod(reference.add_rms_norm)
     silu_mul = staticmethod(reference.silu_mul)
@@ -42,3 +47,7 @@ class ReferenceBackend:
     ) -> PackedLinear:
         """Return a linear layer, the weight as it is."""
         return PackedLinear(weight, bias)
+
+    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> PackedGroupedLinear:
+        """Return the linear layers of many experts."""
+        return PackedGroupedLinear(weights)

@@ -1,7 +1,7 @@
 """Backend: one made by these tests runs a model, and every call of the model goes through it."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 import pytest
@@ -13,6 +13,7 @@ from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
+from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
@@ -77,6 +78,8 @@ class CountedBackend:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self._plain = plain = ReferenceBackend()
+        self.route = self._counted("route", plain.route)
+        self.combine_experts = self._counted("combine_experts", plain.combine_experts)
         self.rms_norm = self._counted("rms_norm", plain.rms_norm)
         self.add_rms_norm = self._counted("add_rms_norm", plain.add_rms_norm)
         self.silu_mul = self._counted("silu_mul", plain.silu_mul)
@@ -109,6 +112,10 @@ class CountedBackend:
     ) -> Linear:
         self.calls["pack_linear"] += 1
         return self._plain.pack_linear(weight, bias, row_invariant=row_invariant)
+
+    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> GroupedLinear:
+        self.calls["pack_grouped_linear"] += 1
+        return self._plain.pack_grouped_linear(weights)
 
 
 def test_a_backend_from_outside_runs_a_model() -> None:

@@ -1,5 +1,7 @@
 """CostlessBackend: kernels that compute nothing, so that only the host's own work is left."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -8,6 +10,8 @@ from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
+from pagedrun.kernels.routing import Routing
+from pagedrun.kernels.score import Score
 from pagedrun.kernels.token_logprobs import TokenLogprobs
 
 NUM_DRAWN = 1 << 16
@@ -35,6 +39,26 @@ class CostlessBackend:
     ) -> "CostlessLinear":
         """Return a layer of the same shape."""
         return CostlessLinear(weight)
+
+    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> "CostlessGroupedLinear":
+        """Return layers of the same shape."""
+        return CostlessGroupedLinear(weights)
+
+    def route(self, logits: Tensor, num_chosen: int, score: Score, normalise: bool) -> Routing:
+        """Choose the first experts."""
+        experts = torch.arange(num_chosen).expand(len(logits), num_chosen)
+        return Routing(experts, torch.ones(1, 1).expand(len(logits), num_chosen))
+
+    def combine_experts(
+        self,
+        outputs: Tensor,
+        rows: Tensor,
+        weights: Tensor,
+        shared: Tensor | None = None,
+        shared_gate: Tensor | None = None,
+    ) -> Tensor:
+        """Return what the experts of the first rows computed."""
+        return outputs[: len(rows)]
 
     def rms_norm(
         self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None
@@ -144,6 +168,23 @@ class CostlessLinear:
     def __call__(self, x: Tensor) -> Tensor:
         """Return [num_tokens, out_features]."""
         return self._value.expand(len(x), self.out_features)
+
+
+class CostlessGroupedLinear:
+    """As `CostlessLinear`, for many experts."""
+
+    row_invariant = True
+
+    def __init__(self, weights: Sequence[Sequence[Tensor]]) -> None:
+        self.num_experts = len(weights[0])
+        out_features, self.in_features = weights[0][0].shape
+        self.out_features = len(weights) * out_features
+        self.num_bytes = sum(matrix.nbytes for part in weights for matrix in part)
+        self._value = weights[0][0].new_empty(1)
+
+    def __call__(self, x: Tensor, starts: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """Return [num_rows, out_features]."""
+        return self._value.expand(len(x if tokens is None else tokens), self.out_features)
 
 
 class CostlessAttention:

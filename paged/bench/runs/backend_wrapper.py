@@ -1,10 +1,13 @@
 """BackendWrapper: a backend that passes every call on to another."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from pagedrun.kernels.attention import Attention, AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.linear import Linear
 
 
@@ -13,6 +16,8 @@ class BackendWrapper:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self.route = backend.route
+        self.combine_experts = backend.combine_experts
         self.rms_norm = backend.rms_norm
         self.add_rms_norm = backend.add_rms_norm
         self.silu_mul = backend.silu_mul
@@ -43,3 +48,7 @@ class BackendWrapper:
     ) -> Linear:
         """Return a linear layer."""
         return self._backend.pack_linear(weight, bias, row_invariant=row_invariant)
+
+    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> GroupedLinear:
+        """Return the linear layers of many experts."""
+        return self._backend.pack_grouped_linear(weights)

@@ -1,7 +1,7 @@
 """OpTimer: where a run's time goes, op by op, from between the model and its kernels."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import ParamSpec, TypeVar
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from pagedrun.kernels.attention import Attention, AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
@@ -64,6 +65,8 @@ class _Timed(BackendWrapper):
     def __init__(self, backend: Backend, timer: OpTimer) -> None:
         super().__init__(backend)
         self._timer = timer
+        self.route = timer.timed("route", backend.route)
+        self.combine_experts = timer.timed("combine_experts", backend.combine_experts)
         self.rms_norm = timer.timed("rms_norm", backend.rms_norm)
         self.add_rms_norm = timer.timed("add_rms_norm", backend.add_rms_norm)
         self.silu_mul = timer.timed("silu_mul", backend.silu_mul)
@@ -88,6 +91,9 @@ class _Timed(BackendWrapper):
     ) -> Linear:
         packed = super().pack_linear(weight, bias, row_invariant=row_invariant)
         return _TimedLinear(packed, self._timer)
+
+    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> GroupedLinear:
+        return _TimedGroupedLinear(super().pack_grouped_linear(weights), self._timer)
 
 
 class _TimedAttention:
@@ -120,6 +126,17 @@ class _TimedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._multiply(x)
+
+
+class _TimedGroupedLinear:
+    def __init__(self, linear: GroupedLinear, timer: OpTimer) -> None:
+        self.num_experts, self.num_bytes = linear.num_experts, linear.num_bytes
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.row_invariant = linear.row_invariant
+        self._multiply = timer.timed("PackedGroupedLinear", linear.__call__)
+
+    def __call__(self, x: Tensor, starts: Tensor, tokens: Tensor | None = None) -> Tensor:
+        return self._multiply(x, starts, tokens)
 
 
 def attention_seconds(seconds: OpSeconds) -> float:

@@ -1,0 +1,1 @@
+"""Mixtures of experts; see `pagedrun.kernels.reference.experts`."""

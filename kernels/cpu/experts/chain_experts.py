@@ -1,0 +1,79 @@
+"""Products of experts for any processor: each output is one chain over k in ascending order."""
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from pagedrun.kernels.cpu.experts.expert_blocks import ROWS
+from pagedrun.kernels.cpu.experts.panels import PANEL, panel_operand, write_rows
+from pagedrun.kernels.cpu.jit import kernel, part
+from pagedrun.kernels.cpu.simd import block_product
+from pagedrun.kernels.cpu.simd.aligned import aligned_floats
+from pagedrun.kernels.cpu.simd.memory import array_at
+from pagedrun.kernels.cpu.simd.words import transpose_words
+
+_COLUMNS = 2 * block_product.ROWS  # a block's columns are the rows of A
+_multiply_block = block_product.block_product(_COLUMNS, 1)
+
+
+@kernel
+def multiply_chains(
+    addresses: Any,
+    weight_like: Any,
+    operand_like: Any,
+    num_columns: Any,
+    num_k: Any,
+    experts: Any,
+    starts: Any,
+    ends: Any,
+    first_blocks: Any,
+    inputs: Any,
+    out: Any,
+) -> None:
+    """Multiply blocks of inputs with the weights of their experts; see `ExpertBlocks`.
+
+    addresses: [num_experts, num_parts] int64, of weights [num_columns, num_k] of the dtype of
+    `weight_like`. They are multiplied as `operand_like`: float32 with inputs of float32, or pairs
+    of bfloat16 with words. The columns of a part follow those of the one before in `out`.
+    """
+    panels_of_part = (num_columns + PANEL - 1) // PANEL
+    # Experts change fastest, so that each thread has a share of every expert's columns.
+    for task in numba.prange(addresses.shape[1] * panels_of_part * experts.shape[0]):
+        used = task % experts.shape[0]
+        part_of = task // experts.shape[0] // panels_of_part
+        column = task // experts.shape[0] % panels_of_part * PANEL
+        weights = array_at(addresses[experts[used], part_of], num_columns * num_k, weight_like)
+        panel, start, stride = panel_operand(weights, column, num_columns, num_k, operand_like)
+        width = min(PANEL, num_columns - column)
+        target = part_of * num_columns + column
+        for block in range(first_blocks[used], first_blocks[used + 1]):
+            rows = _block_rows(panel, start, stride, inputs, block)
+            row = starts[used] + (block - first_blocks[used]) * ROWS
+            write_rows(rows, min(ROWS, ends[used] - row), width, out, row, target)
+
+
+@part()
+def _block_rows(panel: Any, start: Any, stride: Any, inputs: Any, block: Any) -> Any:
+    """Return the products of a block with a panel, [16, 32] float32."""
+    num_k = inputs.shape[1]  # terms or pairs of them
+    terms = stride // num_k
+    sums, rows = aligned_floats(PANEL * ROWS), aligned_floats(ROWS * PANEL)
+    sums[:] = np.float32(0.0)
+    for column in range(0, PANEL, _COLUMNS):
+        _multiply_block(
+            panel,
+            start + column * stride,
+            stride,
+            terms,
+            inputs,
+            block * num_k * ROWS,
+            ROWS,
+            num_k,
+            sums,
+            column * ROWS,
+            ROWS,
+        )
+    transpose_words(sums, 0, ROWS, rows, 0, PANEL)
+    transpose_words(sums, ROWS * ROWS, ROWS, rows, ROWS, PANEL)
+    return rows

@@ -1,0 +1,1 @@
+"""Mixtures of experts: who computes what, the products, and the sum."""

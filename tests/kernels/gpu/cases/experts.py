@@ -1,0 +1,54 @@
+"""Mixtures of experts: routing, products in every dtype, an odd depth, and the sum."""
+
+import functools
+
+import torch
+
+from pagedrun.kernels import gpu
+from pagedrun.kernels.score import Score
+from tests.kernels.gpu.ahead_of_time import Case
+
+
+def products(num_experts: int, in_features: int, out_features: int, dtype: torch.dtype) -> None:
+    weight = torch.empty(out_features, in_features, dtype=dtype)
+    layer = gpu.PackedGroupedLinear([[weight] * num_experts])
+    starts = torch.zeros(num_experts + 1, dtype=torch.int64)
+    layer(torch.empty(3, in_features, dtype=dtype), starts, torch.zeros(6, dtype=torch.int64))
+
+
+def route(num_experts: int, num_chosen: int, score: Score, dtype: torch.dtype) -> None:
+    gpu.route(torch.empty(3, num_experts, dtype=dtype), num_chosen, score, True)
+
+
+def combine(num_chosen: int, size: int, dtype: torch.dtype) -> None:
+    rows = torch.zeros(3, num_chosen, dtype=torch.int64)
+    shared, gate = torch.empty(3, size, dtype=dtype), torch.empty(3, 1, dtype=dtype)
+    outputs = torch.empty(9, size, dtype=dtype)
+    gpu.combine_experts(outputs, rows, torch.empty(3, num_chosen), shared, gate)
+
+
+CASES = [
+    Case(
+        "experts-128-of-2048-bfloat16",
+        functools.partial(products, 128, 2048, 1536, torch.bfloat16),
+        short=("sm_80", "sm_90", "gfx942"),
+        matrix="wide",
+    ),
+    Case(
+        "experts-60-of-1408-float16",
+        functools.partial(products, 60, 1408, 2048, torch.float16),
+        matrix="wide",
+    ),
+    Case("experts-8-of-1000-float32", functools.partial(products, 8, 1000, 777, torch.float32)),
+    Case(
+        "route-8-of-128-bfloat16",
+        functools.partial(route, 128, 8, Score.SOFTMAX, torch.bfloat16),
+        short=("sm_90",),
+    ),
+    Case("route-4-of-60", functools.partial(route, 60, 4, Score.SIGMOID, torch.float32)),
+    Case(
+        "combine-8-experts-bfloat16",
+        functools.partial(combine, 8, 2048, torch.bfloat16),
+        short=("sm_90",),
+    ),
+]
