@@ -78,15 +78,17 @@ class LoadedModel:
         dtype = device.dtype(config.dtype, model_config.dtype)
         store = None
         if read is not None:
-            model = _model(config, model_config, device, dtype, read)
+            source = _source(config, device, dtype, read)
+            model = _model(config, model_config, model_config.network, source)
         else:
             with Checkpoint.open(config.model) as checkpoint:
                 if config.prefix_store is not None:
                     store = PrefixStore(
                         Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
                     )
-                read = _checked(checkpoint, model_config.network)
-                model = _model(config, model_config, device, dtype, read)
+                network, read = _stored(checkpoint, model_config.network)
+                source = _source(config, device, dtype, read, is_mapped=True)
+                model = _model(config, model_config, network, source)
         mask = GrammarMask(
             grammars or Grammars.of(tokenizer, model_config.vocab_size, model_config.eos_token_ids),
             tokenizer,
@@ -103,24 +105,40 @@ class LoadedModel:
         )
 
 
-def _checked(checkpoint: Checkpoint, network: DecoderSpec[LayerSpec]) -> ReadTensor:
-    """Return what reads the network's tensors, which are all there."""
-    parameters, tensors = network.parameters(), network.tensors
-    names = tensors.layout(parameters[0].name, checkpoint.names)
-    expected = {names.of(each.name): each.shape for each in parameters}
-    checkpoint.check(expected, network.ignored, tensors.dropped)
-    return lambda name: checkpoint.tensor(names.of(name))
+def _stored(
+    checkpoint: Checkpoint, network: DecoderSpec[LayerSpec]
+) -> tuple[DecoderSpec[LayerSpec], ReadTensor]:
+    """Return the network as the checkpoint holds it, and what reads its tensors: all are there."""
+    names = network.tensors.layout(network.parameters()[0].name, checkpoint.names)
+    network = network.stored_as(lambda name: names.of(name) in checkpoint.names)
+    expected = {names.of(each.name): each.shape for each in network.parameters()}
+    checkpoint.check(expected, network.ignored, network.tensors.dropped)
+    return network, lambda name: checkpoint.tensor(names.of(name))
+
+
+def _source(
+    config: EngineConfig,
+    device: Device,
+    dtype: torch.dtype,
+    read: ReadTensor,
+    *,
+    is_mapped: bool = False,
+) -> WeightSource:
+    return WeightSource(
+        read,
+        dtype,
+        device.torch_device,
+        device.kernels,
+        row_invariant=config.reproducible,
+        is_mapped=is_mapped,
+    )
 
 
 def _model(
     config: EngineConfig,
     model_config: ModelConfig,
-    device: Device,
-    dtype: torch.dtype,
-    read: ReadTensor,
+    network: DecoderSpec[LayerSpec],
+    source: WeightSource,
 ) -> Model:
-    source = WeightSource(
-        read, dtype, device.torch_device, device.kernels, row_invariant=config.reproducible
-    )
     num_positions = num_rotary_positions(model_config, config.max_model_len, config.model)
-    return model_config.family.load(model_config.network, source, num_positions)
+    return model_config.family.load(network, source, num_positions)

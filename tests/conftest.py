@@ -33,6 +33,17 @@ NUM_BYTES = 256
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>")
 IM_END = NUM_BYTES + 2
 BOS = NUM_BYTES + 3
+HAVE_BOS = ("llama", "mistral", "mixtral")
+MIXTURES: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 3},
+    "qwen2_moe": {
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+    },
+    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32},
+}
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -65,7 +76,9 @@ class MakeModel(Protocol):
 
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
-    """Build a Hugging Face folder of a llama, mistral, qwen2 or qwen3 with random weights.
+    """Build a Hugging Face folder of a small model with random weights.
+
+    A llama, mistral, qwen2 or qwen3, or a mixture of 8 experts (`MIXTURES`).
 
     `config_overrides` go to the transformers config class; `max_shard_size` goes to
     `save_pretrained` and `dtype` ("bfloat16", …) converts the weights. Folders are shared by the
@@ -78,7 +91,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
         if key not in built:
             folder = tmp_path_factory.mktemp(f"{family}-{name}")
             save_random_model(folder, family, **config_overrides)
-            save_byte_tokenizer(folder, adds_bos=family in ("llama", "mistral"))
+            save_byte_tokenizer(folder, adds_bos=family in HAVE_BOS)
             built[key] = folder
         return built[key]
 
@@ -113,6 +126,9 @@ def save_random_model(
         "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
         "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
         "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+        "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
+        "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
+        "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
     }[family]
     shape = {
         "vocab_size": 320,  # past the tokenizer's 261, as real models are padded
@@ -124,12 +140,14 @@ def save_random_model(
         "head_dim": 16,
         "max_position_embeddings": 512,
         "initializer_range": INITIALIZER_RANGE,
-        "bos_token_id": BOS if family in ("llama", "mistral") else None,
+        "bos_token_id": BOS if family in HAVE_BOS else None,
         "eos_token_id": IM_END,
         "pad_token_id": None,
     }
     if family == "mistral":
         shape["sliding_window"] = None
+    if family in MIXTURES:
+        shape |= MIXTURES[family]
     config = config_class(**{**shape, **config_overrides})
     with torch.random.fork_rng():
         torch.manual_seed(20_261_120)

@@ -50,7 +50,7 @@ class PoolMemory:
         """Return what a pool may take; on a GPU as it was before there was any."""
         if self._budget is None:
             if not self._device.has_own_memory:
-                return MemoryBudget.of_host()
+                return MemoryBudget.of_host(taken=self._model.mapped_bytes)
             self._budget = gpu_budget(
                 self._model,
                 self._device,

@@ -54,6 +54,7 @@ class Decoder:
         self._layers = [
             make_layer(layer, index, source, tables) for index, layer in enumerate(network.layers)
         ]
+        self.mapped_bytes = source.mapped_bytes
 
     @property
     def num_bytes(self) -> int:

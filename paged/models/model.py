@@ -32,6 +32,11 @@ class Model(Protocol):
         """Bytes of the weights as they are held."""
         ...
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of `num_bytes` that stay in mapped files, where the system counts them as free."""
+        ...
+
     def attention_shape(self, cache_dtype: torch.dtype) -> AttentionShape:
         """Return what a backend must know to prepare attention over a cache of that dtype."""
         ...

@@ -44,4 +44,4 @@ class RandomWeights:
         digest = zlib.crc32(f"{self._seed} {name}".encode())
         generator = torch.Generator(self._device).manual_seed(digest)
         values = torch.randn(shape, generator=generator, device=self._device)
-        return values.mul_(shape[1] ** -0.5).to(self._dtype)
+        return values.mul_(shape[-1] ** -0.5).to(self._dtype)

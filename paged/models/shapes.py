@@ -29,6 +29,17 @@ _QWEN3: dict[str, JSONValue] = {
     "eos_token_id": 151_645,
     "dtype": "bfloat16",
 }
+# The same attention; 3 billion of its weights are read for a token.
+_QWEN3_MOE: dict[str, JSONValue] = {
+    **_QWEN3,
+    "model_type": "qwen3_moe",
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
 _LLAMA3: dict[str, JSONValue] = {
     "model_type": "llama",
     "vocab_size": 128_256,
@@ -85,6 +96,15 @@ _CONFIGS: dict[str, dict[str, JSONValue]] = {
         "head_dim": 128,
         "tie_word_embeddings": False,
         "rope_scaling": {**_LLAMA3_SCALING, "factor": 8.0},
+    },
+    "qwen3-30b-a3b": {
+        **_QWEN3_MOE,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_hidden_layers": 48,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
     },
     "qwen2.5-0.5b": {
         "model_type": "qwen2",

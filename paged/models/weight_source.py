@@ -16,7 +16,8 @@ class WeightSource:
     """A checkpoint's tensors by name, cast to `dtype` on `device`, for layers run by `kernels`.
 
     `read` gives a tensor as it is stored. `row_invariant` asks for products whose rows have the
-    same bytes whatever their number, where a device has others.
+    same bytes whatever their number, where a device has others. `is_mapped` says that what is read
+    lies in mapped files; `mapped_bytes` is how much of what was handed out stays there.
     """
 
     def __init__(
@@ -27,12 +28,15 @@ class WeightSource:
         kernels: Backend,
         *,
         row_invariant: bool = False,
+        is_mapped: bool = False,
     ) -> None:
         self.read = read
         self.dtype = dtype
         self.device = device
         self.kernels = kernels
         self.row_invariant = row_invariant
+        self.is_mapped = is_mapped
+        self.mapped_bytes = 0
 
     def tensor(self, parameter: Parameter, dtype: torch.dtype | None = None) -> Tensor:
         """Return a tensor in `dtype`, None: the model's, on its device."""
@@ -41,6 +45,18 @@ class WeightSource:
             return tensor
         order = parameter.pairs.in_halves(len(tensor))
         return tensor[torch.tensor(order, device=self.device)]
+
+    def kept(self, parameter: Parameter) -> Tensor:
+        """Return a tensor as `tensor` does, for one that is used as it is and not packed.
+
+        If it needs no cast and no other device, it stays in its file, and takes memory as it is
+        used.
+        """
+        stored = self.read(parameter.name)
+        tensor = stored.to(device=self.device, dtype=self.dtype)
+        if self.is_mapped and tensor is stored:
+            self.mapped_bytes += tensor.nbytes
+        return tensor
 
     def stacked(self, parameters: Sequence[Parameter]) -> Tensor:
         """Return several tensors as one, one after the other along their first axis."""

@@ -76,6 +76,9 @@ class ParallelLayerSpec:
     def width(self) -> int:
         return self.attention.width + self.mlp.width
 
+    def stored_as(self, is_stored: Callable[[str], bool]) -> "ParallelLayerSpec":
+        return self
+
 
 class ParallelLayer:
     def __init__(

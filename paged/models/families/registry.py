@@ -13,11 +13,14 @@ from pagedrun.paged.models.families.llama import LLAMA
 from pagedrun.paged.models.families.ministral import MINISTRAL
 from pagedrun.paged.models.families.ministral3 import MINISTRAL3
 from pagedrun.paged.models.families.mistral import MISTRAL
+from pagedrun.paged.models.families.mixtral import MIXTRAL
 from pagedrun.paged.models.families.olmo2 import OLMO2
 from pagedrun.paged.models.families.olmo3 import OLMO3
 from pagedrun.paged.models.families.phi3 import PHI3
 from pagedrun.paged.models.families.qwen2 import QWEN2
+from pagedrun.paged.models.families.qwen2_moe import QWEN2_MOE
 from pagedrun.paged.models.families.qwen3 import QWEN3
+from pagedrun.paged.models.families.qwen3_moe import QWEN3_MOE
 from pagedrun.paged.models.families.seed_oss import SEED_OSS
 from pagedrun.paged.models.families.smollm3 import SMOLLM3
 
@@ -32,11 +35,14 @@ FAMILIES: dict[str, Family[Any]] = {
     "ministral": MINISTRAL,
     "ministral3": MINISTRAL3,
     "mistral": MISTRAL,
+    "mixtral": MIXTRAL,
     "olmo2": OLMO2,
     "olmo3": OLMO3,
     "phi3": PHI3,
     "qwen2": QWEN2,
+    "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
+    "qwen3_moe": QWEN3_MOE,
     "seed_oss": SEED_OSS,
     "smollm3": SMOLLM3,
 }

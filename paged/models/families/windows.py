@@ -54,6 +54,23 @@ def upper_layer_windows(config: JsonObject) -> tuple[int | None, ...]:
     return layer_windows(config, window, first_layer)
 
 
+def alike_windows(config: JsonObject, window: int | None) -> tuple[int | None, ...]:
+    """Return the same window for each layer, whatever `layer_types` says."""
+    return (window,) * config.integer("num_hidden_layers", 1, 4096)
+
+
+def every_other_layer_windows(config: JsonObject) -> tuple[int | None, ...]:
+    """Return windows of layers 0, 2, ... below `max_window_layers`, where there is no list."""
+    window = sliding_window(config) if config.boolean("use_sliding_window", False) else None
+    if config.get("layer_types") is not None:
+        return layer_windows(config, window)
+    last = config.integer("max_window_layers", 0, 2**20, _DEFAULT_MAX_WINDOW_LAYERS)
+    windows = alike_windows(config, window)
+    return tuple(
+        each if layer % 2 == 0 and layer < last else None for layer, each in enumerate(windows)
+    )
+
+
 def _layer_types(config: JsonObject, num_layers: int) -> list[str] | None:
     layer_types = config.get("layer_types")
     if layer_types is None:

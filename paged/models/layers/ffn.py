@@ -4,8 +4,10 @@ from typing import Protocol
 
 from torch import Tensor
 
+from pagedrun.paged.models.layers.mixture import Mixture
 from pagedrun.paged.models.layers.mlp import Mlp
 from pagedrun.paged.models.network.ffn_spec import FfnSpec
+from pagedrun.paged.models.network.mixture_spec import MixtureSpec
 from pagedrun.paged.models.network.mlp_spec import MlpSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
@@ -27,4 +29,6 @@ def load_ffn(spec: FfnSpec, source: WeightSource) -> Ffn:
     """Return what a description describes, with its weights; `TypeError` for an unknown kind."""
     if isinstance(spec, MlpSpec):
         return Mlp(spec, source)
+    if isinstance(spec, MixtureSpec):
+        return Mixture(spec, source)
     raise TypeError(f"no layer computes {type(spec).__name__}")

@@ -1,9 +1,17 @@
 """Mlp: a gated feed-forward layer with its weights."""
 
+from collections.abc import Callable
+
 from torch import Tensor
 
-from pagedrun.paged.models.network.mlp_spec import MlpSpec
+from pagedrun.kernels.backend import Backend
+from pagedrun.paged.models.network.mlp_spec import Activation, MlpSpec
 from pagedrun.paged.models.weight_source import WeightSource
+
+
+def activation(name: Activation, kernels: Backend) -> Callable[[Tensor], Tensor]:
+    """Return the op that makes `activation(gate) * up` of gate and up side by side."""
+    return {"silu": kernels.silu_mul, "gelu_tanh": kernels.gelu_tanh_mul}[name]
 
 
 class Mlp:
@@ -12,9 +20,7 @@ class Mlp:
     def __init__(self, spec: MlpSpec, source: WeightSource) -> None:
         self._gate_up = spec.gate_up.load(source)
         self._down = spec.down.load(source)
-        kernels = source.kernels
-        activations = {"silu": kernels.silu_mul, "gelu_tanh": kernels.gelu_tanh_mul}
-        self._activate = activations[spec.activation]
+        self._activate = activation(spec.activation, source.kernels)
 
     @property
     def num_bytes(self) -> int:

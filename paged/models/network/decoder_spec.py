@@ -1,7 +1,8 @@
 """DecoderSpec: a whole decoder, as a value."""
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic, Self, TypeVar
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
@@ -46,6 +47,13 @@ class DecoderSpec(Generic[LayerT]):
     def windows(self) -> tuple[int | None, ...]:
         """Each layer's sliding window, in tokens."""
         return tuple(layer.attention.window for layer in self.layers)
+
+    def stored_as(self, is_stored: Callable[[str], bool]) -> Self:
+        """Return it as a checkpoint holds it, of which `is_stored` says which names it has.
+
+        Checkpoints of one family may hold the same matrices in different tensors.
+        """
+        return replace(self, layers=tuple(layer.stored_as(is_stored) for layer in self.layers))
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Return every tensor that the model reads."""

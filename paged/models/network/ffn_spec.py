@@ -1,5 +1,6 @@
 """FfnSpec: the feed-forward part of a layer, as a value."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from pagedrun.paged.models.network.part import Part
@@ -21,4 +22,8 @@ class FfnSpec(Protocol):
     @property
     def width(self) -> int:
         """Numbers that a token takes at the widest point."""
+        ...
+
+    def stored_as(self, is_stored: Callable[[str], bool]) -> "FfnSpec":
+        """Return it as a checkpoint holds it, of which `is_stored` says which names it has."""
         ...

@@ -1,7 +1,8 @@
 """LayerSpec: one layer of a decoder, as a value."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.ffn_spec import FfnSpec
@@ -30,6 +31,10 @@ class LayerSpec(Protocol):
     @property
     def width(self) -> int:
         """Numbers that a token takes at the widest point, residual stream left out."""
+        ...
+
+    def stored_as(self, is_stored: Callable[[str], bool]) -> Self:
+        """Return it as a checkpoint holds it, of which `is_stored` says which names it has."""
         ...
 
 
@@ -67,3 +72,7 @@ class PreNormLayerSpec:
     def width(self) -> int:
         """Numbers that a token takes at the widest point, residual stream left out."""
         return max(self.attention.width, self.ffn.width)
+
+    def stored_as(self, is_stored: Callable[[str], bool]) -> Self:
+        """Return it as a checkpoint holds it, of which `is_stored` says which names it has."""
+        return replace(self, ffn=self.ffn.stored_as(is_stored))

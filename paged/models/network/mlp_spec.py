@@ -1,5 +1,6 @@
 """MlpSpec: a gated feed-forward layer, as a value."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,3 +32,7 @@ class MlpSpec:
     def width(self) -> int:
         """Numbers that a token takes at the widest point: gate, up, and their product."""
         return 3 * self.intermediate_size
+
+    def stored_as(self, is_stored: Callable[[str], bool]) -> "MlpSpec":
+        """Return itself: there is one way of holding it."""
+        return self

@@ -1,0 +1,1 @@
+"""How checkpoints hold the experts of a mixture."""

@@ -1,0 +1,106 @@
+"""Mixtures of experts, read from config.json."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from pagedrun.kernels.score import Score
+from pagedrun.paged.files.json_object import JsonObject, is_integer
+from pagedrun.paged.models.experts.separate import Separate
+from pagedrun.paged.models.experts.stacked import Stacked
+from pagedrun.paged.models.families.ffns import FfnOfLayer, gated_mlp, gated_mlps
+from pagedrun.paged.models.linears.dense import Dense
+from pagedrun.paged.models.linears.registry import linear_method
+from pagedrun.paged.models.network.experts_spec import ExpertsSpec
+from pagedrun.paged.models.network.linear_spec import LinearMethod, LinearSpec, Projection
+from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureDefaults:
+    """What a family assumes where config.json is silent.
+
+    `inner_name` is the field for an expert's inner width, whose default is `inner`.
+    """
+
+    num_experts: int
+    num_chosen: int
+    inner: int
+    inner_name: str = "moe_intermediate_size"
+
+
+def mixture(
+    config: JsonObject,
+    name: str,
+    defaults: MixtureDefaults,
+    *,
+    normalise: bool,
+    projections: Separate,
+) -> MixtureSpec:
+    """Return a mixture whose weights are a softmax, without a shared expert.
+
+    `name` is what its tensors' names begin with, `projections` the layout of a tensor for each
+    expert; the stacked one is read as well. Raises `ModelError` for what it cannot be.
+    """
+    method = _dense_method(config)
+    hidden = config.integer("hidden_size", 1, 2**20)
+    # Two names of one field: of the hub's files, and of what transformers 5 saves.
+    number_name = "num_experts" if config.has("num_experts") else "num_local_experts"
+    num_experts = config.integer(number_name, 1, 2**14, defaults.num_experts)
+    inner = config.integer(defaults.inner_name, 1, 2**22, defaults.inner)
+    return MixtureSpec(
+        router=LinearSpec((Projection(f"{name}.gate", num_experts),), hidden, False, method),
+        num_chosen=config.integer("num_experts_per_tok", 1, num_experts, defaults.num_chosen),
+        score=Score.SOFTMAX,
+        normalise=normalise,
+        activation="silu",
+        experts=ExpertsSpec(
+            f"{name}.experts", num_experts, hidden, inner, layouts=(projections, Stacked())
+        ),
+    )
+
+
+def qwen_mixtures(
+    config: JsonObject, defaults: MixtureDefaults, *, shared_inner: int | None = None
+) -> FfnOfLayer:
+    """Return the feed-forward part of each layer: some are dense, the others mixtures.
+
+    `shared_inner` is the inner width of a shared expert with a gate; None: there is none.
+    """
+    normalise = config.boolean("norm_topk_prob", False)
+    every = config.integer("decoder_sparse_step", 1, 2**20, 1)
+    dense_layers, dense = _mlp_only_layers(config), gated_mlps(config)
+    hidden, method = config.integer("hidden_size", 1, 2**20), _dense_method(config)
+
+    def ffn(layer: int) -> MixtureSpec:
+        name = f"model.layers.{layer}.mlp"
+        plain = mixture(config, name, defaults, normalise=normalise, projections=Separate())
+        if shared_inner is None:
+            return plain
+        gate = Projection(f"{name}.shared_expert_gate", 1)
+        return replace(
+            plain,
+            shared=gated_mlp(f"{name}.shared_expert", hidden, shared_inner, method),
+            shared_gate=LinearSpec((gate,), hidden, False, method),
+        )
+
+    def is_dense(layer: int) -> bool:
+        return layer in dense_layers or (layer + 1) % every != 0
+
+    return lambda layer: dense(layer) if is_dense(layer) else ffn(layer)
+
+
+def _mlp_only_layers(config: JsonObject) -> Collection[int]:
+    layers = config.get("mlp_only_layers")
+    if layers is None:
+        return ()
+    if not isinstance(layers, list) or not all(is_integer(each) for each in layers):
+        raise config.error("mlp_only_layers", "a list of the numbers of layers")
+    return frozenset(each for each in layers if is_integer(each))
+
+
+def _dense_method(config: JsonObject) -> LinearMethod:
+    """Return the method of the linears; raises `ModelError` where experts are quantized."""
+    method = linear_method(config)
+    if method != Dense():
+        raise config.error("quantization_config", "absent: experts are read as plain matrices only")
+    return method

@@ -1,0 +1,43 @@
+"""Mixture: a mixture of experts with its weights."""
+
+from torch import Tensor
+
+from pagedrun.kernels.routing import ExpertRows
+from pagedrun.paged.models.layers.mlp import Mlp, activation
+from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+from pagedrun.paged.models.weight_source import WeightSource
+
+
+class Mixture:
+    """A token's result depends on the experts that it chooses, not on who else chooses them."""
+
+    def __init__(self, spec: MixtureSpec, source: WeightSource) -> None:
+        self._spec = spec
+        self._kernels = source.kernels
+        self._activate = activation(spec.activation, source.kernels)
+        self._router = spec.router.load(source)
+        matrices = spec.experts.load(source)
+        self._gate_up = source.kernels.pack_grouped_linear([matrices.gate, matrices.up])
+        self._down = source.kernels.pack_grouped_linear([matrices.down])
+        self._shared = None if spec.shared is None else Mlp(spec.shared, source)
+        self._shared_gate = None if spec.shared_gate is None else spec.shared_gate.load(source)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights of all experts."""
+        parts = (self._router, self._gate_up, self._down, self._shared, self._shared_gate)
+        return sum(part.num_bytes for part in parts if part is not None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [num_tokens, hidden_size] to the same shape and dtype."""
+        spec, kernels = self._spec, self._kernels
+        routing = kernels.route(self._router(x), spec.num_chosen, spec.score, spec.normalise)
+        by_expert = ExpertRows.of(routing.experts, spec.experts.num_experts)
+        inner = self._activate(self._gate_up(x, by_expert.starts, by_expert.tokens))
+        return kernels.combine_experts(
+            self._down(inner, by_expert.starts),
+            by_expert.rows,
+            routing.weights,
+            None if self._shared is None else self._shared(x),
+            None if self._shared_gate is None else self._shared_gate(x),
+        )
