@@ -153,10 +153,11 @@ def test_bytes_do_not_depend_on_who_else_runs(make_model: MakeModel, dtype: str)
     prompts = torch.randint(256, (24, 40), generator=generator).tolist()
     prompts = [[*prompts[0][:33], *each[33:]] if i % 2 else each for i, each in enumerate(prompts)]
     expected, _ = run(folder, prompts, dtype=dtype)
-    for engine in (
+    others: list[dict[str, Any]] = [
         {"max_num_seqs": 1, "max_num_batched_tokens": 16},
         {"max_num_seqs": 8, "prefix_caching": False},
-    ):
+    ]
+    for engine in others:
         found, _ = run(folder, prompts, dtype=dtype, **engine)
         assert [each.outputs for each in found] == [each.outputs for each in expected]
 

@@ -19,6 +19,7 @@ _multiply_block = block_product.block_product(_COLUMNS, 1)
 
 @kernel
 def multiply_chains(
+    num_shares: Any,
     addresses: Any,
     weight_like: Any,
     operand_like: Any,
@@ -35,14 +36,19 @@ def multiply_chains(
 
     addresses: [num_experts, num_parts] int64, of weights [num_columns, num_k] of the dtype of
     `weight_like`. They are multiplied as `operand_like`: float32 with inputs of float32, or pairs
-    of bfloat16 with words. The columns of a part follow those of the one before in `out`.
+    of bfloat16 with words. The columns of a part follow those of the one before in `out`. Columns
+    are cut into `num_shares`, one for each thread, in which experts follow one another: so threads
+    are alike however rows are spread over experts, and an expert's inputs stay in the cache.
     """
     panels_of_part = (num_columns + PANEL - 1) // PANEL
-    # Experts change fastest, so that each thread has a share of every expert's columns.
-    for task in numba.prange(addresses.shape[1] * panels_of_part * experts.shape[0]):
-        used = task % experts.shape[0]
-        part_of = task // experts.shape[0] // panels_of_part
-        column = task // experts.shape[0] % panels_of_part * PANEL
+    num_panels = addresses.shape[1] * panels_of_part
+    share = (num_panels + num_shares - 1) // num_shares
+    for task in numba.prange(num_shares * experts.shape[0] * share):
+        used = task // share % experts.shape[0]
+        place = task // share // experts.shape[0] * share + task % share
+        if place >= num_panels:
+            continue
+        part_of, column = place // panels_of_part, place % panels_of_part * PANEL
         weights = array_at(addresses[experts[used], part_of], num_columns * num_k, weight_like)
         panel, start, stride = panel_operand(weights, column, num_columns, num_k, operand_like)
         width = min(PANEL, num_columns - column)

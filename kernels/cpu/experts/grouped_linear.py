@@ -10,7 +10,7 @@ from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.experts.chain_experts import multiply_chains
 from pagedrun.kernels.cpu.experts.expert_blocks import ExpertBlocks
 from pagedrun.kernels.cpu.experts.tile_experts import multiply_tiles
-from pagedrun.kernels.cpu.jit import spread
+from pagedrun.kernels.cpu.jit import num_threads, spread
 from pagedrun.kernels.cpu.simd.amx import tile_shapes
 from pagedrun.kernels.kernel_set import KernelSet
 
@@ -54,6 +54,7 @@ class PackedGroupedLinear:
         spread(len(blocks.experts) * self.out_features * self.in_features)
         multiply = multiply_tiles if self._is_tiles else multiply_chains
         multiply(
+            num_threads(),
             self._addresses,
             self._like,
             tile_shapes() if self._is_tiles else self._operand_like,
