@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.models.network.layer_spec import LayerSpec, PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec, LayerSpec
 from pagedrun.paged.models.shapes import Shape
 
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=3, head_dim=64, dtype="float32")
@@ -21,8 +21,8 @@ def test_bytes_of_keys_and_values() -> None:
         assert spec.bytes_per_token == vectors * 68  # a scale for each head
 
 
-def with_window(layer: LayerSpec, window: int | None) -> PreNormLayerSpec:
-    assert isinstance(layer, PreNormLayerSpec)
+def with_window(layer: LayerSpec, window: int | None) -> DecoderLayerSpec:
+    assert isinstance(layer, DecoderLayerSpec)
     return replace(layer, attention=replace(layer.attention, window=window))
 
 

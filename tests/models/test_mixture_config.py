@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.mixture_spec import MixtureSpec
 from pagedrun.paged.values.errors import ModelError
 
@@ -31,7 +31,7 @@ def mixtures(config: ModelConfig) -> list[MixtureSpec | None]:
     """Return each layer's mixture, None where it is dense."""
     found: list[MixtureSpec | None] = []
     for layer in config.network.layers:
-        assert isinstance(layer, PreNormLayerSpec)
+        assert isinstance(layer, DecoderLayerSpec)
         found.append(layer.ffn if isinstance(layer.ffn, MixtureSpec) else None)
     return found
 

@@ -21,8 +21,8 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.registry import FAMILIES
+from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.attention import SelfAttention
 from pagedrun.paged.models.layers.mlp import Mlp

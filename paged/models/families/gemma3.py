@@ -2,15 +2,15 @@
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.ffns import gated_mlps
 from pagedrun.paged.models.families.gemma2 import gemma_form
-from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.families.windows import periodic_windows, sliding_window
 from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
+from pagedrun.paged.models.forms.ffns import gated_mlps
+from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.ropes import ropes_by_kind
+from pagedrun.paged.models.forms.windows import periodic_windows, sliding_window
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.values.json_value import JSONValue
 
 # What transformers assumes where config.json is silent, as those on the hub are.
@@ -26,7 +26,7 @@ _DEFAULTS: dict[str, JSONValue] = {
 }
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
     config = config.with_defaults(_DEFAULTS)
     bias = config.boolean("attention_bias", False)
     period = config.integer("sliding_window_pattern", 1, 4096, 6)

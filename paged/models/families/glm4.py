@@ -2,19 +2,19 @@
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.ffns import gated_mlps
-from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.families.windows import layer_windows
 from pagedrun.paged.models.forms.attention_form import AttentionForm
 from pagedrun.paged.models.forms.decoder_form import DecoderForm, LayerNorms
+from pagedrun.paged.models.forms.ffns import gated_mlps
+from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.forms.windows import layer_windows
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.rope_config import RopeConfig
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
     windows = layer_windows(config, None)
     attention = AttentionForm(
         Heads.from_json(config, num_kv_heads=2, head_dim=128),

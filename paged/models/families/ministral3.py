@@ -2,15 +2,15 @@
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.ffns import gated_mlps
-from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.families.windows import sliding_window
 from pagedrun.paged.models.forms.attention_form import AttentionForm
 from pagedrun.paged.models.forms.decoder_form import DecoderForm
+from pagedrun.paged.models.forms.ffns import gated_mlps
+from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.forms.windows import sliding_window
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.query_temper import QueryTemper
 from pagedrun.paged.models.rope_config import MAX_POSITIONS, RopeConfig
 from pagedrun.paged.values.json_value import JSONValue
@@ -27,7 +27,7 @@ _ROPE: dict[str, JSONValue] = {
 }
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
     if not (config.has("rope_parameters") or config.has("rope_scaling")):
         config = config.with_defaults({"rope_parameters": _ROPE})
     scaling = config.nested("rope_scaling") or config.section("rope_parameters")

@@ -1,23 +1,23 @@
 """Mistral: a sliding window in every layer, or in none."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.dense_decoder import dense_decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.ffns import gated_mlps
-from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.families.windows import layer_windows, sliding_window
+from pagedrun.paged.models.forms.ffns import gated_mlps
+from pagedrun.paged.models.forms.heads import Heads
+from pagedrun.paged.models.forms.llama_decoder import llama_decoder
+from pagedrun.paged.models.forms.windows import layer_windows, sliding_window
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
     window = sliding_window(config)
     windows = layer_windows(config, window)
     if any(each != window for each in windows):
         raise config.error("layer_types", "sliding_attention throughout, as sliding_window is set")
     heads = Heads.from_json(config, num_kv_heads=8)
-    return dense_decoder(config, max_positions, heads, windows, gated_mlps(config))
+    return llama_decoder(config, max_positions, heads, windows, gated_mlps(config))
 
 
 MISTRAL = Family(_describe, load_decoder, 131_072, bos_token_id=1, eos_token_id=2)

@@ -2,25 +2,25 @@
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.experts.separate import Separate
-from pagedrun.paged.models.families.dense_decoder import dense_decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.families.mixtures import MixtureDefaults, mixture
-from pagedrun.paged.models.families.windows import alike_windows, sliding_window
+from pagedrun.paged.models.forms.heads import Heads
+from pagedrun.paged.models.forms.llama_decoder import llama_decoder
+from pagedrun.paged.models.forms.mixtures import MixtureDefaults, mixture
+from pagedrun.paged.models.forms.windows import alike_windows, sliding_window
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 
 _DEFAULTS = MixtureDefaults(8, 2, inner=14_336, inner_name="intermediate_size")
 _PROJECTIONS = Separate(gate="w1", up="w3", down="w2")
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
     # What transformers assumes for this family alone.
     silent = {"rms_norm_eps": 1e-5, "rope_theta": 1e6}
     config = JsonObject(config.origin, {**silent, **config.fields})
     window = sliding_window(config) if config.has("sliding_window") else None
-    return dense_decoder(
+    return llama_decoder(
         config,
         max_positions,
         Heads.from_json(config, num_kv_heads=8),

@@ -4,19 +4,19 @@ from dataclasses import replace
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.ffns import gated_mlps
-from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.families.windows import layer_windows, sliding_window
 from pagedrun.paged.models.forms.attention_form import AttentionForm
 from pagedrun.paged.models.forms.decoder_form import DecoderForm
+from pagedrun.paged.models.forms.ffns import gated_mlps
+from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.forms.windows import layer_windows, sliding_window
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.rope_config import MAX_FACTOR, MAX_POSITIONS, RopeConfig
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
     heads, windows = Heads.from_json(config), layer_windows(config, _window(config))
     rope = _rope(config, max_positions, heads.head_dim)
     if rope.kind == "longrope":

@@ -1,21 +1,21 @@
 """Qwen2 with mixtures of experts, one of which all tokens pass; windows in every other layer."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.dense_decoder import dense_decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.families.mixtures import MixtureDefaults, qwen_mixtures
-from pagedrun.paged.models.families.windows import every_other_layer_windows
+from pagedrun.paged.models.forms.heads import Heads
+from pagedrun.paged.models.forms.llama_decoder import llama_decoder
+from pagedrun.paged.models.forms.mixtures import MixtureDefaults, qwen_mixtures
+from pagedrun.paged.models.forms.windows import every_other_layer_windows
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 
 _DEFAULTS = MixtureDefaults(num_experts=60, num_chosen=4, inner=1408)
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
     shared_inner = config.integer("shared_expert_intermediate_size", 1, 2**22, 5632)
-    return dense_decoder(
+    return llama_decoder(
         config,
         max_positions,
         Heads.from_json(config, num_kv_heads=16),

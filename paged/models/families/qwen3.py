@@ -1,19 +1,19 @@
 """Qwen3: heads of their own size, normalised before rotation; windows as in Qwen2."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.dense_decoder import dense_decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.ffns import gated_mlps
-from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.families.windows import upper_layer_windows
+from pagedrun.paged.models.forms.ffns import gated_mlps
+from pagedrun.paged.models.forms.heads import Heads
+from pagedrun.paged.models.forms.llama_decoder import llama_decoder
+from pagedrun.paged.models.forms.windows import upper_layer_windows
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
     attention_bias = config.boolean("attention_bias", False)
-    return dense_decoder(
+    return llama_decoder(
         config,
         max_positions,
         Heads.from_json(config, num_kv_heads=32, head_dim=128),

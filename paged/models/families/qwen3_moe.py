@@ -1,22 +1,22 @@
 """Qwen3 with mixtures of experts: Qwen3's attention; a window in every layer, or in none."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.dense_decoder import dense_decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.families.mixtures import MixtureDefaults, qwen_mixtures
-from pagedrun.paged.models.families.windows import alike_windows, sliding_window
+from pagedrun.paged.models.forms.heads import Heads
+from pagedrun.paged.models.forms.llama_decoder import llama_decoder
+from pagedrun.paged.models.forms.mixtures import MixtureDefaults, qwen_mixtures
+from pagedrun.paged.models.forms.windows import alike_windows, sliding_window
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 
 _DEFAULTS = MixtureDefaults(num_experts=128, num_chosen=8, inner=768)
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[PreNormLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
     attention_bias = config.boolean("attention_bias", False)
     window = sliding_window(config) if config.boolean("use_sliding_window", False) else None
-    return dense_decoder(
+    return llama_decoder(
         config,
         max_positions,
         Heads.from_json(config, num_kv_heads=4),

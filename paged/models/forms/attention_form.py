@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.heads import Heads
+from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.attention_spec import AttentionSpec

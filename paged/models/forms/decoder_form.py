@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.ffns import FfnOfLayer
 from pagedrun.paged.models.forms.attention_form import AttentionForm
+from pagedrun.paged.models.forms.ffns import FfnOfLayer
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.values.errors import ModelError
 
@@ -48,7 +48,7 @@ class DecoderForm:
         max_positions: int,
         attention: AttentionForm,
         ffn: FfnOfLayer,
-    ) -> DecoderSpec[PreNormLayerSpec]:
+    ) -> DecoderSpec[DecoderLayerSpec]:
         """Return a decoder with a layer for each of `attention.windows`.
 
         `ffn` gives the feed-forward part of a layer by its index. Raises `ModelError` for what
@@ -59,13 +59,13 @@ class DecoderForm:
         vocab_size = config.integer("vocab_size", 1, 2**24)
         is_tied = config.boolean("tie_word_embeddings", self.is_tied)
 
-        def layer(index: int) -> PreNormLayerSpec:
+        def layer(index: int) -> DecoderLayerSpec:
             prefix, names = f"model.layers.{index}", self.layer_norms
             norms = [
                 None if name is None else self.norm.named(f"{prefix}.{name}", hidden)
                 for name in (names.attention, names.ffn, names.attention_out, names.ffn_out)
             ]
-            return PreNormLayerSpec(
+            return DecoderLayerSpec(
                 attention_norm=norms[0],
                 attention=attention.layer(index, config, self.norm),
                 ffn_norm=norms[1],

@@ -39,7 +39,7 @@ class LayerSpec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PreNormLayerSpec:
+class DecoderLayerSpec:
     """Attention, then feed-forward, each between two norms that may be missing.
 
     The first normalises what it reads of the residual stream, the second what it gives. That is

@@ -1,4 +1,4 @@
-"""PreNormLayer: attention and feed-forward, each between the norms that a family has."""
+"""DecoderLayer: attention and feed-forward, each between the norms that a family has."""
 
 from torch import Tensor
 
@@ -8,16 +8,16 @@ from pagedrun.paged.models.layers.attention import SelfAttention
 from pagedrun.paged.models.layers.ffn import load_ffn
 from pagedrun.paged.models.layers.norm import Norm
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
 
-class PreNormLayer:
+class DecoderLayer:
     """Both outputs are added to the residual stream, the second by whoever comes next."""
 
     def __init__(
-        self, spec: PreNormLayerSpec, index: int, source: WeightSource, tables: RotaryTables
+        self, spec: DecoderLayerSpec, index: int, source: WeightSource, tables: RotaryTables
     ) -> None:
         self._attention = SelfAttention(spec.attention, index, source, tables)
         self._ffn = load_ffn(spec.ffn, source)

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.ffns import FfnOfLayer, check_activation
-from pagedrun.paged.models.families.heads import Heads
 from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
 from pagedrun.paged.models.forms.decoder_form import DecoderForm
+from pagedrun.paged.models.forms.ffns import FfnOfLayer, check_activation
+from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import PreNormLayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.rope_config import RopeConfig
 
 
-def dense_decoder(
+def llama_decoder(
     config: JsonObject,
     max_positions: int,
     heads: Heads,
@@ -23,7 +23,7 @@ def dense_decoder(
     qkv_bias: bool = False,
     out_bias: bool = False,
     qk_norm: bool = False,
-) -> DecoderSpec[PreNormLayerSpec]:
+) -> DecoderSpec[DecoderLayerSpec]:
     """Return a decoder with a layer for each of `windows`, under the names of Llama's tensors.
 
     `ffn` gives the feed-forward part of a layer by its index. The biases say which projections of

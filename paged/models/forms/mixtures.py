@@ -7,7 +7,7 @@ from pagedrun.kernels.score import Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.experts.separate import Separate
 from pagedrun.paged.models.experts.stacked import Stacked
-from pagedrun.paged.models.families.ffns import FfnOfLayer, gated_mlp, gated_mlps
+from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp, gated_mlps
 from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.experts_spec import ExpertsSpec
