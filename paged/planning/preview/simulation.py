@@ -195,7 +195,7 @@ class Simulator:
     def _num_uneventful_steps(self) -> int:
         """Return in how many next steps all that run decode a token, and nothing else happens.
 
-        Nobody ends, nobody can be let in, nobody has to give way, no block is copied.
+        Nobody ends, forks or can be let in, nobody has to give way, no block is copied.
         """
         running, limits = self._scheduler.running, self._limits
         if len(running) > limits.max_num_batched_tokens or not running or any(self._unseen):
@@ -204,6 +204,8 @@ class Simulator:
         if len(running) < limits.max_num_seqs and not nobody_waits:
             return 0
         table, places, size = self._scheduler.table, self._running_places(), self._pool.block_size
+        if (table.num_pending[places] > 1).any():
+            return 0
         left = table.max_tokens[places] - table.num_output_tokens[places]
         num_steps = min(int(left.min()) - 1, self._num_steps_to_next_record())
         stored = table.num_stored_tokens[places]
