@@ -7,7 +7,6 @@ from torch import Tensor
 from pagedrun.kernels import reference
 from tests.kernels.conftest import Twin
 
-
 BOTH = pytest.mark.parametrize("name", ["silu_mul", "gelu_tanh_mul"])
 
 
