@@ -18,6 +18,7 @@ class ChunkPlacer:
         self._books = books
         self._pool = books.pool
         self._table = books.table
+        self._tables = books.table.kv_groups[0]
 
     def decode(self, running: Seq[Sequence], places: Int64s, budget: int, step: StepBuilder) -> int:
         """Place the first sequences that run, as long as they decode and memory and budget last.
@@ -39,9 +40,9 @@ class ChunkPlacer:
         places = places[: self._without_part(every, len(places))]
         starts = starts[: len(places)]
         index = starts // pool.block_size
-        is_missing = index >= table.num_blocks[places]
+        is_missing = index >= self._tables.ends[places]
         is_shared = ~is_missing
-        held = table.blocks[places[is_shared], index[is_shared]]
+        held = self._tables.ids[places[is_shared], index[is_shared]]
         is_shared[is_shared] = pool.ref_counts_of(held) > 1
         needs = is_missing | is_shared
         num_fit = int(np.searchsorted(np.cumsum(needs), pool.num_free, side="right"))
@@ -55,7 +56,7 @@ class ChunkPlacer:
         elif len(positions):
             self._append_blocks([running[position] for position in positions.tolist()])
         offsets = starts - index * pool.block_size
-        blocks = table.blocks[places, index]
+        blocks = self._tables.ids[places, index]
         pool.record_fills(blocks, offsets + 1)
         self._books.written.note(blocks, offsets)
         ends = starts + 1
@@ -82,7 +83,7 @@ class ChunkPlacer:
         new = self._pool.allocate(len(sequences))
         assert new is not None, "fewer blocks are free than were counted"
         for sequence, block_id in zip(sequences, new, strict=True):
-            self._table.append_block(sequence.place, block_id)
+            self._tables.append_one(sequence.place, block_id)
             self._books.residency.append(sequence, block_id)
 
     def reserve(self, sequence: Sequence, end: int, step: StepBuilder) -> bool:
@@ -95,7 +96,7 @@ class ChunkPlacer:
                 own = self._pool.fork_for_write(shared)
                 if own is None:
                     return False
-                sequence.replace_block(index, own)
+                self._tables.replace(sequence.place, index, own)
                 self._books.residency.replace(sequence, index)
                 step.transfers.append(BlockTransfer(TransferKind.COPY, shared, own))
         missing = self._pool.num_blocks_for(end) - num_blocks
@@ -103,7 +104,7 @@ class ChunkPlacer:
             new = self._pool.allocate(missing)
             if new is None:
                 return False
-            self._table.append_blocks(sequence.place, new)
+            self._tables.append(sequence.place, new)
             self._books.residency.grow(sequence)
         return True
 

@@ -97,7 +97,7 @@ class OutputLengthPredictor:
         done = table.num_output_tokens[places]
         limits = table.max_tokens[places] - 1
         # Blocks held by now; the candidate holds those of its prompt once it is let in.
-        blocks = np.maximum(table.num_blocks[places], -(-tokens // size))
+        blocks = np.maximum(table.kv_groups[0].ends[places], -(-tokens // size))
         free = pool.num_free - num_taken
         full = tokens // size
 

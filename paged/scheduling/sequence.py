@@ -3,8 +3,6 @@
 from copy import copy
 from typing import overload
 
-import numpy as np
-
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, SequenceTable
 from pagedrun.paged.text.incremental_text import IncrementalText
 from pagedrun.paged.values.block_key import BlockKey
@@ -80,7 +78,6 @@ class Sequence:
     num_tokens_ever_computed = _Column()
     num_shared_tokens = _Column()
     num_read_once_tokens = _Column()
-    num_blocks = _Column()
     group = _Column()
     score_from = _Column()
     num_beams = _Column()
@@ -172,34 +169,26 @@ class Sequence:
         return self.sample_index == 0
 
     @property
+    def num_blocks(self) -> int:
+        """Blocks of the first group's table."""
+        return int(self.table.kv_groups[0].ends[self.place])
+
+    @property
     def block_table(self) -> list[int]:
-        """The blocks that hold the tokens, in their order."""
-        return self.blocks_from(0)
+        """The first group's blocks that hold the tokens, in their order."""
+        return self.table.kv_groups[0].held(self.place)
 
     @block_table.setter
     def block_table(self, block_ids: list[int]) -> None:
-        self.num_blocks = 0
-        self.table.append_blocks(self.place, block_ids)
+        self.table.kv_groups[0].set(self.place, block_ids)
 
     def blocks_from(self, index: int) -> list[int]:
         """Return the block table from `index` on."""
-        ids: list[int] = self.table.blocks[self.place, index : self.num_blocks].tolist()
-        return ids
+        return self.table.kv_groups[0].held(self.place, index)
 
     def block(self, index: int) -> int:
         """Return the block at a place of the block table."""
-        return int(self.table.blocks[self.place, index])
-
-    def num_common_blocks(self, other: "Sequence") -> int:
-        """Return how many blocks, from the first on, it has in common with another sequence."""
-        count = min(self.num_blocks, other.num_blocks)
-        blocks = self.table.blocks
-        differ = np.flatnonzero(blocks[self.place, :count] != blocks[other.place, :count])
-        return int(differ[0]) if len(differ) else count
-
-    def replace_block(self, index: int, block_id: int) -> None:
-        """Put another block at a place of the block table."""
-        self.table.blocks[self.place, index] = block_id
+        return self.table.kv_groups[0].block(self.place, index)
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Return the ids at positions `[start, end)`."""
@@ -214,7 +203,8 @@ class Sequence:
     def go_back_to(self, num_tokens: int, num_blocks: int) -> None:
         """Give up what is stored behind so many tokens, and the blocks behind so many."""
         self.num_computed_tokens = self.num_stored_tokens = num_tokens
-        self.num_blocks = num_blocks
+        for tables in self.table.kv_groups:
+            tables.cut(self.place, num_blocks)
 
     def truncate(self, num_output_tokens: int) -> None:
         """Forget the generated tokens behind so many."""
@@ -222,7 +212,8 @@ class Sequence:
 
     def forget_blocks(self) -> None:
         """Go back to the state of a sequence whose keys and values are nowhere."""
-        self.num_blocks = 0
+        for tables in self.table.kv_groups:
+            tables.set(self.place, [])
         self.num_computed_tokens = 0
         self.num_stored_tokens = 0
         self.num_hit_blocks = 0

@@ -8,15 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.scheduling.beams.beam_search import num_candidates
+from pagedrun.paged.scheduling.block_tables import BlockTables, Int32s, Int64s, widened
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.logprobs import Continuation
 
 UNKNOWN_TOKEN = -2  # sampled on the device, and not looked at yet
 NO_UID = -1
 NO_SCORES = np.iinfo(np.int64).max  # no position's next token is to be scored
-
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
 
 _COLUMNS = {
     "uid": np.int64,
@@ -27,7 +25,6 @@ _COLUMNS = {
     "num_computed_tokens": np.int64,
     "num_stored_tokens": np.int64,
     "num_tokens_ever_computed": np.int64,
-    "num_blocks": np.int64,
     "num_pending": np.int64,
     "num_shared_tokens": np.int64,
     "num_read_once_tokens": np.int64,
@@ -66,9 +63,8 @@ class SequenceTable:
     `Sequence`.
 
     stop_token_ids: by place, those of its own. continuations: by place, of those that have them,
-    all of the request's. blocks: [capacity, width] int32, block tables.
-    outputs: [capacity, length] int32, generated
-    token ids, `UNKNOWN_TOKEN` where the host has not seen one.
+    all of the request's. kv_groups: the block tables of each group of layers. outputs: [capacity,
+    length] int32, generated token ids, `UNKNOWN_TOKEN` where the host has not seen one.
     """
 
     uid: Int64s
@@ -79,7 +75,6 @@ class SequenceTable:
     num_computed_tokens: Int64s
     num_stored_tokens: Int64s
     num_tokens_ever_computed: Int64s
-    num_blocks: Int64s
     num_pending: Int64s
     num_shared_tokens: Int64s
     num_read_once_tokens: Int64s
@@ -100,13 +95,13 @@ class SequenceTable:
     num_beams: Int64s
     score_from: Int64s
 
-    def __init__(self, num_eos_tokens: int = 0) -> None:
-        """num_eos_tokens: how many tokens end any answer."""
+    def __init__(self, num_eos_tokens: int = 0, num_kv_groups: int = 1) -> None:
+        """num_eos_tokens: how many tokens end any answer. num_kv_groups: groups of layers."""
         self._num_eos_tokens = num_eos_tokens
         for name, dtype in _COLUMNS.items():
             setattr(self, name, np.zeros(_FIRST_CAPACITY, dtype=dtype))
         self.uid[:] = NO_UID
-        self.blocks: Int32s = np.zeros((_FIRST_CAPACITY, _FIRST_WIDTH), dtype=np.int32)
+        self.kv_groups = tuple(BlockTables(_FIRST_CAPACITY) for _ in range(num_kv_groups))
         self.outputs: Int32s = np.zeros((_FIRST_CAPACITY, _FIRST_WIDTH), dtype=np.int32)
         self.stop_token_ids: dict[int, tuple[int, ...]] = {}
         self.continuations: dict[int, tuple[Continuation, ...]] = {}
@@ -120,6 +115,8 @@ class SequenceTable:
         place = self._holes.pop()
         for name in _COLUMNS:
             getattr(self, name)[place] = 0
+        for tables in self.kv_groups:
+            tables.set(place, [])
         params = request.params
         self.uid[place] = self._num_added
         self._num_added += 1
@@ -162,7 +159,8 @@ class SequenceTable:
         for name in _COLUMNS:
             column = getattr(self, name)
             column[new] = column[place]
-        self.blocks[new, : self.num_blocks[place]] = self.blocks[place, : self.num_blocks[place]]
+        for tables in self.kv_groups:
+            tables.copy(place, new)
         num_outputs = self.num_output_tokens[place]
         self.outputs[new, :num_outputs] = self.outputs[place, :num_outputs]
         self.uid[new] = self._num_added
@@ -188,23 +186,6 @@ class SequenceTable:
         self.continuations.pop(place, None)
         self._holes.append(place)
 
-    def append_blocks(self, place: int, block_ids: list[int]) -> None:
-        """Put blocks at the end of a sequence's table."""
-        first = int(self.num_blocks[place])
-        end = first + len(block_ids)
-        if end > self.blocks.shape[1]:
-            self.blocks = _widened(self.blocks, end)
-        self.blocks[place, first:end] = block_ids
-        self.num_blocks[place] = end
-
-    def append_block(self, place: int, block_id: int) -> None:
-        """Put one block at the end of a sequence's table."""
-        count = self.num_blocks[place]
-        if count == self.blocks.shape[1]:
-            self.blocks = _widened(self.blocks, count + 1)
-        self.blocks[place, count] = block_id
-        self.num_blocks[place] = count + 1
-
     def append_outputs(self, places: Int64s, tokens: "Int64s | int", count: int = 1) -> None:
         """Put tokens at the end of each of these sequences' answers. places: each at most once.
 
@@ -213,7 +194,7 @@ class SequenceTable:
         lengths = self.num_output_tokens[places]
         longest = int(lengths.max(initial=0)) + count
         if longest > self.outputs.shape[1]:
-            self.outputs = _widened(self.outputs, longest)
+            self.outputs = widened(self.outputs, longest)
         if count == 1:
             self.outputs[places, lengths] = tokens
         else:
@@ -224,7 +205,7 @@ class SequenceTable:
     def set_outputs(self, place: int, token_ids: list[int]) -> None:
         """Let an answer be these tokens."""
         if len(token_ids) > self.outputs.shape[1]:
-            self.outputs = _widened(self.outputs, len(token_ids))
+            self.outputs = widened(self.outputs, len(token_ids))
         self.outputs[place, : len(token_ids)] = token_ids
         self.num_output_tokens[place] = len(token_ids)
 
@@ -252,19 +233,13 @@ class SequenceTable:
         """Return the newest generated token of each; any number for one that has none."""
         return self.outputs[places, self.num_output_tokens[places] - 1]
 
-    def block_tables(self, places: Int64s) -> Int32s:
-        """Return copies of block tables, [num_places, longest] int32, zeros behind each one's."""
-        lengths = self.num_blocks[places]
-        width = int(lengths.max(initial=0))
-        tables = self.blocks[places, :width]
-        tables[np.arange(width) >= lengths[:, None]] = 0
-        return tables
-
     def _widen_columns(self) -> None:
         old = len(self.uid)
-        for name in (*_COLUMNS, "blocks", "outputs"):
+        for name in (*_COLUMNS, "outputs"):
             values = getattr(self, name)
             setattr(self, name, np.concatenate([values, np.zeros_like(values)]))
+        for tables in self.kv_groups:
+            tables.add_places(old)
         self.uid[old:] = NO_UID
         self._holes = list(range(2 * old - 1, old - 1, -1))
 
@@ -273,10 +248,3 @@ def group_number(group: tuple[int, int]) -> int:
     """Return a group (its window, and its subtree in that) as one number."""
     window, subtree = group
     return window << 32 | subtree
-
-
-def _widened(rows: Int32s, width: int) -> Int32s:
-    """Return the same with room for at least `width` in each row, and twice as much as before."""
-    wider = np.zeros((len(rows), max(width, 2 * rows.shape[1])), dtype=np.int32)
-    wider[:, : rows.shape[1]] = rows
-    return wider

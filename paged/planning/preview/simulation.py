@@ -211,9 +211,10 @@ class Simulator:
         stored = table.num_stored_tokens[places]
         if num_steps < 2 or (stored != table.num_tokens(places) - 1).any():
             return 0
-        index, num_blocks = stored // size, table.num_blocks[places]
+        tables = table.kv_groups[0]
+        index, num_blocks = stored // size, tables.ends[places]
         is_held = index < num_blocks
-        held = table.blocks[places[is_held], index[is_held]]
+        held = tables.ids[places[is_held], index[is_held]]
         if (self._pool.ref_counts_of(held) > 1).any():
             return 0
         num_missing = int((-(-(stored + num_steps) // size) - num_blocks).sum())
@@ -222,7 +223,7 @@ class Simulator:
     def _decode(self, num_steps: int) -> None:
         """Do uneventful steps in one go; books and peaks are what they would be one by one."""
         pool, table, places = self._pool, self._scheduler.table, self._running_places()
-        size = pool.block_size
+        tables, size = table.kv_groups[0], pool.block_size
         stored = table.num_stored_tokens[places]
         rows = [self._place(each) for each in self._scheduler.running]
         self._reads.note_decoding(
@@ -230,10 +231,10 @@ class Simulator:
         )
         for place, begin in zip(places.tolist(), stored.tolist(), strict=True):
             end = begin + num_steps
-            missing = pool.num_blocks_for(end) - int(table.num_blocks[place])
-            table.append_blocks(place, pool.allocate(missing) or [])
-            for index in range(begin // size, int(table.num_blocks[place])):
-                pool.record_fill(int(table.blocks[place, index]), min(size, end - index * size))
+            missing = pool.num_blocks_for(end) - int(tables.ends[place])
+            tables.append(place, pool.allocate(missing) or [])
+            for index in range(begin // size, int(tables.ends[place])):
+                pool.record_fill(tables.block(place, index), min(size, end - index * size))
         ends = stored + num_steps
         table.num_computed_tokens[places] = table.num_stored_tokens[places] = ends
         ever = table.num_tokens_ever_computed[places]

@@ -87,7 +87,7 @@ class BeamGroups:
 
     def _replace(self, dead: Sequence, beam: Sequence) -> None:
         """Adopt a beam and drop another: only the blocks in which they differ change hands."""
-        num_common = beam.num_common_blocks(dead)
+        num_common = self._books.table.kv_groups[0].num_common(beam.place, dead.place)
         self._books.pool.release(dead.blocks_from(num_common))
         self._books.pool.share(beam.blocks_from(num_common))
         self._books.residency.pass_on(dead, beam, num_common)
