@@ -96,15 +96,15 @@ class Engine:
         with them. `warn` takes what the user should know and that stops nothing. Raises
         `UsageError` if the kernels fail their self-check.
         """
-        config, spec, loaded = self.config, self.kv_cache_spec, self.loaded
+        config, specs, loaded = self.config, self.kv_cache_specs, self.loaded
         loaded.device.check(loaded.dtype)
-        budget = loaded.memory.budget(config, spec)
-        sizer = PoolSizer(config, [spec], budget, self.max_model_len)
+        budget = loaded.memory.budget(config, specs)
+        sizer = PoolSizer(config, specs, budget, self.max_model_len)
         sizer.check_max_model_len()
         planner = self._planner(sizer.most, done)
         first = planner.window(requests, has_next=more is not None)
         num_blocks = sizer.num_blocks(first.plan, is_whole=more is None)
-        cache, graphs = loaded.memory.take(config, spec, num_blocks)
+        cache, graphs = loaded.memory.take(config, specs, [num_blocks] * len(specs))
         return Run(
             engine_config=config,
             policy=self.policy,
@@ -127,7 +127,7 @@ class Engine:
     def _planner(self, max_blocks: int, done: Container[int]) -> Planner:
         num_stored = 0
         if self.loaded.prefix_store is not None:
-            num_stored = self.config.prefix_store_bytes // self.kv_cache_spec.bytes_per_token
+            num_stored = self.config.prefix_store_bytes // self.bytes_per_token
         return Planner(
             self.config,
             RequestLimits(self.max_model_len, self.loaded.config.vocab_size),
@@ -145,7 +145,7 @@ class Engine:
         if loaded.prefix_store is None:
             return None
         return loaded.prefix_store.for_run(
-            cache,
+            cache.groups[0],
             model_folder=config.model,
             model_identity=model_identity(loaded.config),
             dtype=loaded.dtype,
@@ -161,12 +161,16 @@ class Engine:
         return min(limit, self.config.max_model_len or limit)
 
     @property
-    def kv_cache_spec(self) -> KVCacheSpec:
-        """What a token takes in the pool."""
+    def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
+        """What a token takes in the pool of each group of layers."""
         loaded = self.loaded
         dtype = loaded.device.cache_dtype(self.config.kv_cache_dtype, loaded.dtype)
-        [spec] = loaded.model.kv_cache_specs(str(dtype).removeprefix("torch."))
-        return spec
+        return loaded.model.kv_cache_specs(str(dtype).removeprefix("torch."))
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token in all layers."""
+        return sum(spec.bytes_per_token for spec in self.kv_cache_specs)
 
     @property
     def _read_once(self) -> ReadOnce:

@@ -92,10 +92,11 @@ class Run:
         self._is_last = False
         self._device = device
         self.cache = cache
-        self.pool = BlockPool(cache.num_blocks, config.block_size)
+        [memory] = cache.groups
+        self.pool = BlockPool(memory.num_blocks, config.block_size)
         self.scheduler = Scheduler(
             self.pool,
-            SwapSpace(cache.num_host_blocks),
+            SwapSpace(memory.num_host_blocks),
             SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens),
             PreemptionMode(config.preemption_mode),
             prefix_caching=config.prefix_caching,
@@ -106,8 +107,8 @@ class Run:
         self._stored = stored
         self.statistics = RunStatistics(
             block_size=config.block_size,
-            num_blocks=cache.num_blocks,
-            bytes_per_token=cache.spec.bytes_per_token,
+            num_blocks=memory.num_blocks,
+            bytes_per_token=memory.spec.bytes_per_token,
             max_model_len=max_model_len,
         )
         self._recorder = Recorder(self.pool, self.scheduler.residency)
@@ -216,7 +217,7 @@ class Run:
             raise self._stalled("no sequence can go on")
         result = self._runner.run(step, before)
         if self._stored is not None:
-            self._stored.note_step(step.rows, step.ends, step.block_tables)
+            self._stored.note_step(step.rows, step.ends, step.block_tables[0])
         num_sequences = len(scheduler.running) + len(scheduler.ending)
         self.statistics.note_step(step.num_tokens, step.num_samples, self.pool, num_sequences)
         table, grown = scheduler.table, scheduler.update()

@@ -15,9 +15,10 @@ class TransferKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BlockTransfer:
-    """One block's bytes to move. Transfers run in the order in which they were scheduled:
-    a block freed by one may be the target of the next."""
+    """One block's bytes to move, in one group of layers. Transfers run in the order in which they
+    were scheduled: a block freed by one may be the target of the next."""
 
     kind: TransferKind
     source: int
     target: int
+    group: int = 0

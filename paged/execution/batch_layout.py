@@ -1,9 +1,11 @@
 """BatchLayout: a step laid out as tensors, in the host's memory."""
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.attention import AttentionShape
@@ -12,9 +14,22 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
-from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch
-from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int64s
+from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch, GroupBatch
+from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int32s, Int64s
 from pagedrun.paged.scheduling.step_input import StepInput
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLayout:
+    """What becomes a `GroupBatch` on a device; see there."""
+
+    slots: Tensor
+    attention: AttentionInputs
+
+    def placed(self, device: Device, shape: AttentionShape) -> GroupBatch:
+        """Return the same on a device, prepared for its kernels."""
+        inputs = self.attention.placed(device.place)
+        return GroupBatch(device.place(self.slots), device.kernels.prepare(inputs, shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +41,17 @@ class BatchLayout:
 
     input_ids: Tensor
     positions: Tensor
-    slots: Tensor
-    attention: AttentionInputs
+    num_prefill_tokens: int
+    groups: tuple[GroupLayout, ...]
     logits_rows: Tensor
 
     def forward(
-        self, device: Device, shape: AttentionShape, known: KnownTokens | None
+        self, device: Device, shapes: Seq[AttentionShape], known: KnownTokens | None
     ) -> ForwardBatch:
         """Return the batch on a device, prepared for its kernels, unknown tokens filled in there.
 
-        known: None if the host knows all tokens. Where there was no choice any token will do: what
-        follows from it is thrown away.
+        shapes: of the attention of each group. known: None if the host knows all tokens. Where
+        there was no choice any token will do: what follows from it is thrown away.
         """
         input_ids = device.place(self.input_ids)
         if known is not None:
@@ -46,15 +61,19 @@ class BatchLayout:
         return ForwardBatch(
             input_ids=input_ids,
             positions=device.place(self.positions),
-            slots=device.place(self.slots),
-            num_prefill_tokens=self.attention.num_prefill_tokens,
-            attention=device.kernels.prepare(self.attention.placed(device.place), shape),
+            num_prefill_tokens=self.num_prefill_tokens,
+            groups=tuple(
+                each.placed(device, shape) for each, shape in zip(self.groups, shapes, strict=True)
+            ),
             logits_rows=device.place(self.logits_rows),
         )
 
     @classmethod
     def of(cls, step: StepInput, block_size: int, sharing: PrefixSharing) -> "BatchLayout":
-        """Lay out the chunks of a step; `sharing` says which rows read partitions together."""
+        """Lay out the chunks of a step; `sharing` says which rows read partitions together.
+
+        That follows from the tables of the first group: rows that share a prefix do so in all.
+        """
         lengths = step.ends - step.starts
         rows = np.repeat(np.arange(step.num_chunks), lengths)
         offsets = np.cumsum(lengths) - lengths
@@ -69,9 +88,7 @@ class BatchLayout:
             place = np.empty_like(order)
             place[order] = np.arange(step.num_tokens)
             last, scored = place[last], place[scored]
-        blocks = step.block_tables[rows, positions // block_size].astype(np.int64)
-        slots = blocks * block_size + positions % block_size
-        slots[positions < step.store_from[rows]] = NO_SLOT
+        is_stored = positions < step.store_from[rows]
         prefill = _prefill_inputs(step) if num_prefill else None
         decode = None
         if num_prefill < step.num_tokens:
@@ -80,12 +97,29 @@ class BatchLayout:
         return cls(
             input_ids=torch.from_numpy(input_ids),
             positions=torch.from_numpy(positions),
-            slots=torch.from_numpy(slots),
-            attention=AttentionInputs(
-                torch.from_numpy(step.block_tables), num_prefill, prefill, decode
+            num_prefill_tokens=num_prefill,
+            groups=tuple(
+                GroupLayout(
+                    _slots(tables, rows, positions, is_stored, block_size),
+                    AttentionInputs(torch.from_numpy(tables), num_prefill, prefill, decode),
+                )
+                for tables in step.block_tables
             ),
             logits_rows=torch.from_numpy(np.concatenate([last[step.samples], scored])),
         )
+
+
+def _slots(
+    tables: Int32s, rows: Int64s, positions: Int64s, is_stored: NDArray[np.bool_], block_size: int
+) -> Tensor:
+    """Return where each token's key and value go, [num_tokens] int64.
+
+    tables: [num_chunks, width] int32. rows: [num_tokens] int64, each token's chunk.
+    """
+    slots = tables[rows, positions // block_size].astype(np.int64) * block_size
+    slots += positions % block_size
+    slots[is_stored] = NO_SLOT
+    return torch.from_numpy(slots)
 
 
 def _scored_tokens(step: StepInput, offsets: Int64s) -> Int64s:
@@ -119,7 +153,7 @@ def _decode_inputs(
     return DecodeInputs(
         table_rows=torch.from_numpy(table_rows),
         context_lens=_int32(positions + 1),
-        groups=sharing.groups(step.block_tables, table_rows, partitions, block_size),
+        groups=sharing.groups(step.block_tables[0], table_rows, partitions, block_size),
     )
 
 

@@ -29,7 +29,7 @@ class MemoryLedger:
         activations = self.budget.activations  # measured, or reckoned from the largest step
         if activations is None:
             activations = self.model.activation_bytes(step_tokens, step_logits)
-        touched = peak_blocks * self.cache.bytes_per_block
+        touched = peak_blocks * self.cache.groups[0].bytes_per_block
         held = self.device.bytes_held(self.cache.num_bytes, touched)
         in_use = self.device.bytes_in_use()
         return {

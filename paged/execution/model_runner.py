@@ -10,6 +10,7 @@ from torch import Tensor
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.kernels.token_logprobs import TokenLogprobs
 from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.execution.attention_shapes import attention_shapes
 from pagedrun.paged.execution.batch_layout import BatchLayout
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
@@ -107,9 +108,9 @@ class ModelRunner:
         if self._graphs is not None:
             self._graphs.forget()
         layout = BatchLayout.of(step, self._cache.block_size, self._sharing)
-        shape = self._model.attention_shape(self._cache.blocks.dtype)
-        hidden = self._model.hidden(layout.forward(self._device, shape, known), self._cache)
-        self._note_reads(layout.attention)
+        shapes = attention_shapes(self._model, self._cache)
+        hidden = self._model.hidden(layout.forward(self._device, shapes, known), self._cache)
+        self._note_reads(layout.groups[0].attention)
         scores = self._scores(hidden[step.num_samples :], step)
         drawn = self._sampler.sample(self._model.head(hidden[: step.num_samples]), step)
         return StepResult(drawn.ids, drawn.logprobs, scores)

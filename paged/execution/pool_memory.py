@@ -1,9 +1,11 @@
 """PoolMemory: the tensors behind a run's pool, and the graphs that were captured over them."""
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.gpu_memory import gpu_budget
@@ -46,15 +48,15 @@ class PoolMemory:
         self._budget = budget
         self._held: _Held | None = None
 
-    def budget(self, config: EngineConfig, spec: KVCacheSpec) -> MemoryBudget:
-        """Return what a pool may take; on a GPU as it was before there was any."""
+    def budget(self, config: EngineConfig, specs: Seq[KVCacheSpec]) -> MemoryBudget:
+        """Return what the pools may take; on a GPU as it was before there was any."""
         if self._budget is None:
             if not self._device.has_own_memory:
                 return MemoryBudget.of_host(taken=self._model.mapped_bytes)
             self._budget = gpu_budget(
                 self._model,
                 self._device,
-                spec=spec,
+                specs=specs,
                 num_tokens=config.max_num_batched_tokens,
                 num_logits=config.max_num_seqs,
                 utilization=config.gpu_memory_utilization,
@@ -62,25 +64,32 @@ class PoolMemory:
         return self._budget
 
     def take(
-        self, config: EngineConfig, spec: KVCacheSpec, num_blocks: int
+        self, config: EngineConfig, specs: Seq[KVCacheSpec], num_blocks: Seq[int]
     ) -> tuple[KVCache, DecodeGraphs | None]:
-        """Return memory for `num_blocks` blocks and, where steps are captured, their graphs."""
+        """Return memory for so many blocks of each group of layers and, where steps are captured,
+        their graphs."""
         size = config.block_size
-        num_host_blocks = config.swap_space_bytes // (spec.bytes_per_token * size)
+        bytes_per_token = sum(spec.bytes_per_token for spec in specs)
+        num_host_blocks = config.swap_space_bytes // (bytes_per_token * size)
         eager = config.enforce_eager or not self._device.graphs
-        made_for = (spec, size, num_blocks, num_host_blocks, config.prefix_once, eager)
+        made_for = (*specs, size, *num_blocks, num_host_blocks, config.prefix_once, eager)
         if self._held is not None and self._held.made_for == made_for:
             return self._held.cache, self._held.graphs
         if self._held is not None:
             self._held = None  # first, or both would have to fit
             self._device.release_unused_memory()
         try:
-            cache = KVCache(spec, size, num_blocks, num_host_blocks, self._device)
+            cache = KVCache(
+                [
+                    KVMemory(spec, size, count, num_host_blocks, self._device)
+                    for spec, count in zip(specs, num_blocks, strict=True)
+                ]
+            )
         except RuntimeError as error:
             if "DefaultCPUAllocator" not in str(error):  # the host's has no class of its own
                 raise
             raise UsageError(
-                f"the host has no room for a KV pool of {num_blocks} blocks beside "
+                f"the host has no room for a KV pool of {sum(num_blocks)} blocks beside "
                 f"{option('swap_space_bytes')} {config.swap_space_bytes}; pass less"
             ) from error
         graphs = None

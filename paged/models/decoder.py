@@ -13,6 +13,7 @@ from torch.nn import functional
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.layer import Layer
 from pagedrun.paged.models.layers.norm import Norm
@@ -22,7 +23,7 @@ from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.weight_source import WeightSource
 
-MakeLayer = Callable[[LayerT, int, WeightSource, RotaryTables], Layer]
+MakeLayer = Callable[[LayerT, KVPlace, WeightSource, RotaryTables], Layer]
 
 
 class Decoder:
@@ -52,7 +53,8 @@ class Decoder:
         self._scale = torch.tensor(network.embedding.scale, dtype=source.dtype).item()
         tables = RotaryTables(num_positions, network.max_position_embeddings, source.device)
         self._layers = [
-            make_layer(layer, index, source, tables) for index, layer in enumerate(network.layers)
+            make_layer(layer, place, source, tables)
+            for layer, place in zip(network.layers, network.kv_places, strict=True)
         ]
         self.mapped_bytes = source.mapped_bytes
 
@@ -64,9 +66,11 @@ class Decoder:
         layers = sum(layer.num_bytes for layer in self._layers)
         return self._embedding.nbytes + layers + self._norm.num_bytes + head
 
-    def attention_shape(self, cache_dtype: torch.dtype) -> AttentionShape:
-        """Return what a backend must know to prepare attention over a cache of that dtype."""
-        spec = self.network.layers[0].attention  # the others have the same heads
+    def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
+        """Return what a backend must know to prepare attention of a group of layers, over a cache
+        of that dtype."""
+        first, *_ = self.network.kv_groups[group]  # the others have the same heads
+        spec = self.network.layers[first].attention
         return AttentionShape(
             spec.num_heads, spec.num_kv_heads, spec.head_dim, self.dtype, cache_dtype
         )

@@ -10,6 +10,18 @@ NO_SLOT = -1  # the token's key and value are in the cache already
 
 
 @dataclass(frozen=True, slots=True)
+class GroupBatch:
+    """What the layers of one group need: where they write keys and values, and how they attend.
+
+    slots: [num_tokens] int64, `block_id * block_size + offset`. attention: what was prepared for
+    the step, for all layers of the group.
+    """
+
+    slots: Tensor
+    attention: Attention
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """Everything a forward pass needs besides weights and cache, on the model's device.
 
@@ -17,17 +29,15 @@ class ForwardBatch:
     the prefill path and generated ones the decode path, also when a preempted sequence is
     computed again, since the two do not round alike.
 
-    input_ids, positions, slots: [num_tokens] int64; a slot is `block_id * block_size + offset`.
+    input_ids, positions: [num_tokens] int64. groups: what differs between groups of layers.
     logits_rows: [num_logits] int64, the tokens whose logits are wanted: the last ones of chunks
-    that sample, in their order, then those whose next token is to be scored. attention: what was
-    prepared for the step, for all layers.
+    that sample, in their order, then those whose next token is to be scored.
     """
 
     input_ids: Tensor
     positions: Tensor
-    slots: Tensor
     num_prefill_tokens: int
-    attention: Attention
+    groups: tuple[GroupBatch, ...]
     logits_rows: Tensor
 
     @property

@@ -37,8 +37,9 @@ class Model(Protocol):
         """Bytes of `num_bytes` that stay in mapped files, where the system counts them as free."""
         ...
 
-    def attention_shape(self, cache_dtype: torch.dtype) -> AttentionShape:
-        """Return what a backend must know to prepare attention over a cache of that dtype."""
+    def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
+        """Return what a backend must know to prepare attention of a group of layers, over a cache
+        of that dtype."""
         ...
 
     def parameters(self) -> tuple[Parameter, ...]:

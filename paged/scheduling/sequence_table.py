@@ -8,13 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.scheduling.beams.beam_search import num_candidates
-from pagedrun.paged.scheduling.block_tables import BlockTables, Int32s, Int64s, widened
+from pagedrun.paged.scheduling.block_tables import BlockTables, widened
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.logprobs import Continuation
 
 UNKNOWN_TOKEN = -2  # sampled on the device, and not looked at yet
 NO_UID = -1
 NO_SCORES = np.iinfo(np.int64).max  # no position's next token is to be scored
+
+Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
 
 _COLUMNS = {
     "uid": np.int64,
@@ -232,6 +235,11 @@ class SequenceTable:
     def last_outputs(self, places: Int64s) -> Int32s:
         """Return the newest generated token of each; any number for one that has none."""
         return self.outputs[places, self.num_output_tokens[places] - 1]
+
+    def num_blocks(self, places: Int64s) -> Int64s:
+        """Return the blocks that the tables of each have come to, those given back included."""
+        total: Int64s = np.sum([tables.ends[places] for tables in self.kv_groups], axis=0)
+        return total
 
     def _widen_columns(self) -> None:
         old = len(self.uid)

@@ -61,12 +61,12 @@ class StepInput:
     Of each chunk, [num_chunks] int64: `uids`, which of the run's sequences it is of; `rows`, the
     request's index; `sample`, which of its answers; `starts`, `ends`, `score_from`, `store_from`;
     `num_prompt_tokens`; `num_read_once_tokens`; `max_num_tokens`, what the sequence may come to
-    store; `num_blocks`, those in its table.
+    store; `num_blocks`, those that its tables have come to.
     samples: [num_chunks] bool. input_ids: [num_tokens] int64, chunk by chunk; a token that the step
     before samples is `UNKNOWN_TOKEN`, and `sources` [num_unknown] int64 says which of that step's
     tokens each is. targets: [num_scored] int64, the tokens to score, chunk by chunk. num_top: how
     many of the likeliest tokens are wanted beside any token that has a score. block_tables:
-    [num_chunks, width] int32, zeros behind each one's blocks.
+    of each group of layers, [num_chunks, width] int32, zeros where there is no block.
     """
 
     uids: Int64s
@@ -85,7 +85,7 @@ class StepInput:
     sources: Int64s
     targets: Int64s
     num_top: int
-    block_tables: Int32s
+    block_tables: tuple[Int32s, ...]
     draws: Draws
     transfers: Seq[BlockTransfer] = ()
 
@@ -175,7 +175,8 @@ class StepInput:
             for name in _arrays_of(self)
             if name not in ("input_ids", "sources", "targets")
         }
-        kept = {"targets": self.targets, "num_top": self.num_top}
+        tables = tuple(each[chunks] for each in self.block_tables)
+        kept = {"targets": self.targets, "num_top": self.num_top, "block_tables": tables}
         return StepInput(**{**of_chunks, **kept, **changes})
 
 

@@ -1,5 +1,8 @@
 """Steps laid out for the model: by hand, and any step against a plain loop over its tokens."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,15 +23,24 @@ def test_a_whole_prompt() -> None:
     batch = build([MadeChunk([10, 11, 12, 13, 14], [], [7, 3], 0, 5)])
     assert batch.input_ids.tolist() == [10, 11, 12, 13, 14]
     assert batch.positions.tolist() == [0, 1, 2, 3, 4]
-    assert batch.slots.tolist() == [28, 29, 30, 31, 12]
-    assert batch.attention.block_tables.tolist() == [[7, 3]]
-    assert batch.attention.num_prefill_tokens == 5
+    assert batch.groups[0].slots.tolist() == [28, 29, 30, 31, 12]
+    assert batch.groups[0].attention.block_tables.tolist() == [[7, 3]]
+    assert batch.num_prefill_tokens == 5
     assert batch.logits_rows.tolist() == [4]
-    assert batch.attention.prefill is not None
-    assert batch.attention.prefill.chunk_starts.tolist() == [0, 5]
-    assert batch.attention.prefill.table_rows.tolist() == [0]
-    assert batch.attention.prefill.first_positions.tolist() == [0]
-    assert batch.attention.decode is None
+    assert batch.groups[0].attention.prefill is not None
+    assert batch.groups[0].attention.prefill.chunk_starts.tolist() == [0, 5]
+    assert batch.groups[0].attention.prefill.table_rows.tolist() == [0]
+    assert batch.groups[0].attention.prefill.first_positions.tolist() == [0]
+    assert batch.groups[0].attention.decode is None
+
+
+def test_each_group_of_layers_has_tables_and_slots_of_its_own() -> None:
+    step = made_step(MadeChunk([10, 11, 12, 13, 14], [], [7, 3], 3, 5))
+    step = replace(step, block_tables=(*step.block_tables, np.array([[0, 6]], dtype=np.int32)))
+    full, sliding = BatchLayout.of(step, 4, PrefixSharing(share=True)).groups
+    assert (full.slots.tolist(), sliding.slots.tolist()) == ([31, 12], [3, 24])
+    assert full.attention.block_tables.tolist() == [[7, 3]]
+    assert sliding.attention.block_tables.tolist() == [[0, 6]]
 
 
 def test_decode_alone() -> None:
@@ -37,12 +49,12 @@ def test_decode_alone() -> None:
     )
     assert batch.input_ids.tolist() == [50, 63]
     assert batch.positions.tolist() == [2, 4]
-    assert batch.slots.tolist() == [22, 32]
-    assert batch.attention.num_prefill_tokens == 0
-    assert batch.attention.prefill is None
-    assert batch.attention.decode is not None
-    assert batch.attention.decode.table_rows.tolist() == [0, 1]
-    assert batch.attention.decode.context_lens.tolist() == [3, 5]
+    assert batch.groups[0].slots.tolist() == [22, 32]
+    assert batch.num_prefill_tokens == 0
+    assert batch.groups[0].attention.prefill is None
+    assert batch.groups[0].attention.decode is not None
+    assert batch.groups[0].attention.decode.table_rows.tolist() == [0, 1]
+    assert batch.groups[0].attention.decode.context_lens.tolist() == [3, 5]
     assert batch.logits_rows.tolist() == [0, 1]
 
 
@@ -54,16 +66,16 @@ def test_decode_prefill_and_replay_in_one_step() -> None:
     batch = build([decode, replay, unfinished])
     assert batch.input_ids.tolist() == [21, 22, 62, 63, 64, 40, 30, 31]
     assert batch.positions.tolist() == [1, 2, 2, 3, 4, 3, 3, 4]
-    assert batch.slots.tolist() == [9, 10, 18, 19, 24, 39, 11, 20]
-    assert batch.attention.block_tables.tolist() == [[9, 0], [2, 5], [4, 6]]
-    assert batch.attention.num_prefill_tokens == 5
-    assert batch.attention.prefill is not None
-    assert batch.attention.prefill.chunk_starts.tolist() == [0, 2, 5]
-    assert batch.attention.prefill.table_rows.tolist() == [1, 2]
-    assert batch.attention.prefill.first_positions.tolist() == [1, 2]
-    assert batch.attention.decode is not None
-    assert batch.attention.decode.table_rows.tolist() == [0, 1, 1]
-    assert batch.attention.decode.context_lens.tolist() == [4, 4, 5]
+    assert batch.groups[0].slots.tolist() == [9, 10, 18, 19, 24, 39, 11, 20]
+    assert batch.groups[0].attention.block_tables.tolist() == [[9, 0], [2, 5], [4, 6]]
+    assert batch.num_prefill_tokens == 5
+    assert batch.groups[0].attention.prefill is not None
+    assert batch.groups[0].attention.prefill.chunk_starts.tolist() == [0, 2, 5]
+    assert batch.groups[0].attention.prefill.table_rows.tolist() == [1, 2]
+    assert batch.groups[0].attention.prefill.first_positions.tolist() == [1, 2]
+    assert batch.groups[0].attention.decode is not None
+    assert batch.groups[0].attention.decode.table_rows.tolist() == [0, 1, 1]
+    assert batch.groups[0].attention.decode.context_lens.tolist() == [4, 4, 5]
     # In the order of the chunks, not of the tokens; the unfinished prompt samples nothing.
     assert batch.logits_rows.tolist() == [5, 7]
 
@@ -72,36 +84,36 @@ def test_what_is_stored_already_gets_no_slot() -> None:
     found_whole = MadeChunk([1, 2, 3, 4], [], [8], 3, 4, store_from=4)
     half = MadeChunk([5, 6, 7, 8, 9, 10], [], [8, 1], 2, 6, store_from=4)
     batch = build([found_whole, half])
-    assert batch.slots.tolist() == [NO_SLOT, NO_SLOT, NO_SLOT, 4, 5]
+    assert batch.groups[0].slots.tolist() == [NO_SLOT, NO_SLOT, NO_SLOT, 4, 5]
     assert batch.logits_rows.tolist() == [0, 4]
 
 
 def test_a_replay_that_starts_behind_the_prompt() -> None:
     batch = build([MadeChunk([1, 2, 3], [40, 41, 42, 43], [9, 2], 4, 6)])
-    assert batch.attention.num_prefill_tokens == 0
+    assert batch.num_prefill_tokens == 0
     assert batch.input_ids.tolist() == [41, 42]
-    assert batch.attention.decode is not None
-    assert batch.attention.decode.context_lens.tolist() == [5, 6]
+    assert batch.groups[0].attention.decode is not None
+    assert batch.groups[0].attention.decode.context_lens.tolist() == [5, 6]
     assert batch.logits_rows.tolist() == []
     assert batch.logits_rows.dtype == torch.int64
 
 
 def test_dtypes_and_shapes() -> None:
     batch = build([MadeChunk([1, 2], [3], [2], 1, 3), MadeChunk([1], [], [3, 4, 5], 0, 1)])
-    assert batch.attention.prefill is not None
-    assert batch.attention.decode is not None
-    wide = (batch.input_ids, batch.positions, batch.slots, batch.logits_rows)
+    assert batch.groups[0].attention.prefill is not None
+    assert batch.groups[0].attention.decode is not None
+    wide = (batch.input_ids, batch.positions, batch.groups[0].slots, batch.logits_rows)
     assert {tensor.dtype for tensor in wide} == {torch.int64}
     narrow = (
-        batch.attention.block_tables,
-        batch.attention.prefill.chunk_starts,
-        batch.attention.prefill.table_rows,
-        batch.attention.prefill.first_positions,
-        batch.attention.decode.table_rows,
-        batch.attention.decode.context_lens,
+        batch.groups[0].attention.block_tables,
+        batch.groups[0].attention.prefill.chunk_starts,
+        batch.groups[0].attention.prefill.table_rows,
+        batch.groups[0].attention.prefill.first_positions,
+        batch.groups[0].attention.decode.table_rows,
+        batch.groups[0].attention.decode.context_lens,
     )
     assert {tensor.dtype for tensor in narrow} == {torch.int32}
-    assert batch.attention.block_tables.shape == (2, 3)
+    assert batch.groups[0].attention.block_tables.shape == (2, 3)
     assert all(tensor.is_contiguous() for tensor in (*wide, *narrow))
 
 
@@ -109,7 +121,7 @@ def test_a_slot_beyond_int32() -> None:
     """A block id fits into int32; a slot in a large pool does not."""
     block = 2**31 - 1
     batch = build([MadeChunk([1, 2], [], [block], 0, 2)], block_size=16)
-    assert batch.slots.tolist() == [block * 16, block * 16 + 1]
+    assert batch.groups[0].slots.tolist() == [block * 16, block * 16 + 1]
 
 
 @st.composite
@@ -140,33 +152,37 @@ def test_any_batch_holds_each_token_once(given_chunks: list[MadeChunk], size: in
     ordered = [*expected[True], *expected[False]]
     assert batch.input_ids.tolist() == [token for _, token, _, _ in ordered]
     assert batch.positions.tolist() == [position for _, _, position, _ in ordered]
-    assert batch.slots.tolist() == [slot for *_, slot in ordered]
-    assert batch.attention.num_prefill_tokens == len(expected[True])
+    assert batch.groups[0].slots.tolist() == [slot for *_, slot in ordered]
+    assert batch.num_prefill_tokens == len(expected[True])
     places = {(row, position): place for place, (row, _, position, _) in enumerate(ordered)}
     assert batch.logits_rows.tolist() == [
         places[row, each.end - 1] for row, each in enumerate(given_chunks) if each.samples
     ]
 
     queries = []
-    if batch.attention.prefill is not None:
-        starts = batch.attention.prefill.chunk_starts.tolist()
+    if batch.groups[0].attention.prefill is not None:
+        starts = batch.groups[0].attention.prefill.chunk_starts.tolist()
         pieces = zip(
-            batch.attention.prefill.table_rows, batch.attention.prefill.first_positions, strict=True
+            batch.groups[0].attention.prefill.table_rows,
+            batch.groups[0].attention.prefill.first_positions,
+            strict=True,
         )
         for index, (row_id, first) in enumerate(pieces):
             length = starts[index + 1] - starts[index]
             assert length > 0
             queries += [(int(row_id), int(first) + offset) for offset in range(length)]
-        assert starts[-1] == batch.attention.num_prefill_tokens
-    if batch.attention.decode is not None:
+        assert starts[-1] == batch.num_prefill_tokens
+    if batch.groups[0].attention.decode is not None:
         rows, lens = (
-            batch.attention.decode.table_rows.tolist(),
-            batch.attention.decode.context_lens.tolist(),
+            batch.groups[0].attention.decode.table_rows.tolist(),
+            batch.groups[0].attention.decode.context_lens.tolist(),
         )
         queries += [(row, length - 1) for row, length in zip(rows, lens, strict=True)]
     assert queries == [(row, position) for row, _, position, _ in ordered]
     for row, each in enumerate(given_chunks):
-        assert batch.attention.block_tables[row, : len(each.blocks)].tolist() == each.blocks
+        assert (
+            batch.groups[0].attention.block_tables[row, : len(each.blocks)].tolist() == each.blocks
+        )
 
 
 @given(data=st.data(), prompt=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5))
@@ -196,8 +212,8 @@ def test_tokens_read(
     num_prompt: int, num_output: int, start: int, end: int, read: int, windowed: int
 ) -> None:
     batch = build([MadeChunk([1] * num_prompt, [2] * num_output, [0, 1, 2], start, end)])
-    assert batch.attention.tokens_read(None) == (read, read)
-    assert batch.attention.tokens_read(3) == (windowed, windowed)
+    assert batch.groups[0].attention.tokens_read(None) == (read, read)
+    assert batch.groups[0].attention.tokens_read(3) == (windowed, windowed)
 
 
 def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
@@ -216,7 +232,7 @@ def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
     ]
     apart = 3 * (len(prompt) + 1)
     together = build(chunks, block_size=PARTITION_TOKENS)
-    assert together.attention.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
-    assert together.attention.tokens_read(50) == (150, 150)
+    assert together.groups[0].attention.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
+    assert together.groups[0].attention.tokens_read(50) == (150, 150)
     alone = BatchLayout.of(made_step(*chunks), PARTITION_TOKENS, PrefixSharing(share=False))
-    assert alone.attention.tokens_read(None) == (apart, apart)
+    assert alone.groups[0].attention.tokens_read(None) == (apart, apart)

@@ -31,12 +31,12 @@ def test_a_pool_is_kept_where_there_cannot_be_two(kind: type[Device]) -> None:
     device = kind(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
     memory = PoolMemory(engine.loaded.model, Sampler((), device), device)
     config = EngineConfig(model=engine.config.model)
-    first, _ = memory.take(config, SPEC, 5)
-    again, _ = memory.take(config, SPEC, 5)
+    first, _ = memory.take(config, [SPEC], [5])
+    again, _ = memory.take(config, [SPEC], [5])
     assert (again is first) == device.has_own_memory
-    larger, _ = memory.take(config, SPEC, 6)
+    larger, _ = memory.take(config, [SPEC], [6])
     assert larger is not first
-    assert larger.num_blocks == 6
+    assert larger.groups[0].num_blocks == 6
 
 
 def test_what_is_in_use_of_a_pool() -> None:

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.families.family import Family
@@ -82,10 +83,10 @@ class ParallelLayerSpec:
 
 class ParallelLayer:
     def __init__(
-        self, spec: ParallelLayerSpec, index: int, source: WeightSource, tables: RotaryTables
+        self, spec: ParallelLayerSpec, place: KVPlace, source: WeightSource, tables: RotaryTables
     ) -> None:
         self._norm = Norm(spec.norm, source)
-        self._attention = SelfAttention(spec.attention, index, source, tables)
+        self._attention = SelfAttention(spec.attention, place, source, tables)
         self._mlp = Mlp(spec.mlp, source)
 
     @property

@@ -90,7 +90,7 @@ class FakeModel:
                 assert found == (position, expected), (
                     f"position {position} of chunk {chunk.start}..{chunk.end} reads {found}"
                 )
-            assert step.input.block_tables[row].tolist()[: sequence.num_blocks] == (
+            assert step.input.block_tables[0][row].tolist()[: sequence.num_blocks] == (
                 sequence.block_table
             )
             assert ids[: chunk.end - chunk.start] == tokens[chunk.start :]

@@ -1,7 +1,7 @@
 """The promise: one file gives the same bytes, whatever the batch, pool, chunk or preemption."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -198,11 +198,12 @@ class PoisonedMemory(PoolMemory):
     """Pools that hold NaN wherever nothing is written yet."""
 
     def take(
-        self, config: EngineConfig, spec: KVCacheSpec, num_blocks: int
+        self, config: EngineConfig, specs: Sequence[KVCacheSpec], num_blocks: Sequence[int]
     ) -> tuple[KVCache, DecodeGraphs | None]:
-        cache, graphs = super().take(config, spec, num_blocks)
-        for blocks in (cache.blocks, cache.host_blocks):
-            blocks.fill_(torch.nan)
+        cache, graphs = super().take(config, specs, num_blocks)
+        for group in cache.groups:
+            group.blocks.fill_(torch.nan)
+            group.host_blocks.fill_(torch.nan)
         return cache, graphs
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load, save
 from torch import Tensor
 
-from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.cache.prefix_store.entry import (
     MIN_STORED_TOKENS,
     DamagedEntryError,
@@ -60,7 +60,7 @@ class StoredPrefixes:
         self,
         folder: StoreFolder,
         identity: StoreIdentity,
-        cache: KVCache,
+        cache: KVMemory,
         max_bytes: int,
         warn: Callable[[str], None],
         max_entry_bytes: int = MAX_ENTRY_BYTES,

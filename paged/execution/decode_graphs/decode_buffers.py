@@ -1,5 +1,6 @@
 """DecodeBuffers: the inputs of decode steps at fixed addresses, advanced by the device itself."""
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.logits.early_stops import EarlyStops
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
-from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch
+from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch, GroupBatch
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
 from pagedrun.paged.scheduling.step_input import StepInput
@@ -30,7 +31,7 @@ class DecodeBuffers:
 
     A row whose context has no tokens is empty: it writes nothing, and what it samples is not
     looked at. integers: [7, num_rows] int64, see `_INTEGERS`. floats: [3, num_rows] float32, see
-    `_FLOATS`. block_tables: [num_rows, width] int32. rows: [num_rows] int32, 0, 1, 2, …
+    `_FLOATS`. block_tables: [num_groups, num_rows, width] int32. rows: [num_rows] int32, 0, 1, 2, …
     context_lens: [num_rows] int32, the integers of that name as attention reads them. early_stops:
     what is forbidden to each row, None in a shape that has no room for it.
     """
@@ -45,7 +46,7 @@ class DecodeBuffers:
 
     @classmethod
     def allocate(
-        cls, num_rows: int, width: int, num_stop_ids: int, device: Device
+        cls, num_rows: int, width: int, num_stop_ids: int, num_groups: int, device: Device
     ) -> "DecodeBuffers":
         """Return buffers in which all rows are empty."""
 
@@ -55,7 +56,7 @@ class DecodeBuffers:
         return cls(
             zeros((len(_INTEGERS), num_rows), torch.int64),
             zeros((len(_FLOATS), num_rows), torch.float32),
-            zeros((num_rows, width), torch.int32),
+            zeros((num_groups, num_rows, width), torch.int32),
             torch.arange(num_rows, dtype=torch.int32, device=device.torch_device),
             zeros((num_rows,), torch.int32),
             EarlyStops(
@@ -104,18 +105,21 @@ class DecodeBuffers:
             self.early_stops.stop_ids[:num_rows].copy_(place(given.stop_ids))
 
     def load_tables(self, tables: NDArray[np.int32]) -> None:
-        """Replace all block tables. tables: [num_rows, width]."""
+        """Replace all block tables. tables: [num_groups, num_rows, width]."""
         self.block_tables.copy_(self.device.place(torch.from_numpy(tables)), non_blocking=True)
 
     @property
-    def attention(self) -> AttentionInputs:
-        """What attention reads in every step: it is prepared once, before the first."""
-        return AttentionInputs(self.block_tables, decode=DecodeInputs(self.rows, self.context_lens))
+    def attentions(self) -> tuple[AttentionInputs, ...]:
+        """What attention of each group reads in every step: prepared once, before the first."""
+        rows = DecodeInputs(self.rows, self.context_lens)
+        return tuple(AttentionInputs(tables, decode=rows) for tables in self.block_tables)
 
-    def step(self, model: Model, cache: KVCache, attention: Attention, sampler: Sampler) -> Tensor:
+    def step(
+        self, model: Model, cache: KVCache, attentions: Seq[Attention], sampler: Sampler
+    ) -> Tensor:
         """Compute a step, sample, and advance every row to the next one, all on the device.
 
-        attention: prepared from the inputs of that name.
+        attentions: prepared from the inputs of that name.
         Returns the sampled tokens, [num_rows] int64. Nothing here depends on what is in the
         buffers but values in kernels: a captured step can be replayed for any of it.
         """
@@ -123,15 +127,18 @@ class DecodeBuffers:
         temperature, top_p, min_p = self.floats
         size = cache.block_size
         is_used = lens > 0
-        blocks = self.block_tables.gather(1, (positions // size).unsqueeze(1)).squeeze(1)
-        slots = torch.where(is_used, blocks.long() * size + positions % size, NO_SLOT)
+        index, offsets = (positions // size).unsqueeze(1), positions % size
+        groups = []
+        for tables, attention in zip(self.block_tables, attentions, strict=True):
+            blocks = tables.gather(1, index).squeeze(1)
+            slots = torch.where(is_used, blocks.long() * size + offsets, NO_SLOT)
+            groups.append(GroupBatch(slots, attention))
         self.context_lens.copy_(lens)
         batch = ForwardBatch(
             input_ids=input_ids,
             positions=positions,
-            slots=slots,
             num_prefill_tokens=0,
-            attention=attention,
+            groups=tuple(groups),
             logits_rows=self.rows.long(),
         )
         choice = (temperature, top_k.to(torch.int32), top_p, min_p, seed, row, sample)

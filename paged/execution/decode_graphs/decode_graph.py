@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.execution.attention_shapes import attention_shapes
 from pagedrun.paged.execution.decode_graphs.decode_buffers import DecodeBuffers
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.sampler import Sampler
@@ -68,15 +69,16 @@ class DecodeGraph:
         self, shape: GraphShape, model: Model, cache: KVCache, sampler: Sampler, device: Device
     ) -> None:
         self.buffers = DecodeBuffers.allocate(
-            shape.num_rows, shape.width, shape.num_stop_ids, device
+            shape.num_rows, shape.width, shape.num_stop_ids, len(cache.groups), device
         )
         self._model = model
         self._sampler = sampler
         self._cache = cache
-        self._attention = device.kernels.prepare(
-            self.buffers.attention,
-            model.attention_shape(cache.blocks.dtype),
-            room=shape.num_shared_partitions,
+        self._attentions = tuple(
+            device.kernels.prepare(inputs, attention_shape, room=shape.num_shared_partitions)
+            for inputs, attention_shape in zip(
+                self.buffers.attentions, attention_shapes(model, cache), strict=True
+            )
         )
         self._captured: _Captured | None = None
 
@@ -104,14 +106,15 @@ class DecodeGraph:
         which the next run overwrites.
         """
         if is_new and groups is not None:
-            self._attention.regroup(groups)
+            for attention in self._attentions:
+                attention.regroup(groups)
         if self._captured is None:
             return self._step()
         self._captured.graph.replay()
         return self._captured.ids
 
     def _step(self) -> Tensor:
-        return self.buffers.step(self._model, self._cache, self._attention, self._sampler)
+        return self.buffers.step(self._model, self._cache, self._attentions, self._sampler)
 
 
 @dataclass(frozen=True, slots=True)

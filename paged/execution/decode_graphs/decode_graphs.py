@@ -101,13 +101,13 @@ class DecodeGraphs:
         eos_token_ids = self._sampler.eos_token_ids
         stops = EarlyStops.of(step.draws, eos_token_ids, shape.num_stop_ids)
         graph.buffers.load(step, known, stops)
-        tables = np.zeros((shape.num_rows, shape.width), dtype=np.int32)
-        tables[: step.num_chunks, : step.block_tables.shape[1]] = step.block_tables
+        tables = np.zeros((len(step.block_tables), shape.num_rows, shape.width), dtype=np.int32)
+        _fill(tables, step)
         graph.buffers.load_tables(tables)
         padded = np.zeros(shape.num_rows, dtype=np.int32)
         padded[: step.num_chunks] = partitions
         rows = np.arange(shape.num_rows, dtype=np.int32)
-        groups = self._sharing.groups(tables, rows, padded, size)
+        groups = self._sharing.groups(tables[0], rows, padded, size)
         return _Loaded(graph, step, groups, tables)
 
 
@@ -139,5 +139,11 @@ class _Loaded:
         num_blocks = int(step.num_blocks.sum())
         if num_blocks > self._num_blocks:
             self._num_blocks = num_blocks
-            self._tables[: step.num_chunks, : step.block_tables.shape[1]] = step.block_tables
+            _fill(self._tables, step)
             self.graph.buffers.load_tables(self._tables)
+
+
+def _fill(tables: NDArray[np.int32], step: StepInput) -> None:
+    """Put a step's block tables into wider ones. tables: [num_groups, num_rows, width]."""
+    for target, source in zip(tables, step.block_tables, strict=True):
+        target[: step.num_chunks, : source.shape[1]] = source

@@ -1,11 +1,15 @@
 """GPU memory: what a step needs of it for a moment, and what is left for the pool."""
 
+from collections.abc import Sequence as Seq
+
 import torch
 
 from pagedrun.kernels.attention_inputs import AttentionInputs, PrefillInputs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.execution.batch_layout import BatchLayout
+from pagedrun.paged.cache.kv_memory import KVMemory
+from pagedrun.paged.execution.attention_shapes import attention_shapes
+from pagedrun.paged.execution.batch_layout import BatchLayout, GroupLayout
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.memory import MemoryBudget
@@ -17,17 +21,17 @@ def gpu_budget(
     model: Model,
     device: Device,
     *,
-    spec: KVCacheSpec,
+    specs: Seq[KVCacheSpec],
     num_tokens: int,
     num_logits: int,
     utilization: float,
 ) -> MemoryBudget:
     """Measure the largest step and return what it leaves, in bytes.
 
-    spec: of the pool. num_tokens, num_logits: of that step. utilization: the share of the
+    specs: of the pools. num_tokens, num_logits: of that step. utilization: the share of the
     device's memory, 0 to 1, that this process may fill; what others hold counts as filled.
     """
-    activations = _measure_step(model, device, spec, num_tokens, num_logits)
+    activations = _measure_step(model, device, specs, num_tokens, num_logits)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device.torch_device)
     return MemoryBudget.of_device(
@@ -37,30 +41,32 @@ def gpu_budget(
 
 @torch.inference_mode()
 def _measure_step(
-    model: Model, device: Device, spec: KVCacheSpec, num_tokens: int, num_logits: int
+    model: Model, device: Device, specs: Seq[KVCacheSpec], num_tokens: int, num_logits: int
 ) -> int:
     """Return the bytes that a step of new prompts takes besides weights and cache, at its peak."""
     block_size = 16
     width = -(-CHUNK_TOKENS // block_size)
-    cache = KVCache(spec, block_size, width, 0, device)
+    cache = KVCache([KVMemory(spec, block_size, width, 0, device) for spec in specs])
     starts = torch.tensor([*range(0, num_tokens, CHUNK_TOKENS), num_tokens], dtype=torch.int32)
     num_chunks = len(starts) - 1
     positions = torch.arange(num_tokens) % CHUNK_TOKENS
+    attention = AttentionInputs(
+        block_tables=torch.arange(width, dtype=torch.int32).repeat(num_chunks, 1),
+        num_prefill_tokens=num_tokens,
+        prefill=PrefillInputs(
+            chunk_starts=starts,
+            table_rows=torch.arange(num_chunks, dtype=torch.int32),
+            first_positions=torch.zeros(num_chunks, dtype=torch.int32),
+        ),
+    )
     batch = BatchLayout(
         input_ids=torch.zeros(num_tokens, dtype=torch.int64),
         positions=positions,
-        slots=positions,  # all chunks write to the same blocks: what they hold does not matter
-        attention=AttentionInputs(
-            block_tables=torch.arange(width, dtype=torch.int32).repeat(num_chunks, 1),
-            num_prefill_tokens=num_tokens,
-            prefill=PrefillInputs(
-                chunk_starts=starts,
-                table_rows=torch.arange(num_chunks, dtype=torch.int32),
-                first_positions=torch.zeros(num_chunks, dtype=torch.int32),
-            ),
-        ),
+        num_prefill_tokens=num_tokens,
+        # All chunks write to the same blocks: what they hold does not matter.
+        groups=(GroupLayout(positions, attention),) * len(specs),
         logits_rows=torch.arange(min(num_logits, num_tokens)),
-    ).forward(device, model.attention_shape(cache.blocks.dtype), None)
+    ).forward(device, attention_shapes(model, cache), None)
     torch.cuda.synchronize(device.torch_device)
     torch.cuda.reset_peak_memory_stats(device.torch_device)
     before = torch.cuda.memory_allocated(device.torch_device)

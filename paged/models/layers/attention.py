@@ -6,6 +6,7 @@ from torch import Tensor
 from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.norm import Norm
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables
@@ -16,14 +17,14 @@ from pagedrun.paged.models.weight_source import WeightSource
 class SelfAttention:
     """Queries, keys and values as one product; then the cache; `out` maps the result back.
 
-    `index` is the layer's place in the cache.
+    `place` is where the layer has its keys and values.
     """
 
     def __init__(
-        self, spec: AttentionSpec, index: int, source: WeightSource, tables: RotaryTables
+        self, spec: AttentionSpec, place: KVPlace, source: WeightSource, tables: RotaryTables
     ) -> None:
         self._spec = spec
-        self._index = index
+        self._place = place
         self._kernels = source.kernels
         self._cos_sin = tables.table(spec.rope, spec.head_dim)
         self._temper = None if spec.temper is None else tables.factors(spec.temper)
@@ -47,9 +48,9 @@ class SelfAttention:
         x: [num_tokens, hidden_size]. Returns [num_tokens, num_heads * head_dim], what `out` takes.
         """
         spec = self._spec
-        layer = cache.layer(self._index)
-        q = self._stored(self._qkv(x), batch, layer)
-        attention, scale, window, softcap = batch.attention, spec.scale, spec.window, spec.softcap
+        layer, group = cache.layer(self._place), batch.groups[self._place.group]
+        q = self._stored(self._qkv(x), batch.positions, group.slots, layer)
+        attention, scale, window, softcap = group.attention, spec.scale, spec.window, spec.softcap
         parts: list[Tensor] = []
         if batch.has_prefill:
             prompts = q[: batch.num_prefill_tokens]
@@ -63,7 +64,7 @@ class SelfAttention:
             parts.append(attention.decode(generated, layer, scale, window, prefix, softcap))
         return torch.cat(parts).flatten(1) if len(parts) > 1 else parts[0].flatten(1)
 
-    def _stored(self, qkv: Tensor, batch: ForwardBatch, layer: KVLayer) -> Tensor:
+    def _stored(self, qkv: Tensor, positions: Tensor, slots: Tensor, layer: KVLayer) -> Tensor:
         """Write keys and values to the layer; return queries [num_tokens, num_heads, head_dim]."""
         spec = self._spec
         if spec.normalizes_all_heads:
@@ -72,8 +73,8 @@ class SelfAttention:
             q, k, v = torch.split(qkv, [size * spec.head_dim for size in sizes], dim=1)
             qkv = torch.cat([q_norm.alone(q), k_norm.alone(k), v], dim=1)
         q = self._kernels.rotary_store(
-            qkv, self._cos_sin, batch.positions, batch.slots, layer, self._head_norms
+            qkv, self._cos_sin, positions, slots, layer, self._head_norms
         )
         if self._temper is None:
             return q
-        return (q * self._temper[batch.positions][:, None, None]).to(q.dtype)
+        return (q * self._temper[positions][:, None, None]).to(q.dtype)

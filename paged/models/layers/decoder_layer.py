@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.attention import SelfAttention
 from pagedrun.paged.models.layers.ffn import load_ffn
@@ -17,9 +18,9 @@ class DecoderLayer:
     """Both outputs are added to the residual stream, the second by whoever comes next."""
 
     def __init__(
-        self, spec: DecoderLayerSpec, index: int, source: WeightSource, tables: RotaryTables
+        self, spec: DecoderLayerSpec, place: KVPlace, source: WeightSource, tables: RotaryTables
     ) -> None:
-        self._attention = SelfAttention(spec.attention, index, source, tables)
+        self._attention = SelfAttention(spec.attention, place, source, tables)
         self._ffn = load_ffn(spec.ffn, source)
         multiplier = spec.residual_multiplier
         self._around_attention = _Residual(

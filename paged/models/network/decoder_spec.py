@@ -1,10 +1,11 @@
 """DecoderSpec: a whole decoder, as a value."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec
@@ -63,17 +64,27 @@ class DecoderSpec(Generic[LayerT]):
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         return sum(part.num_bytes(dtype_bytes) for part in self._parts())
 
-    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
-        """Return the groups of layers whose keys and values are stored in `dtype`, torch's name.
+    @property
+    def kv_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The layers of each group, which share block tables, by their index.
 
         One group so far, whatever the layers' windows: every block is kept until its sequence ends.
         """
-        windows = [window for window in self.windows if window is not None]
-        looks_back = max(windows) if len(windows) == len(self.layers) else None
-        heads = self.layers[0].attention
-        return (
-            KVCacheSpec(len(self.layers), heads.num_kv_heads, heads.head_dim, dtype, looks_back),
-        )
+        return (tuple(range(len(self.layers))),)
+
+    @property
+    def kv_places(self) -> tuple[KVPlace, ...]:
+        """Where each layer has its keys and values."""
+        places = {
+            layer: KVPlace(group, place)
+            for group, layers in enumerate(self.kv_groups)
+            for place, layer in enumerate(layers)
+        }
+        return tuple(places[layer] for layer in range(len(self.layers)))
+
+    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
+        """Return the groups of layers whose keys and values are stored in `dtype`, torch's name."""
+        return tuple(self._kv_cache_spec(layers, dtype) for layers in self.kv_groups)
 
     def activation_bytes(self, dtype_bytes: int, num_tokens: int, num_logits: int) -> int:
         """Return the bytes that a step's tensors take at the widest point of the network.
@@ -85,6 +96,12 @@ class DecoderSpec(Generic[LayerT]):
         hidden_size = self.embedding.hidden_size
         per_token = (width + 2 * hidden_size) * dtype_bytes + 4 * hidden_size
         return num_tokens * per_token + num_logits * self.embedding.vocab_size * dtype_bytes
+
+    def _kv_cache_spec(self, layers: Sequence[int], dtype: str) -> KVCacheSpec:
+        heads = self.layers[layers[0]].attention
+        windows = [window for each in layers if (window := self.windows[each]) is not None]
+        looks_back = max(windows) if len(windows) == len(layers) else None
+        return KVCacheSpec(len(layers), heads.num_kv_heads, heads.head_dim, dtype, looks_back)
 
     def _parts(self) -> list[Part]:
         layers = [part for layer in self.layers for part in layer.parts]

@@ -20,8 +20,8 @@ from safetensors.torch import save
 
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
@@ -173,7 +173,7 @@ HOST = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
 
 
 def test_a_quantized_block_comes_back_with_its_scales() -> None:
-    caches = [KVCache(SPEC, SIZE, 6, 0, HOST) for _ in range(2)]
+    caches = [KVMemory(SPEC, SIZE, 6, 0, HOST) for _ in range(2)]
     for cache in caches:
         for (pool, _), high in zip(cache._memories, (127, 1), strict=True):
             pool.copy_(torch.rand(pool.shape) * high)

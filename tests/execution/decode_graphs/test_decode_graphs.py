@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.devices.device_choice import choose_device
@@ -50,9 +51,9 @@ def test_a_run_has_few_shapes() -> None:
 def graphs() -> DecodeGraphs:
     engine = BenchModel.from_shape("tiny").engine(dtype="float32", device="cpu")
     device = replace(choose_device("cpu"), async_scheduling=True, graphs=True)
-    cache = KVCache(engine.kv_cache_spec, 16, 8, 0, device)
-    cache.blocks.zero_()  # a prompt that nobody computed: whatever the memory held may be NaN
-    sampler = Sampler([1], device)
+    memory = KVMemory(engine.kv_cache_specs[0], 16, 8, 0, device)
+    memory.blocks.zero_()  # a prompt that nobody computed: whatever the memory held may be NaN
+    cache, sampler = KVCache([memory]), Sampler([1], device)
     model = engine.loaded.model
     return DecodeGraphs(model, cache, sampler, device, shared_prefix_attention=True, capture=False)
 
