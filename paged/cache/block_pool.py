@@ -200,6 +200,15 @@ class BlockPool:
             self._on_path.add(key.digest)
             self._settle(key.digest)
 
+    def pin_only(self, keys: Sequence[BlockKey]) -> None:
+        """Let the path be these blocks, which need not follow one another."""
+        before = self._path
+        self._path = [key.digest for key in keys]
+        self._on_path = set(self._path)
+        for digest in before:
+            if digest not in self._on_path:
+                self._settle(digest)
+
     def pin(self, keys: Iterable[BlockKey]) -> None:
         """Say that one more waiting sequence will come back for the blocks of `keys`."""
         for key in keys:
@@ -249,6 +258,11 @@ class BlockPool:
                 self._uncache(block_id)
                 self._fill[block_id] = 0
                 self._empty.append(block_id)
+
+    def retract_key(self, key: BlockKey) -> None:
+        """Make the block under a key, if there is one, impossible to find."""
+        for block_id in self.match([key]):
+            self.retract(block_id)
 
     def fork_for_write(self, block_id: int) -> int | None:
         """Give one holder of a shared block a block of its own (copy-on-write).

@@ -18,6 +18,7 @@ from pagedrun.paged.planning.block_names import BlockNames
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.prefix_tree import PrefixTree
 from pagedrun.paged.planning.stored_tokens import tokens_to_store
+from pagedrun.paged.values.branch_point import BranchPoint
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.planned_sharing import PlannedSharing
 from pagedrun.paged.values.request import Request
@@ -90,6 +91,7 @@ class Plan:
         )
         self._num_keep_blocks = self._keep_blocks(has_next=has_next)
         self._block_names = self._named_blocks()
+        self._branches = _branches(self._num_keep_blocks)
 
     def __len__(self) -> int:
         return len(self.tree)
@@ -160,6 +162,7 @@ class Plan:
                 group=(self._window, int(tree.group[place])),
                 num_common_tokens=int(tree.common[place]),
                 num_stored_tokens=int(self._to_store[place]),
+                branch_point=self._branches[place],
             )
 
     def _keep_blocks(self, *, has_next: bool) -> NDArray[np.int64]:
@@ -197,6 +200,22 @@ class Plan:
     def _column(self, name: str, order: NDArray[np.int64]) -> NDArray[np.int64]:
         values = (getattr(request.params, name) for request in self._requests)
         return np.fromiter(values, dtype=np.int64, count=len(self._requests))[order]
+
+
+def _branches(num_keep_blocks: NDArray[np.int64]) -> list[BranchPoint]:
+    """Return where later rows leave each row's path, in run order.
+
+    num_keep_blocks: [num_rows] int64, what the row after each has in common with it. A row behind
+    that one has the least of all between them.
+    """
+    found: list[BranchPoint] = []
+    following: BranchPoint | None = None
+    for count in reversed(num_keep_blocks.tolist()):
+        while following is not None and following.num_blocks >= count:
+            following = following.next
+        following = BranchPoint(count, following)
+        found.append(following)
+    return found[::-1]
 
 
 def _build_tree(

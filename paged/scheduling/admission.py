@@ -4,12 +4,14 @@ import numpy as np
 
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.scheduling.books import Books
+from pagedrun.paged.scheduling.kv_group import KVGroup
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.prefix_donor import find_donor
 from pagedrun.paged.scheduling.prefix_source import PrefixSource, load_prefix
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_builder import StepBuilder
+from pagedrun.paged.scheduling.window_entry import WindowEntry, first_computed, num_usable
 
 
 class Admission:
@@ -24,17 +26,29 @@ class Admission:
         self._stored = stored
 
     def admit(
-        self, sequence: Sequence, running: list[Sequence], places: Int64s, step: StepBuilder
+        self,
+        sequence: Sequence,
+        running: list[Sequence],
+        places: Int64s,
+        budget: int,
+        step: StepBuilder,
     ) -> bool:
         """Give a waiting sequence all blocks of its known tokens, or return False and give none.
 
         Cached blocks are shared; the rest come off the free list. Beside others it is let in only
-        if the pool is expected to hold all of them to their ends. places: of those that run.
+        if the pool is expected to hold all of them to their ends. places: of those that run. In
+        groups with a window it gets what a chunk of up to `budget` tokens takes.
         """
-        hits = self._pool.match(sequence.block_keys)
+        hits = self._hits(sequence)
         if any(index not in sequence.host_blocks for index in self._to_restore(sequence, hits)):
             # A shared block that this sequence relied on was evicted while it was swapped out.
             self._books.drop_host_blocks(sequence)
+            hits = self._hits(sequence)
+        entries = [
+            WindowEntry.of(group, sequence, len(hits), budget) for group in self._books.windowed
+        ]
+        if not all(each.is_there for each in entries):
+            return False
         num_new = self._pool.num_blocks_for(sequence.num_tokens) - len(hits)
         num_taken = num_new + self._pool.num_free_among(hits)
         if num_taken > self._pool.num_free:
@@ -48,8 +62,11 @@ class Admission:
         self._pool.share(hits)
         if is_new and sequence.is_first:
             self._pool.pin_path(sequence.block_keys[: sequence.num_keep_blocks])
-        self._pool.unpin(sequence.pinned_keys)
-        sequence.pinned_keys = []
+        for each in entries:
+            each.take(sequence, step)
+            if is_new and sequence.is_first:
+                each.group.pin_branches(sequence.block_keys, sequence.branch_point)
+        self._books.unpin(sequence)
         sequence.block_table = hits + (self._pool.allocate(num_new) or [])
         for index in restore:
             source, target = sequence.host_blocks[index], sequence.block(index)
@@ -70,9 +87,22 @@ class Admission:
         loaded = load_prefix(self._stored, sequence, len(hits), donor, step)
         if loaded or donor is None:
             return loaded
-        target = sequence.block(len(hits))
-        step.transfers.append(BlockTransfer(TransferKind.COPY, donor.block_id, target))
+        index, place = len(hits), donor.place
+        for group in self._books.groups:
+            if not group.tables.has(place, index) or not group.tables.has(sequence.place, index):
+                return 0
+        for group in self._books.groups:
+            source, target = (group.tables.block(at, index) for at in (place, sequence.place))
+            step.transfers.append(BlockTransfer(TransferKind.COPY, source, target, group.index))
         return donor.num_tokens
+
+    def _hits(self, sequence: Sequence) -> list[int]:
+        """Return the published blocks that a sequence can begin with, in all groups."""
+        hits = self._pool.match(sequence.block_keys)
+        windowed = self._books.windowed
+        if windowed and sequence.host_blocks:  # more is not on the host for groups with a window
+            return hits[: sequence.num_stored_tokens // self._pool.block_size]
+        return hits[: num_usable(windowed, sequence, len(hits))]
 
     def _to_restore(self, sequence: Sequence, hits: list[int]) -> range:
         """Return the table indices that must come from the host for a swapped-out sequence."""
@@ -98,13 +128,23 @@ class Admission:
                 self._pool.counts.misses += sequence.num_prompt_tokens // size - num_given
         stored = max(found, sequence.num_stored_tokens if sequence.host_blocks else 0)
         sequence.num_stored_tokens = stored
-        # Only a computed token has logits: at least one is, and all whose next one is to be scored.
-        num_computed = min(stored, sequence.num_tokens - 1, sequence.score_from)
-        sequence.num_computed_tokens = num_computed
+        sequence.num_computed_tokens = first_computed(sequence, stored)
         for index in range(num_hits, self._pool.num_blocks_for(stored)):
             self._pool.record_fill(sequence.block(index), min(size, stored - index * size))
         sequence.num_hit_blocks = sequence.num_published_blocks = num_hits
         for index in range(num_hits, min(stored // size, len(sequence.block_keys))):
             self._pool.publish(sequence.block(index), sequence.block_keys[index])
             sequence.num_published_blocks = index + 1
+        for group in self._books.windowed:
+            self._book_stored(group, sequence, num_hits, stored)
         self._books.drop_host_blocks(sequence, keep_progress=True)
+
+    def _book_stored(self, group: KVGroup, sequence: Sequence, begin: int, stored: int) -> None:
+        """Book what an admitted sequence was given from index `begin` on in a group."""
+        size, place = group.pool.block_size, sequence.place
+        begin = max(begin, int(group.tables.firsts[place]))
+        for index in range(begin, group.pool.num_blocks_for(stored)):
+            block_id = group.tables.block(place, index)
+            group.pool.record_fill(block_id, min(size, stored - index * size))
+            if (index + 1) * size <= stored and index < len(sequence.block_keys):
+                group.pool.publish(block_id, sequence.block_keys[index])

@@ -28,6 +28,10 @@ class BlockTables:
         """Return the block at an index of a table."""
         return int(self.ids[place, index])
 
+    def has(self, place: int, index: int) -> bool:
+        """Return whether a sequence holds a block at an index of its table."""
+        return bool(self.firsts[place] <= index < self.ends[place])
+
     def held(self, place: int, start: int = 0) -> list[int]:
         """Return the blocks that a sequence holds, from index `start` on."""
         first = max(start, int(self.firsts[place]))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
+from pagedrun.paged.scheduling.kv_group import KVGroup
 from pagedrun.paged.scheduling.residency_log import ResidencyLog
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
@@ -15,21 +16,58 @@ from pagedrun.paged.scheduling.written_blocks import WrittenBlocks
 class Books:
     """The memory, the sequences in it, and what was done with both.
 
-    Without `prefix_caching` no sequence is given what another one computed. `written` is of the
-    step that is being scheduled.
+    The first of the `groups` keeps all blocks of a sequence; those behind it have a window. Without
+    `prefix_caching` no sequence is given what another one computed.
     """
 
-    pool: BlockPool
-    swap_space: SwapSpace
-    written: WrittenBlocks
+    groups: tuple[KVGroup, ...]
     prefix_caching: bool
-    table: SequenceTable = field(default_factory=SequenceTable)
+    table: SequenceTable
     counts: SchedulerCounts = field(default_factory=SchedulerCounts)
     residency: ResidencyLog = field(default_factory=ResidencyLog)
+
+    @property
+    def pool(self) -> BlockPool:
+        """The first group's."""
+        return self.groups[0].pool
+
+    @property
+    def swap_space(self) -> SwapSpace:
+        """The first group's."""
+        return self.groups[0].swap_space
+
+    @property
+    def written(self) -> WrittenBlocks:
+        """What the step that is being scheduled writes in the first group."""
+        return self.groups[0].written
+
+    @property
+    def windowed(self) -> tuple[KVGroup, ...]:
+        """The groups that give blocks back behind a window."""
+        return self.groups[1:]
+
+    def release(self, sequence: Sequence) -> None:
+        """Give back all blocks of a sequence."""
+        for group in self.groups:
+            group.release(sequence.place)
+
+    def share(self, sequence: Sequence) -> None:
+        """Count a sequence, whose tables are copies, as a holder of its blocks."""
+        for group in self.groups:
+            group.share(sequence.place)
+
+    def unpin(self, sequence: Sequence) -> None:
+        """Take back what a waiting sequence has pinned."""
+        self.pool.unpin(sequence.pinned_keys)
+        sequence.pinned_keys = []
+        for group in self.windowed:
+            group.unpin(sequence.place)
 
     def drop_host_blocks(self, sequence: Sequence, *, keep_progress: bool = False) -> None:
         """Give back what a swapped-out sequence has on the host; without it, it begins anew."""
         self.swap_space.give_back(list(sequence.host_blocks.values()))
         sequence.host_blocks = {}
+        for group in self.windowed:
+            group.drop_host_blocks(sequence.place)
         if not keep_progress:
             sequence.forget_blocks()

@@ -1,11 +1,14 @@
 """ChunkPlacer: finds room for what a step computes, and books it as done."""
 
 from collections.abc import Sequence as Seq
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.scheduling.books import Books
+from pagedrun.paged.scheduling.kv_group import KVGroup
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_SCORES, Int64s
 from pagedrun.paged.scheduling.step_builder import StepBuilder
@@ -18,7 +21,6 @@ class ChunkPlacer:
         self._books = books
         self._pool = books.pool
         self._table = books.table
-        self._tables = books.table.kv_groups[0]
 
     def decode(self, running: Seq[Sequence], places: Int64s, budget: int, step: StepBuilder) -> int:
         """Place the first sequences that run, as long as they decode and memory and budget last.
@@ -27,7 +29,7 @@ class ChunkPlacer:
         those that run. Returns how many they are; the books are what they would be had they been
         placed one by one.
         """
-        table, pool = self._table, self._pool
+        table = self._table
         every, places = places, places[:budget]
         starts = table.num_computed_tokens[places]
         decodes = (starts >= table.num_prompt_tokens[places]) & (
@@ -39,26 +41,29 @@ class ChunkPlacer:
             places = places[: int(decodes.argmin())]
         places = places[: self._without_part(every, len(places))]
         starts = starts[: len(places)]
-        index = starts // pool.block_size
-        is_missing = index >= self._tables.ends[places]
-        is_shared = ~is_missing
-        held = self._tables.ids[places[is_shared], index[is_shared]]
-        is_shared[is_shared] = pool.ref_counts_of(held) > 1
-        needs = is_missing | is_shared
-        num_fit = int(np.searchsorted(np.cumsum(needs), pool.num_free, side="right"))
+        needs = []
+        num_fit = len(places)
+        for group in self._books.groups:
+            group.give_back_all_behind(places, starts)
+            needs.append(_NewBlocks.of(group, places, starts))
+            num_fit = min(num_fit, needs[-1].num_fit)
         num_fit = self._without_part(every, num_fit)
-        places, starts, index = places[:num_fit], starts[:num_fit], index[:num_fit]
-        positions = np.flatnonzero(needs[:num_fit])
-        if is_shared[:num_fit].any():
-            for position in positions.tolist():
+        places, starts = places[:num_fit], starts[:num_fit]
+        if any(each.is_shared[:num_fit].any() for each in needs):
+            wanted = np.any([each.is_needed[:num_fit] for each in needs], axis=0)
+            for position in np.flatnonzero(wanted).tolist():
                 has_room = self.reserve(running[position], int(starts[position]) + 1, step)
                 assert has_room, "fewer blocks are free than were counted"
-        elif len(positions):
-            self._append_blocks([running[position] for position in positions.tolist()])
-        offsets = starts - index * pool.block_size
-        blocks = self._tables.ids[places, index]
-        pool.record_fills(blocks, offsets + 1)
-        self._books.written.note(blocks, offsets)
+        else:
+            for each in needs:
+                missing = np.flatnonzero(each.is_needed[:num_fit]).tolist()
+                self._append_blocks(each.group, [running[position] for position in missing])
+        index = starts // self._pool.block_size
+        offsets = starts - index * self._pool.block_size
+        for group in self._books.groups:
+            blocks = group.tables.ids[places, index]
+            group.pool.record_fills(blocks, offsets + 1)
+            group.written.note(blocks, offsets)
         ends = starts + 1
         ever = table.num_tokens_ever_computed[places]
         self._books.counts.computed_tokens += len(places)
@@ -78,34 +83,50 @@ class ChunkPlacer:
         is_other = table.row[places[:count]] != table.row[places[count]]
         return int(np.flatnonzero(is_other)[-1]) + 1 if is_other.any() else 0
 
-    def _append_blocks(self, sequences: Seq[Sequence]) -> None:
-        """Give each of them a block; so many are free."""
-        new = self._pool.allocate(len(sequences))
+    def _append_blocks(self, group: KVGroup, sequences: Seq[Sequence]) -> None:
+        """Give each of them a block of a group; so many are free."""
+        new = group.pool.allocate(len(sequences))
         assert new is not None, "fewer blocks are free than were counted"
         for sequence, block_id in zip(sequences, new, strict=True):
-            self._tables.append_one(sequence.place, block_id)
-            self._books.residency.append(sequence, block_id)
+            group.tables.append_one(sequence.place, block_id)
+            if not group.index:
+                self._books.residency.append(sequence, block_id)
+
+    def num_tokens_held(self, sequence: Sequence) -> int:
+        """Return up to which token a sequence has blocks in all groups."""
+        ends = [int(group.tables.ends[sequence.place]) for group in self._books.groups]
+        return min(ends) * self._pool.block_size
 
     def reserve(self, sequence: Sequence, end: int, step: StepBuilder) -> bool:
-        """Make room for tokens up to `end`: own the block being written, allocate those missing."""
-        num_blocks, num_stored = sequence.num_blocks, sequence.num_stored_tokens
-        index = num_stored // self._pool.block_size
-        if index < num_blocks and num_stored < end:
-            shared = sequence.block(index)
-            if self._pool.ref_count(shared) > 1:
-                own = self._pool.fork_for_write(shared)
+        """Make room for tokens up to `end`: own the block being written, allocate those missing.
+
+        Where there is a window, what lies behind it is given back first.
+        """
+        return all(self._reserve(group, sequence, end, step) for group in self._books.groups)
+
+    def _reserve(self, group: KVGroup, sequence: Sequence, end: int, step: StepBuilder) -> bool:
+        pool, tables, place = group.pool, group.tables, sequence.place
+        group.give_back_behind(place, sequence.num_computed_tokens)
+        num_stored = sequence.num_stored_tokens
+        index = num_stored // pool.block_size
+        if tables.has(place, index) and num_stored < end:
+            shared = tables.block(place, index)
+            if pool.ref_count(shared) > 1:
+                own = pool.fork_for_write(shared)
                 if own is None:
                     return False
-                self._tables.replace(sequence.place, index, own)
-                self._books.residency.replace(sequence, index)
-                step.transfers.append(BlockTransfer(TransferKind.COPY, shared, own))
-        missing = self._pool.num_blocks_for(end) - num_blocks
+                tables.replace(place, index, own)
+                if not group.index:
+                    self._books.residency.replace(sequence, index)
+                step.transfers.append(BlockTransfer(TransferKind.COPY, shared, own, group.index))
+        missing = pool.num_blocks_for(end) - int(tables.ends[place])
         if missing > 0:
-            new = self._pool.allocate(missing)
+            new = pool.allocate(missing)
             if new is None:
                 return False
-            self._tables.append(sequence.place, new)
-            self._books.residency.grow(sequence)
+            tables.append(place, new)
+            if not group.index:
+                self._books.residency.grow(sequence)
         return True
 
     def add(self, sequence: Sequence, end: int, step: StepBuilder) -> int:
@@ -136,13 +157,42 @@ class ChunkPlacer:
         """
         size = self._pool.block_size
         written = range(store_from // size, self._pool.num_blocks_for(end))
-        for index in written if store_from < end else ():
-            block_id = sequence.block(index)
-            self._pool.record_fill(block_id, min(size, end - index * size))
-            self._books.written.note(block_id, max(store_from - index * size, 0))
+        num_full = min(end // size, len(sequence.block_keys))
+        for group in self._books.groups:
+            tables, place = group.tables, sequence.place
+            for index in written if store_from < end else ():
+                block_id = tables.block(place, index)
+                group.pool.record_fill(block_id, min(size, end - index * size))
+                group.written.note(block_id, max(store_from - index * size, 0))
+            first = max(sequence.num_published_blocks, int(tables.firsts[place]))
+            for index in range(first, num_full):
+                group.pool.publish(tables.block(place, index), sequence.block_keys[index])
         sequence.num_computed_tokens = end
         sequence.num_stored_tokens = max(sequence.num_stored_tokens, end)
-        num_full = min(end // size, len(sequence.block_keys))
-        for index in range(sequence.num_published_blocks, num_full):
-            self._pool.publish(sequence.block(index), sequence.block_keys[index])
         sequence.num_published_blocks = max(sequence.num_published_blocks, num_full)
+
+
+class _NewBlocks(NamedTuple):
+    """Which of some sequences need a block of a group for the token that they decode.
+
+    is_needed, is_shared: [num_sequences] bool; of a shared block they need a copy. num_fit: the
+    first so many of them can have theirs.
+    """
+
+    group: KVGroup
+    is_needed: NDArray[np.bool_]
+    is_shared: NDArray[np.bool_]
+    num_fit: int
+
+    @classmethod
+    def of(cls, group: KVGroup, places: Int64s, starts: Int64s) -> "_NewBlocks":
+        """Look at the sequences at these places, and where each of their tokens begins."""
+        tables, pool = group.tables, group.pool
+        index = starts // pool.block_size
+        is_missing = index >= tables.ends[places]
+        is_shared = ~is_missing
+        held = tables.ids[places[is_shared], index[is_shared]]
+        is_shared[is_shared] = pool.ref_counts_of(held) > 1
+        needs = is_missing | is_shared
+        num_fit = int(np.searchsorted(np.cumsum(needs), pool.num_free, side="right"))
+        return cls(group, needs, is_shared, num_fit)

@@ -37,8 +37,9 @@ class Preemption:
         sequence.num_preemptions += 1
         self._books.residency.preempt(sequence, mode, cause)
         self._books.residency.end(sequence)
-        self._pool.release(sequence.block_table)
-        sequence.block_table = []
+        self._books.release(sequence)
+        for group in self._books.groups:
+            group.tables.set(sequence.place, [])
         if mode is PreemptionMode.RECOMPUTE:
             sequence.forget_blocks()
 
@@ -51,10 +52,34 @@ class Preemption:
         host_blocks = self._books.swap_space.take(num_stored - first)
         if not host_blocks:
             return False
+        if not self._swap_out_windows(sequence, step):
+            self._books.swap_space.give_back(host_blocks)
+            return False
         for index, target in zip(range(first, num_stored), host_blocks, strict=True):
             sequence.host_blocks[index] = target
             source = sequence.block(index)
             step.transfers.append(BlockTransfer(TransferKind.SWAP_OUT, source, target))
+        return True
+
+    def _swap_out_windows(self, sequence: Sequence, step: StepBuilder) -> bool:
+        """Save what the sequence will still read in groups with a window."""
+        place = sequence.place
+        for group in self._books.windowed:
+            group.give_back_behind(place, sequence.num_computed_tokens)
+            num_stored = group.pool.num_blocks_for(sequence.num_stored_tokens)
+            sources = group.tables.held(place)[: num_stored - int(group.tables.firsts[place])]
+            targets = group.swap_space.take(len(sources))
+            if targets is None:
+                for each in self._books.windowed:
+                    each.drop_host_blocks(place)
+                return False
+            group.on_host[place] = targets
+        for group in self._books.windowed:
+            pairs = zip(group.tables.held(place), group.on_host[place], strict=False)
+            step.transfers += [
+                BlockTransfer(TransferKind.SWAP_OUT, source, target, group.index)
+                for source, target in pairs
+            ]
         return True
 
     def pin_prompt(self, sequence: Sequence) -> None:
@@ -71,6 +96,8 @@ class Preemption:
         self._pool.pin(keys)
         for block_id, key in zip(sequence.block_table, keys, strict=False):
             self._pool.publish(block_id, key)
+        for group in self._books.windowed:
+            group.pin(sequence.place, keys)
 
     def _outlives(self, block_id: int) -> bool:
         return self._pool.is_published(block_id) and self._pool.ref_count(block_id) > 1

@@ -12,9 +12,9 @@ MAX_DONORS = 8
 
 
 class Donor(NamedTuple):
-    """A block whose first tokens are wanted, and how many of them there are."""
+    """Who has a block whose first tokens are wanted, and how many of them there are."""
 
-    block_id: int
+    place: int
     num_tokens: int
 
 
@@ -44,7 +44,7 @@ def find_donor(
         given = sequence.request.prompt_token_ids[begin : begin + max(stored, 0)]
         num_tokens = _num_common(wanted, given)
         if num_tokens > (best.num_tokens if best else 0):
-            best = Donor(block_id, num_tokens)
+            best = Donor(sequence.place, num_tokens)
     return best
 
 

@@ -25,6 +25,7 @@ from pagedrun.paged.scheduling.beams.beam_groups import BeamGroups
 from pagedrun.paged.scheduling.beams.beam_search import NextBeam
 from pagedrun.paged.scheduling.books import Books
 from pagedrun.paged.scheduling.chunk_placer import ChunkPlacer
+from pagedrun.paged.scheduling.kv_group import KVGroup, WindowedPool
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.preemption import Preemption
 from pagedrun.paged.scheduling.prefix_source import PrefixSource
@@ -33,7 +34,6 @@ from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int64s, SequenceTable
 from pagedrun.paged.scheduling.step_builder import StepBuilder
 from pagedrun.paged.scheduling.step_input import StepInput
-from pagedrun.paged.scheduling.written_blocks import WrittenBlocks
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Request
@@ -56,15 +56,22 @@ class Scheduler:
         predictor: OutputLengthPredictor | None = None,
         stored: PrefixSource | None = None,
         num_eos_tokens: int = 0,
+        windowed: Seq[WindowedPool] = (),
     ) -> None:
         """Run what is given to `add`, in its order.
 
         `predictor` decides who is let in beside others. Without `prefix_caching` no sequence is
         given what another one computed. `stored` has what earlier runs computed. `num_eos_tokens`
-        end any answer.
+        end any answer. `windowed` is the memory of layers that give blocks back behind a window; a
+        pool must hold the window and a step's tokens of one sequence.
         """
-        written, table = WrittenBlocks(pool.num_blocks), SequenceTable(num_eos_tokens)
-        self._books = Books(pool, swap_space, written, prefix_caching, table)
+        assert stored is None or not windowed, "a prefix store has no blocks with gaps"
+        table = SequenceTable(num_eos_tokens, 1 + len(windowed))
+        full, *others = table.kv_groups
+        groups = [KVGroup(0, pool, swap_space, full)]
+        for index, (given, tables) in enumerate(zip(windowed, others, strict=True), start=1):
+            groups.append(KVGroup(index, given.pool, given.swap_space, tables, given.window))
+        self._books = Books(tuple(groups), prefix_caching, table)
         self.pool = pool
         self.swap_space = swap_space
         self.limits = limits
@@ -110,6 +117,8 @@ class Scheduler:
     def end_plan(self) -> None:
         """Take note that nothing will be added any more, so no later prompt needs a prefix."""
         self.pool.pin_path(())
+        for group in self._books.windowed:
+            group.pool.pin_only(())
 
     def begin_step(self) -> None:
         """Count a step: what becomes of blocks from now on belongs to it."""
@@ -123,7 +132,8 @@ class Scheduler:
         the pool.
         """
         step = StepBuilder(self.table)
-        self._books.written.clear()
+        for kv_group in self._books.groups:
+            kv_group.written.clear()
         self._note_running()
         budget = self.limits.max_num_batched_tokens
         position = self._chunks.decode(self.running, self._running_places, budget, step)
@@ -146,7 +156,7 @@ class Scheduler:
             if short := not self._has_room_for(group):
                 break
             if short := not self._admission.admit(
-                candidate, self.running, self._running_places, step
+                candidate, self.running, self._running_places, budget, step
             ):
                 break
             self.running.append(self.waiting.popleft())
@@ -159,6 +169,7 @@ class Scheduler:
                 self._note_running()
                 continue
             end = min(candidate.num_tokens, candidate.num_computed_tokens + budget)
+            end = min(end, self._chunks.num_tokens_held(candidate))
             budget -= self._chunks.add(candidate, end, step)
         if short:
             self.counts.steps_short_of_memory += 1
@@ -202,8 +213,7 @@ class Scheduler:
             self.running.remove(sequence)
         else:
             self.waiting.remove(sequence)
-            self.pool.unpin(sequence.pinned_keys)
-            sequence.pinned_keys = []
+            self._books.unpin(sequence)
         self.ending.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
@@ -213,7 +223,7 @@ class Scheduler:
         if sequence not in self.ending:
             self.retire(sequence)
         self.ending.remove(sequence)
-        self.pool.release(sequence.block_table)
+        self._books.release(sequence)
         self.residency.end(sequence)
         self._books.drop_host_blocks(sequence)
         self.table.remove(sequence.place)
@@ -251,6 +261,9 @@ class Scheduler:
             own = slice(sequence.num_hit_blocks, sequence.num_published_blocks)
             for block_id in sequence.block_table[own]:
                 self.pool.retract(block_id)
+            for group in self._books.windowed:  # which may not hold them any more
+                for key in sequence.block_keys[own]:
+                    group.pool.retract_key(key)
             self.finish(sequence)
         self._beams.end(request.index)
 
@@ -262,6 +275,9 @@ class Scheduler:
         swapped = [block for sequence in self.waiting for block in sequence.host_blocks.values()]
         assert len(swapped) == len(set(swapped)), "a host block is used twice"
         assert len(swapped) + self.swap_space.num_free == self.swap_space.num_blocks, "swap space"
+        held = [each.place for each in (*self.running, *self.ending)]
+        for group in self._books.windowed:
+            group.check(held, {each.place for each in self.waiting})
         pinned = Counter(key.digest for s in self.waiting for key in s.pinned_keys)
         assert self.pool.num_waiting_for() == pinned, "what waiting sequences pin"
         assert not any(sequence.pinned_keys for sequence in self.running), "a pin not taken back"
@@ -374,7 +390,7 @@ class Scheduler:
         self.counts.forks += len(children)
         room = max(self._num_free_seats, 0)
         for child in children[:room]:
-            self.pool.share(child.block_table)
+            self._books.share(child)
             self.residency.begin(child, child.num_blocks)
             self.running.append(child)
         for child in children[room:]:

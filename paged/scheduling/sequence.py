@@ -43,7 +43,9 @@ class Sequence:
 
     Of the leading prompt tokens `num_shared_tokens` are those of another row, or sample, as well,
     and of these attention reads `num_read_once_tokens` for all rows together. The next row of the
-    plan needs the first `num_keep_blocks` blocks again. The rows of the same `group` teach how
+    plan needs the first `num_keep_blocks` blocks again, and later ones leave its path at
+    `branch_point`.
+    The rows of the same `group` teach how
     long answers get.
 
     `pending_samples` are the samples to draw from the next logits: all `n` of a request while its
@@ -57,6 +59,7 @@ class Sequence:
     __slots__ = (
         "_pending_samples",
         "block_keys",
+        "branch_point",
         "host_blocks",
         "num_cached_tokens",
         "num_hit_blocks",
@@ -97,6 +100,7 @@ class Sequence:
         self.num_shared_tokens = planned.num_shared_tokens
         self.num_read_once_tokens = planned.num_read_once_tokens
         self.num_keep_blocks = planned.num_keep_blocks
+        self.branch_point = planned.branch_point
         self.host_blocks: dict[int, int] = {}
         self.pinned_keys: list[BlockKey] = []
         self.num_hit_blocks = 0

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.branch_point import BranchPoint
 from pagedrun.paged.values.request import Request
 
 
@@ -20,6 +21,7 @@ class PlannedRequest:
     needed by the row that comes next. `group` is window and subtree of rows whose answers are
     likely to be of like length. `num_common_tokens` are those that it has in common with the row
     before it in the run order, and of its prompt `num_stored_tokens` are to go to the prefix store.
+    `branch_point` is where rows to come leave its prompt: first the one that runs next.
     Of its samples `num_samples` are drawn from `first_sample` on, None for all there are.
     """
 
@@ -32,6 +34,7 @@ class PlannedRequest:
     group: tuple[int, int] = (0, 0)
     num_common_tokens: int = 0
     num_stored_tokens: int = 0
+    branch_point: BranchPoint | None = None
     first_sample: int = 0
     num_samples: int | None = None
 

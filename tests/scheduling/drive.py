@@ -11,6 +11,7 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.block_transfer import TransferKind
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.scheduling.kv_group import WindowedPool
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
@@ -60,6 +61,7 @@ class Drive:
     prefix_caching: bool = True
     fails_at: dict[int, int] = field(default_factory=dict)  # request index → tokens before NaN
     predictor: OutputLengthPredictor = field(default_factory=OutputLengthPredictor)
+    windows: dict[int, int] = field(default_factory=dict)  # blocks by window, of further groups
 
     def __post_init__(self) -> None:
         self.plan = Plan(
@@ -69,6 +71,9 @@ class Drive:
             max_blocks=self.num_blocks,
         )
         self.pool = RecordingPool(self.num_blocks, self.block_size)
+        self.windowed_pools = [
+            RecordingPool(count, self.block_size) for count in self.windows.values()
+        ]
         self.scheduler = Scheduler(
             self.pool,
             SwapSpace(self.swap_blocks),
@@ -76,9 +81,19 @@ class Drive:
             self.mode,
             prefix_caching=self.prefix_caching,
             predictor=self.predictor,
+            windowed=[
+                WindowedPool(pool, SwapSpace(self.swap_blocks), window)
+                for pool, window in zip(self.windowed_pools, self.windows, strict=True)
+            ],
         )
         self.scheduler.add(self.plan, len(self.plan))
         self.model = FakeModel(self.pool)
+        self.windowed_models = [
+            FakeModel(pool, group, window)
+            for group, (pool, window) in enumerate(
+                zip(self.windowed_pools, self.windows, strict=True), start=1
+            )
+        ]
         self.outputs: dict[tuple[int, int], tuple[int, ...]] = {}
         self.failed: set[int] = set()
         self.refused = {request.index for request in self.plan.too_large}
@@ -106,6 +121,8 @@ class Drive:
             assert chunk.samples == (chunk.end == sequence.num_tokens)
         waiting = len(scheduler.waiting)
         tokens = self.model.run(batch)
+        for model in self.windowed_models:
+            assert model.run(batch) == tokens
         grown = scheduler.update(np.array(tokens, dtype=np.int64))
         self.num_late_forks += len(scheduler.waiting) - waiting
         scheduler.check()
@@ -133,6 +150,9 @@ class Drive:
             if sequence.request is request:
                 for block_id in sequence.block_table[: sequence.num_published_blocks]:
                     self.pool.retract(block_id)
+                for pool in self.windowed_pools:
+                    for key in sequence.block_keys[: sequence.num_published_blocks]:
+                        pool.retract_key(key)
                 self.scheduler.finish(sequence)
 
     def finish(self) -> "Drive":
@@ -183,6 +203,9 @@ class Drive:
                 assert counts.computed_tokens == once
 
     def _check_all_given_back(self) -> None:
+        for each in self.windowed_pools:
+            each.check([])
+            assert each.num_free == each.num_blocks
         pool, swap_space = self.pool, self.scheduler.swap_space
         pool.check([])
         assert pool.num_free == pool.num_blocks

@@ -67,10 +67,13 @@ class RecordingPool(BlockPool):
 
 
 class FakeModel:
-    """KV memory as dictionaries, and a forward pass that checks what it reads."""
+    """KV memory of one group of layers as dictionaries, and a forward pass that checks what it
+    reads: of each token all before it, or those in its window."""
 
-    def __init__(self, pool: RecordingPool) -> None:
+    def __init__(self, pool: RecordingPool, group: int = 0, window: int | None = None) -> None:
         self.pool = pool
+        self.group = group
+        self.window = window
         self.blocks: dict[int, list[Slot | None]] = {}
         self.host: dict[int, list[Slot | None]] = {}
         self.computed_tokens = 0
@@ -85,14 +88,17 @@ class FakeModel:
         for row, chunk in enumerate(step.chunks):
             sequence = chunk.sequence
             tokens = sequence.token_ids(0, chunk.end)
-            for position, expected in enumerate(digests(tokens)):
+            first = 0 if self.window is None else max(chunk.start - self.window + 1, 0)
+            for position, expected in list(enumerate(digests(tokens)))[first:]:
                 found = self._slot(sequence, position)
                 assert found == (position, expected), (
                     f"position {position} of chunk {chunk.start}..{chunk.end} reads {found}"
                 )
-            assert step.input.block_tables[0][row].tolist()[: sequence.num_blocks] == (
-                sequence.block_table
-            )
+            tables, place = sequence.table.kv_groups[self.group], sequence.place
+            begin, end = int(tables.firsts[place]), int(tables.ends[place])
+            given = step.input.block_tables[self.group][row].tolist()
+            assert given[begin:end] == tables.held(place)
+            assert not any(given[:begin])
             assert ids[: chunk.end - chunk.start] == tokens[chunk.start :]
             del ids[: chunk.end - chunk.start]
         assert not ids
@@ -115,6 +121,8 @@ class FakeModel:
         unwritten: list[Slot | None] = [None] * size
         filled = set()
         for each in step.input.transfers:
+            if each.group != self.group:
+                continue
             self.moves[each.kind] += 1
             source = self.host if each.kind is TransferKind.SWAP_IN else self.blocks
             target = self.host if each.kind is TransferKind.SWAP_OUT else self.blocks
@@ -130,15 +138,17 @@ class FakeModel:
         size = self.pool.block_size
         written = set()
         for chunk in step.chunks:
-            table = chunk.sequence.block_table
+            tables, at = chunk.sequence.table.kv_groups[self.group], chunk.sequence.place
             content = digests(chunk.sequence.token_ids(0, chunk.end))
             for position in range(max(chunk.start, chunk.store_from), chunk.end):
-                place = table[position // size], position % size
+                place = tables.block(at, position // size), position % size
                 assert place not in written, "two chunks write one slot"
                 written.add(place)
                 self.blocks[place[0]][place[1]] = (position, content[position])
         self.written_tokens += len(written)
 
     def _slot(self, sequence: Sequence, position: int) -> Slot | None:
-        block_id = sequence.block_table[position // self.pool.block_size]
+        tables = sequence.table.kv_groups[self.group]
+        block_id = tables.block(sequence.place, position // self.pool.block_size)
+        assert block_id >= 0, f"the block of position {position} was given back"
         return self.blocks[block_id][position % self.pool.block_size]

@@ -44,6 +44,8 @@ class BeamGroups:
         """Let folded beams go on, with the blocks that they share with the first; return them."""
         beams = group.unfold(self._books.pool.block_size)
         for beam in beams:
+            if any(each.has_gap_before(beam) for each in self._books.windowed):
+                beam.forget_blocks()
             self._adopt(beam)
         return beams
 
@@ -77,19 +79,20 @@ class BeamGroups:
 
     def _adopt(self, beam: Sequence) -> None:
         self._sequences[beam.place] = beam
-        self._books.pool.share(beam.block_table)
+        self._books.share(beam)
         self._books.residency.begin(beam, beam.num_blocks)
 
     def _drop(self, beam: Sequence) -> None:
-        self._books.pool.release(beam.block_table)
+        self._books.release(beam)
         self._books.residency.end(beam)
         self._forget(beam)
 
     def _replace(self, dead: Sequence, beam: Sequence) -> None:
         """Adopt a beam and drop another: only the blocks in which they differ change hands."""
-        num_common = self._books.table.kv_groups[0].num_common(beam.place, dead.place)
-        self._books.pool.release(dead.blocks_from(num_common))
-        self._books.pool.share(beam.blocks_from(num_common))
+        for group in reversed(self._books.groups):
+            num_common = group.tables.num_common(beam.place, dead.place)
+            group.pool.release(group.tables.held(dead.place, num_common))
+            group.pool.share(group.tables.held(beam.place, num_common))
         self._books.residency.pass_on(dead, beam, num_common)
         self._forget(dead)
         self._sequences[beam.place] = beam

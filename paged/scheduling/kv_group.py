@@ -1,0 +1,128 @@
+"""KVGroup: the blocks of one group of layers, and which sequences have them."""
+
+from collections import Counter
+from collections.abc import Iterable, Set
+from typing import NamedTuple
+
+from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.scheduling.block_tables import BlockTables
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import Int64s
+from pagedrun.paged.scheduling.written_blocks import WrittenBlocks
+from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.branch_point import BranchPoint
+
+
+class WindowedPool(NamedTuple):
+    """Memory of layers in which a token sees the last `window` tokens, itself included."""
+
+    pool: BlockPool
+    swap_space: SwapSpace
+    window: int
+
+
+class KVGroup:
+    """A group of layers with one pool and one block table a sequence.
+
+    With a `window` the blocks behind it are given back. `index` is its number among the groups.
+    What a waiting sequence has left on the host, and what it has pinned, is kept here by its place
+    for groups with a window; for the first group the sequence itself has it.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        pool: BlockPool,
+        swap_space: SwapSpace,
+        tables: BlockTables,
+        window: int | None = None,
+    ) -> None:
+        self.index = index
+        self.pool = pool
+        self.swap_space = swap_space
+        self.tables = tables
+        self.window = window
+        self.written = WrittenBlocks(pool.num_blocks)
+        self.on_host: dict[int, list[int]] = {}
+        self.pinned: dict[int, list[BlockKey]] = {}
+
+    def first_read(self, position: int) -> int:
+        """Return the index of the first block that the token at a position reads."""
+        if self.window is None:
+            return 0
+        return max(position - self.window + 1, 0) // self.pool.block_size
+
+    def give_back_behind(self, place: int, position: int) -> None:
+        """Give back what neither the token at a position nor any later one reads."""
+        if self.window is not None:
+            self.pool.release(self.tables.take_before(place, self.first_read(position)))
+
+    def give_back_all_behind(self, places: Int64s, positions: Int64s) -> None:
+        """Do that for many sequences. places, positions: [num_sequences] int64."""
+        if self.window is None:
+            return
+        firsts = (positions - self.window + 1) // self.pool.block_size
+        behind = firsts > self.tables.firsts[places]
+        for place, first in zip(places[behind].tolist(), firsts[behind].tolist(), strict=True):
+            self.pool.release(self.tables.take_before(place, first))
+
+    def has_gap_before(self, sequence: Sequence) -> bool:
+        """Return whether blocks were given back that the sequence's next token reads."""
+        first = self.first_read(sequence.num_computed_tokens)
+        return first < int(self.tables.firsts[sequence.place])
+
+    def release(self, place: int) -> None:
+        """Give back all blocks of a sequence."""
+        self.pool.release(self.tables.held(place))
+
+    def share(self, place: int) -> None:
+        """Count a sequence, whose table is a copy, as a holder of its blocks."""
+        self.pool.share(self.tables.held(place))
+
+    def pin_branches(self, keys: list[BlockKey], branch: BranchPoint | None) -> None:
+        """Say where later prompts leave that of the row let in last: of each such point the blocks
+        are pinned that its window reaches back to. keys: of the prompt's blocks."""
+        wanted: dict[int, BlockKey] = {}
+        size = self.pool.block_size
+        while branch is not None and branch.num_blocks:
+            # A prompt that ends there computes its last token again.
+            first = self.first_read(branch.num_blocks * size - 1)
+            wanted |= {index: keys[index] for index in range(first, branch.num_blocks)}
+            branch = branch.next
+        self.pool.pin_only([wanted[index] for index in sorted(wanted)])
+
+    def pin(self, place: int, keys: list[BlockKey]) -> None:
+        """Keep the prompt blocks that a sequence leaves behind, as long as there is room.
+
+        keys: of the prompt's stored whole blocks.
+        """
+        first, end = int(self.tables.firsts[place]), int(self.tables.ends[place])
+        left = keys[first:end]
+        self.pinned[place] = left
+        self.pool.pin(left)
+        for block_id, key in zip(self.tables.held(place), left, strict=False):
+            self.pool.publish(block_id, key)
+
+    def unpin(self, place: int) -> None:
+        """Take back what a waiting sequence has pinned."""
+        self.pool.unpin(self.pinned.pop(place, ()))
+
+    def drop_host_blocks(self, place: int) -> None:
+        """Give back what a sequence has on the host."""
+        self.swap_space.give_back(self.on_host.pop(place, []))
+
+    def check(self, held: Iterable[int], waiting: Set[int]) -> None:
+        """Prove that tables, pool and swap space of a group with a window agree. For tests.
+
+        held: places of the sequences that have blocks. waiting: of those that have none.
+        """
+        self.pool.check([self.tables.held(place) for place in held])
+        assert not any(map(self.tables.held, waiting)), "a waiting sequence holds blocks"
+        assert set(self.on_host) <= waiting, "host blocks of a sequence that does not wait"
+        swapped = [block for blocks in self.on_host.values() for block in blocks]
+        assert len(swapped) == len(set(swapped)), "a host block is used twice"
+        assert len(swapped) + self.swap_space.num_free == self.swap_space.num_blocks, "swap space"
+        assert set(self.pinned) <= waiting, "a pin not taken back"
+        pinned = Counter(key.digest for keys in self.pinned.values() for key in keys)
+        assert self.pool.num_waiting_for() == pinned, "what waiting sequences pin"

@@ -1,0 +1,114 @@
+"""Groups of layers with a window beside the group without: what runs, shares and gives back."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.branch_point import BranchPoint
+from pagedrun.paged.values.preemption_mode import PreemptionMode
+from tests.scheduling.drive import RECOMPUTE, SWAP, Drive, random_drive, request, roomy
+
+SIZE = 4
+
+
+def least_blocks(window: int, budget: int, size: int) -> int:
+    """What one sequence may hold: its window, a step's tokens, and two blocks cut by the edges."""
+    return -(-(window - 1 + budget) // size) + 2
+
+
+def windowed_drive(seed: int) -> Drive:
+    """A random run with one or two groups that have windows, and pools from tight to roomy."""
+    pick, plain = random.Random(seed), random_drive(seed)
+    windows = pick.sample([1, 2, 3, 5, 8, 17, 40], k=pick.choice([1, 1, 2]))
+    return replace(
+        plain,
+        windows={
+            window: least_blocks(window, plain.budget, plain.block_size) + pick.randint(0, 20)
+            for window in windows
+        },
+    )
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_crowded_run_ends_with_the_right_tokens(seed: int) -> None:
+    windowed_drive(seed).finish()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first_seed", range(1000, 4000, 500))
+def test_a_crowded_run_ends_with_the_right_tokens_long(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 500):
+        windowed_drive(seed).finish()
+
+
+@pytest.mark.parametrize("window", [1, 4, 5, 50])
+def test_a_long_prompt_takes_no_more_than_window_and_chunk(window: int) -> None:
+    """Blocks behind the window are given back while a prompt is computed and while it decodes."""
+    num_blocks = least_blocks(window, 8, SIZE)
+    drive = Drive(
+        [request(0, range(600), max_tokens=40)], SIZE, 160, budget=8, windows={window: num_blocks}
+    ).finish()
+    (pool,) = drive.windowed_pools
+    assert pool.counts.peak_held <= num_blocks - 1
+    assert drive.pool.counts.peak_held == 160
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_windows_take_nothing_from_prefix_sharing(seed: int) -> None:
+    """Rows go on behind the whole blocks that they have in common with others, wherever they
+    branch off: what lies within the window there is kept, and what lies before it is not."""
+    pick = random.Random(seed)
+    trunk = pick.choices(range(3), k=90)
+    requests = [
+        request(index, trunk[: pick.randint(1, 90)] + pick.choices(range(3), k=12))
+        for index in range(14)
+    ]
+    plain = roomy(requests, SIZE, budget=24, max_num_seqs=pick.choice([1, 3]))
+    window = pick.choice([1, 3, 9, 30])
+    drive = replace(plain, windows={window: plain.num_blocks}).finish()
+    plain.finish()
+    num_found = drive.pool.counts.hits
+    assert num_found == plain.pool.counts.hits > 0
+    (pool,) = drive.windowed_pools
+    assert pool.counts.evictions == 0
+    assert pool.num_cached == 0  # every block has had its last use
+    assert pool.counts.peak_held < drive.pool.counts.peak_held
+
+
+@pytest.mark.parametrize("mode", [SWAP, RECOMPUTE])
+def test_a_short_pool_of_a_window_makes_a_sequence_give_way(mode: PreemptionMode) -> None:
+    requests = [request(index, [index] * 30, max_tokens=12) for index in range(3)]
+    drive = Drive(requests, SIZE, 200, budget=12, mode=mode, swap_blocks=40, windows={9: 7})
+    drive.finish()
+    assert drive.scheduler.counts.preemptions[mode] > 0
+
+
+def test_what_led_to_nan_is_found_by_nobody_behind_the_window_either() -> None:
+    """The pinned blocks of a branch point are cached after the row has given them back."""
+    prompt = [1] * 40
+    requests = [request(0, [*prompt, 2], max_tokens=9), request(1, [*prompt, 3], max_tokens=9)]
+    drive = Drive(requests, SIZE, 60, max_num_seqs=1, fails_at={0: 6}, windows={4: 12})
+    drive.finish()
+    assert drive.scheduler.counts.cached_tokens == 0
+
+
+def test_a_branch_point_pins_what_its_window_reaches_back_to() -> None:
+    drive = Drive([request(0, [1])], SIZE, 8, windows={9: 8})
+    _, group = drive.scheduler._books.groups
+    keys = BlockKey.chain(tuple(range(48)), SIZE, [])
+    group.pin_branches(keys, BranchPoint(10, BranchPoint(3, None)))
+    pinned = [index for index, key in enumerate(keys) if group.pool.is_pinned(key)]
+    assert pinned == [0, 1, 2, 7, 8, 9]  # token 39 sees those from 31 on, token 11 from 3 on
+    group.pin_branches(keys, BranchPoint(3, None))
+    assert [i for i, key in enumerate(keys) if group.pool.is_pinned(key)] == [0, 1, 2]
+    group.pin_branches(keys, None)
+    assert not any(map(group.pool.is_pinned, keys))
+
+
+def test_a_prompt_that_is_found_whole_still_reads_its_window() -> None:
+    prompt = tuple(range(40))
+    requests = [request(index, prompt, max_tokens=3) for index in range(2)]
+    drive = Drive(requests, SIZE, 60, max_num_seqs=1, windows={6: 20}).finish()
+    assert drive.scheduler.counts.cached_tokens == 39
