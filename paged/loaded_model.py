@@ -19,8 +19,10 @@ from pagedrun.paged.execution.logits.thinking_budget import ThinkingBudget
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.model_tensors import ModelTensors
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
 from pagedrun.paged.models.weight_source import ReadTensor, WeightSource
 from pagedrun.paged.models.weights import Checkpoint
@@ -86,9 +88,9 @@ class LoadedModel:
                     store = PrefixStore(
                         Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
                     )
-                network, read = _stored(checkpoint, model_config.network)
-                source = _source(config, device, dtype, read, is_mapped=True)
-                model = _model(config, model_config, network, source)
+                tensors = ModelTensors(checkpoint, model_config.network)
+                source = _source(config, device, dtype, tensors.read, tensors.stored)
+                model = _model(config, model_config, tensors.network, source)
         mask = GrammarMask(
             grammars or Grammars.of(tokenizer, model_config.vocab_size, model_config.eos_token_ids),
             tokenizer,
@@ -105,32 +107,22 @@ class LoadedModel:
         )
 
 
-def _stored(
-    checkpoint: Checkpoint, network: DecoderSpec[LayerSpec]
-) -> tuple[DecoderSpec[LayerSpec], ReadTensor]:
-    """Return the network as the checkpoint holds it, and what reads its tensors: all are there."""
-    names = network.tensors.layout(network.parameters()[0].name, checkpoint.names)
-    network = network.stored_as(lambda name: names.of(name) in checkpoint.names)
-    expected = {names.of(each.name): each.shape for each in network.parameters()}
-    checkpoint.check(expected, network.ignored, network.tensors.dropped)
-    return network, lambda name: checkpoint.tensor(names.of(name))
-
-
 def _source(
     config: EngineConfig,
     device: Device,
     dtype: torch.dtype,
     read: ReadTensor,
-    *,
-    is_mapped: bool = False,
+    stored: StoredTensors | None = None,
 ) -> WeightSource:
+    """Return where weights come from; `stored` says what a checkpoint has, None: there is none."""
     return WeightSource(
         read,
         dtype,
         device.torch_device,
         device.kernels,
         row_invariant=config.reproducible,
-        is_mapped=is_mapped,
+        is_mapped=stored is not None,
+        stored=stored or NOTHING_STORED,
     )
 
 

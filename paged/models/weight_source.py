@@ -7,7 +7,9 @@ from torch import Tensor
 
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.linear import Linear
+from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.models.network.parameter import Parameter
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 ReadTensor = Callable[[str], Tensor]
 
@@ -17,7 +19,8 @@ class WeightSource:
 
     `read` gives a tensor as it is stored. `row_invariant` asks for products whose rows have the
     same bytes whatever their number, where a device has others. `is_mapped` says that what is read
-    lies in mapped files; `mapped_bytes` is how much of what was handed out stays there.
+    lies in mapped files; `mapped_bytes` is how much of what was handed out stays there. `stored`
+    says what there is, where weights may be quantised.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class WeightSource:
         *,
         row_invariant: bool = False,
         is_mapped: bool = False,
+        stored: StoredTensors = NOTHING_STORED,
     ) -> None:
         self.read = read
         self.dtype = dtype
@@ -37,14 +41,18 @@ class WeightSource:
         self.row_invariant = row_invariant
         self.is_mapped = is_mapped
         self.mapped_bytes = 0
+        self.stored = stored
 
     def tensor(self, parameter: Parameter, dtype: torch.dtype | None = None) -> Tensor:
         """Return a tensor in `dtype`, None: the model's, on its device."""
         tensor = self.read(parameter.name).to(device=self.device, dtype=dtype or self.dtype)
-        if parameter.pairs is None:
+        return self.in_halves(tensor, parameter.pairs)
+
+    def in_halves(self, tensor: Tensor, pairs: NeighbourPairs | None) -> Tensor:
+        """Return a tensor whose first axis is in the order that kernels turn."""
+        if pairs is None:
             return tensor
-        order = parameter.pairs.in_halves(len(tensor))
-        return tensor[torch.tensor(order, device=self.device)]
+        return tensor[torch.tensor(pairs.in_halves(len(tensor)), device=self.device)]
 
     def kept(self, parameter: Parameter) -> Tensor:
         """Return a tensor as `tensor` does, for one that is used as it is and not packed.

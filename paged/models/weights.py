@@ -13,11 +13,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
+from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensor
 from pagedrun.paged.values.errors import ModelError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # A file of the folder itself: the name can lead nowhere else. What it may be is a link, because
 # the Hugging Face cache keeps the contents elsewhere and links to them.
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\.safetensors")
@@ -90,26 +90,17 @@ class Checkpoint:
         """The safetensors files, sorted by name."""
         return tuple(self.folder / name for name in sorted(set(self._file_of.values())))
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape, from the header."""
-        return tuple(self._slice(name).get_shape())
+    def stored(self, name: str) -> StoredTensor:
+        """Return a tensor's shape and dtype, from the header."""
+        header = self._slice(name)
+        return StoredTensor(tuple(header.get_shape()), header.get_dtype())
 
-    def dtype(self, name: str) -> torch.dtype:
-        """Return a tensor's stored dtype; `ModelError` if it is none of f32, f16 and bf16."""
-        stored = self._slice(name).get_dtype()
-        if stored not in _DTYPES:
-            raise ModelError(
-                f"{self.folder / self._file_of[name]}: tensor {name} is stored as {stored}, but "
-                "pagedrun reads F32, F16 and BF16; use a version of the model that is not quantized"
-            )
-        return _DTYPES[stored]
-
-    def tensor(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str, dtypes: tuple[str, ...] = FLOATS) -> torch.Tensor:
         """Return a tensor on the CPU in its stored dtype, backed by the file: do not write to it.
 
-        Raises `ModelError` if there is none of that name or its dtype is not supported.
+        Raises `ModelError` if there is none of that name or it is stored as none of `dtypes`.
         """
-        self.dtype(name)
+        self._check_dtype(name, dtypes)
         tensor: torch.Tensor = self._files[self._file_of[name]].get_tensor(name)
         return tensor
 
@@ -118,14 +109,15 @@ class Checkpoint:
         expected: Mapping[str, tuple[int, ...]],
         optional: Collection[str] = (),
         dropped: tuple[str, ...] = (),
+        dtypes: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         """Check that the checkpoint holds the `expected` tensors, with those shapes, and no others.
 
         A tensor that is not expected is let pass if its name, or the end of it after a dot, is in
         `optional`: "rotary_emb.inv_freq" passes in every layer; or if its name begins with one of
-        `dropped`. Raises one `ModelError` that
-        lists the first few of what is missing, extra or misshapen, or a dtype that is not
-        supported.
+        `dropped`. `dtypes` has what a tensor may be stored as, where that is not a float. Raises
+        one `ModelError` that lists the first few of what is missing, extra or misshapen, or a dtype
+        that is not supported.
         """
         allowed = tuple(f".{name}" for name in optional)
         missing = sorted(expected.keys() - self._file_of.keys())
@@ -136,9 +128,9 @@ class Checkpoint:
         )
         present = [name for name in expected if name in self._file_of]
         misshapen = [
-            f"{name} is {list(self.shape(name))} and must be {list(expected[name])}"
+            f"{name} is {list(self.stored(name).shape)} and must be {list(expected[name])}"
             for name in present
-            if self.shape(name) != tuple(expected[name])
+            if self.stored(name).shape != tuple(expected[name])
         ]
         problems = [
             f"{word}: {_listed(found)}"
@@ -151,7 +143,17 @@ class Checkpoint:
                 "check that both come from the same model, or download it again"
             )
         for name in present:
-            self.dtype(name)
+            self._check_dtype(name, (dtypes or {}).get(name, FLOATS))
+
+    def _check_dtype(self, name: str, dtypes: tuple[str, ...]) -> None:
+        stored = self.stored(name).dtype
+        if stored not in dtypes:
+            *others, last = dtypes
+            read = f"{', '.join(others)} and {last}" if others else last
+            raise ModelError(
+                f"{self.folder / self._file_of[name]}: tensor {name} is stored as {stored}, but "
+                f"pagedrun reads {read} there; use a version of the model that is not quantized"
+            )
 
     def _slice(self, name: str) -> Any:
         if name not in self._file_of:

@@ -22,6 +22,7 @@ from pagedrun.paged.models.linears.registry import LINEAR_METHODS
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.weight_source import WeightSource
 from tests.conftest import MakeModel
 
@@ -72,7 +73,9 @@ class RoundedLinear:
 class Rounded:
     """Reads what `Dense` reads, and holds a quarter of its bytes."""
 
-    def parameters(self, linear: LinearSpec) -> tuple[Parameter, ...]:
+    def parameters(
+        self, linear: LinearSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
         return Dense().parameters(linear)
 
     def num_bytes(self, linear: LinearSpec, dtype_bytes: int) -> int:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 if TYPE_CHECKING:  # they import torch
     from pagedrun.kernels.linear import Linear
@@ -18,7 +19,9 @@ class Dense:
     The parts are stacked into one matrix, which the backend packs.
     """
 
-    def parameters(self, linear: LinearSpec) -> tuple[Parameter, ...]:
+    def parameters(
+        self, linear: LinearSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
         """Return each part's matrix, and its bias."""
         return *self._weights(linear), *self._biases(linear)
 

@@ -12,6 +12,7 @@ from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.part import Part
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.network.tensor_names import PLAIN_TENSORS, NamedTensors
 
 LayerT = TypeVar("LayerT", bound=LayerSpec, covariant=True)
@@ -56,9 +57,9 @@ class DecoderSpec(Generic[LayerT]):
         """
         return replace(self, layers=tuple(layer.stored_as(is_stored) for layer in self.layers))
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Return every tensor that the model reads."""
-        return tuple(each for part in self._parts() for each in part.parameters())
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+        """Return every tensor that the model reads of a checkpoint with the tensors `stored`."""
+        return tuple(each for part in self._parts() for each in part.parameters(stored))
 
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""

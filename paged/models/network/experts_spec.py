@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from pagedrun.paged.models.network.parameter import Parameter
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
@@ -57,7 +58,7 @@ class ExpertsSpec:
                 return replace(self, layouts=(layout,))
         return self
 
-    def parameters(self) -> tuple[Parameter, ...]:
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
         """Return the tensors of all experts."""
         return self.layouts[0].parameters(self)
 

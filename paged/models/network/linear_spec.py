@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.models.network.parameter import Parameter
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 if TYPE_CHECKING:  # they import torch
     from pagedrun.kernels.linear import Linear
@@ -19,8 +20,14 @@ class LinearMethod(Protocol):
     on. Importing it imports no torch.
     """
 
-    def parameters(self, linear: "LinearSpec") -> tuple[Parameter, ...]:
-        """Return the tensors that the checkpoint has for a linear layer."""
+    def parameters(
+        self, linear: "LinearSpec", stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return the tensors that a checkpoint must have for a linear layer.
+
+        `stored` says what it has, where there is one: a method may know several ways of storing
+        the same weights.
+        """
         ...
 
     def num_bytes(self, linear: "LinearSpec", dtype_bytes: int) -> int:
@@ -61,9 +68,9 @@ class LinearSpec:
         """Elements of a row of the output."""
         return sum(part.out_features for part in self.parts)
 
-    def parameters(self) -> tuple[Parameter, ...]:
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
         """Return the tensors of all parts."""
-        return self.method.parameters(self)
+        return self.method.parameters(self, stored)
 
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of the weights."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class NormSpec:
         """The weight, [size]."""
         return Parameter(f"{self.name}.weight", (self.size,), Role.NORM)
 
-    def parameters(self) -> tuple[Parameter, ...]:
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
         """Return the weight."""
         return (self.weight,)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
+from pagedrun.paged.models.network.stored_tensors import FLOATS
 
 
 class Role(Enum):
@@ -13,6 +14,7 @@ class Role(Enum):
     MATRIX = "matrix"
     BIAS = "bias"
     NORM = "norm"
+    QUANTIZED = "quantized"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +22,14 @@ class Parameter:
     """A tensor that a model reads, by its name in the checkpoint.
 
     `pairs`: its first axis is the elements of heads, to be put into the order that kernels turn.
+    `dtypes`: what it may be stored as, by the names of safetensors.
     """
 
     name: str
     shape: tuple[int, ...]
     role: Role
     pairs: NeighbourPairs | None = None
+    dtypes: tuple[str, ...] = FLOATS
 
     @property
     def num_values(self) -> int:

@@ -3,13 +3,14 @@
 from typing import Protocol
 
 from pagedrun.paged.models.network.parameter import Parameter
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 
 class Part(Protocol):
     """Declares its parameters once; checks, byte counts and random weights follow from that."""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Return the tensors that it reads."""
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+        """Return the tensors that it reads of a checkpoint, whose header says what is stored."""
         ...
 
     def num_bytes(self, dtype_bytes: int) -> int:

@@ -1,0 +1,53 @@
+"""ModelTensors: a checkpoint's tensors under the names that a network gives them."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import LayerSpec
+from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensor
+from pagedrun.paged.models.network.tensor_names import TensorNames
+from pagedrun.paged.models.weights import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class StoredUnderOurNames:
+    """Implements `StoredTensors`; `names` is what the checkpoint calls the tensors."""
+
+    checkpoint: Checkpoint
+    names: TensorNames
+
+    def get(self, name: str) -> StoredTensor | None:
+        """Return what is stored under a name, None for nothing."""
+        theirs = self.names.of(name)
+        return self.checkpoint.stored(theirs) if theirs in self.checkpoint.names else None
+
+
+class ModelTensors:
+    """The tensors of a network, all of which `checkpoint` has.
+
+    `network` is the network as the checkpoint holds it, `stored` is what its header says of the
+    tensors. Raises `ModelError` where one is missing, superfluous, or not of the shape and dtype
+    that it must be of.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, network: DecoderSpec[LayerSpec]) -> None:
+        tensors = network.tensors
+        names = tensors.layout(network.embedding.weight.name, checkpoint.names)
+        self.stored = StoredUnderOurNames(checkpoint, names)
+        self.network = network.stored_as(lambda name: names.of(name) in checkpoint.names)
+        parameters = self.network.parameters(self.stored)
+        self._checkpoint = checkpoint
+        self._names = names
+        self._dtypes = {each.name: each.dtypes for each in parameters}
+        checkpoint.check(
+            {names.of(each.name): each.shape for each in parameters},
+            network.ignored,
+            tensors.dropped,
+            {names.of(name): dtypes for name, dtypes in self._dtypes.items()},
+        )
+
+    def read(self, name: str) -> Tensor:
+        """Return a tensor as it is stored. Raises `ModelError` if that is not as it must be."""
+        return self._checkpoint.tensor(self._names.of(name), self._dtypes.get(name, FLOATS))
