@@ -157,3 +157,19 @@ class Backend(Protocol):
     ) -> None:
         """Copy blocks of one KV memory to another."""
         ...
+
+    def unpack_codes(self, words: Tensor, num_bits: int, order: tuple[int, ...]) -> Tensor:
+        """Return the codes of few bits in 32-bit words, as signed numbers."""
+        ...
+
+    def dequantize(
+        self,
+        codes: Tensor,
+        scales: Tensor,
+        zeros: Tensor,
+        rows_per_scale: int,
+        group_of: Tensor,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """Return `(code - zero) * scale` for each code, in `dtype`."""
+        ...

@@ -14,6 +14,7 @@ from pagedrun.kernels.cpu.attention.prefix_attention import prefix_attention
 from pagedrun.kernels.cpu.cap_logits import cap_logits
 from pagedrun.kernels.cpu.copy_blocks import copy_blocks
 from pagedrun.kernels.cpu.count_tokens import count_tokens
+from pagedrun.kernels.cpu.dequantize import dequantize
 from pagedrun.kernels.cpu.experts.combine_experts import combine_experts
 from pagedrun.kernels.cpu.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.cpu.experts.route import route
@@ -27,6 +28,7 @@ from pagedrun.kernels.cpu.sampling.sample import sample
 from pagedrun.kernels.cpu.sampling.token_logprobs import token_logprobs
 from pagedrun.kernels.cpu.silu_mul import silu_mul
 from pagedrun.kernels.cpu.swap_blocks import swap_blocks
+from pagedrun.kernels.cpu.unpack_codes import unpack_codes
 
 __all__ = [
     "PackedGroupedLinear",
@@ -37,6 +39,7 @@ __all__ = [
     "copy_blocks",
     "count_tokens",
     "decode_attention",
+    "dequantize",
     "gelu_tanh_mul",
     "mask_logits",
     "penalize",
@@ -49,4 +52,5 @@ __all__ = [
     "silu_mul",
     "swap_blocks",
     "token_logprobs",
+    "unpack_codes",
 ]

@@ -38,6 +38,8 @@ class CpuBackend:
     token_logprobs = staticmethod(cpu.token_logprobs)
     copy_blocks = staticmethod(cpu.copy_blocks)
     swap_blocks = staticmethod(cpu.swap_blocks)
+    unpack_codes = staticmethod(cpu.unpack_codes)
+    dequantize = staticmethod(cpu.dequantize)
 
     def __init__(self, kernel_set: KernelSet | None = None) -> None:
         self.kernel_set = KernelSet.usable(kernel_set)

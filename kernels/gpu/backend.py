@@ -35,6 +35,8 @@ class GpuBackend:
     sample = staticmethod(gpu.sample)
     count_tokens = staticmethod(reference.count_tokens)
     penalize = staticmethod(reference.penalize)
+    unpack_codes = staticmethod(reference.unpack_codes)
+    dequantize = staticmethod(reference.dequantize)
     token_logprobs = staticmethod(gpu.token_logprobs)
     copy_blocks = staticmethod(gpu.copy_blocks)
     swap_blocks = staticmethod(gpu.swap_blocks)

@@ -13,6 +13,7 @@ from pagedrun.kernels.reference.cap_logits import cap_logits
 from pagedrun.kernels.reference.copy_blocks import copy_blocks
 from pagedrun.kernels.reference.count_tokens import count_tokens
 from pagedrun.kernels.reference.decode_attention import decode_attention
+from pagedrun.kernels.reference.dequantize import dequantize
 from pagedrun.kernels.reference.experts.combine_experts import combine_experts
 from pagedrun.kernels.reference.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.reference.experts.route import route
@@ -28,6 +29,7 @@ from pagedrun.kernels.reference.sample import sample
 from pagedrun.kernels.reference.silu_mul import silu_mul
 from pagedrun.kernels.reference.swap_blocks import swap_blocks
 from pagedrun.kernels.reference.token_logprobs import token_logprobs
+from pagedrun.kernels.reference.unpack_codes import unpack_codes
 
 __all__ = [
     "PackedGroupedLinear",
@@ -38,6 +40,7 @@ __all__ = [
     "copy_blocks",
     "count_tokens",
     "decode_attention",
+    "dequantize",
     "gelu_tanh_mul",
     "mask_logits",
     "penalize",
@@ -50,4 +53,5 @@ __all__ = [
     "silu_mul",
     "swap_blocks",
     "token_logprobs",
+    "unpack_codes",
 ]

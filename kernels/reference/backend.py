@@ -35,6 +35,8 @@ class ReferenceBackend:
     token_logprobs = staticmethod(reference.token_logprobs)
     copy_blocks = staticmethod(reference.copy_blocks)
     swap_blocks = staticmethod(reference.swap_blocks)
+    unpack_codes = staticmethod(reference.unpack_codes)
+    dequantize = staticmethod(reference.dequantize)
 
     def prepare(
         self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0

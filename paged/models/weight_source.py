@@ -10,6 +10,7 @@ from pagedrun.kernels.linear import Linear
 from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.values.errors import ModelError
 
 ReadTensor = Callable[[str], Tensor]
 
@@ -68,8 +69,46 @@ class WeightSource:
 
     def stacked(self, parameters: Sequence[Parameter]) -> Tensor:
         """Return several tensors as one, one after the other along their first axis."""
-        tensors = [self.tensor(each) for each in parameters]
-        return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+        return self.joined([self.tensor(each) for each in parameters])
+
+    def joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return tensors one after the other along their first axis."""
+        return torch.cat(list(tensors)) if len(tensors) > 1 else tensors[0]
+
+    def dequantized(
+        self,
+        name: str,
+        codes: Tensor,
+        scales: Tensor,
+        block: tuple[int, int],
+        *,
+        zeros: Tensor | None = None,
+        group_of: Tensor | None = None,
+    ) -> Tensor:
+        """Return the matrix [out_features, in_features] of a projection called `name`.
+
+        codes: the same shape, int8 or float8_e4m3fn. scales, and zeros if there are any:
+        [num_scale_rows, num_groups], of which each is for a block of rows and columns. `group_of`
+        [in_features] gives each column its group where groups are not blocks. Raises `ModelError`
+        for a group that there is not, and for weights that are no finite numbers.
+        """
+        scales = scales.to(self.device, torch.float32)
+        zeros = torch.zeros_like(scales) if zeros is None else zeros.to(self.device, torch.float32)
+        if group_of is None:
+            group_of = torch.arange(codes.shape[1], device=self.device) // block[1]
+        group_of = group_of.to(self.device, torch.int64)
+        if group_of.min() < 0 or group_of.max() >= scales.shape[1]:
+            raise ModelError(
+                f"{name}: its columns belong to groups that it has no scales for; download the "
+                "model again"
+            )
+        codes = codes.to(self.device)
+        weight = self.kernels.dequantize(codes, scales, zeros, block[0], group_of, self.dtype)
+        if not weight.isfinite().all():
+            raise ModelError(
+                f"{name}: some of its weights are no finite numbers; download the model again"
+            )
+        return weight
 
     def pack(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Return `y = x @ weight.T + bias` as the backend computes it."""

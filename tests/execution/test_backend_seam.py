@@ -93,6 +93,8 @@ class CountedBackend:
         self.copy_blocks = self._counted("copy_blocks", plain.copy_blocks)
         self.token_logprobs = plain.token_logprobs
         self.swap_blocks = self._counted("swap_blocks", plain.swap_blocks)
+        self.unpack_codes = plain.unpack_codes
+        self.dequantize = plain.dequantize
 
     def _counted(self, name: str, op: Callable[P, R]) -> Callable[P, R]:
         def counted(*args: P.args, **kwargs: P.kwargs) -> R:

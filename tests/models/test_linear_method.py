@@ -123,7 +123,7 @@ def test_a_model_computes_with_it(dense_folder: Path, rounded_folder: Path, tmp_
     shutil.copytree(dense_folder, expected_folder)
     tensors = load_file(dense_folder / "model.safetensors")
     for name, tensor in tensors.items():
-        if name.endswith("_proj.weight"):
+        if name.endswith(("_proj.weight", "lm_head.weight")):
             tensors[name] = RoundedLinear.of(tensor, None).multiplied_out()
     save_file(tensors, expected_folder / "model.safetensors")
 
@@ -138,8 +138,7 @@ def test_its_bytes_are_those_of_plan_and_ledger(dense_folder: Path, rounded_fold
     )
     assert weight_bytes(rounded_folder) == rounded.num_bytes(4)
     assert weight_bytes(dense_folder) == dense.num_bytes(4)
-    linears = [
-        part for layer in dense.layers for part in layer.parts if isinstance(part, LinearSpec)
-    ]
+    parts = [dense.head, *(part for layer in dense.layers for part in layer.parts)]
+    linears = [part for part in parts if isinstance(part, LinearSpec)]
     saved = sum(linear.out_features * (3 * linear.in_features - 4) for linear in linears)
     assert dense.num_bytes(4) - rounded.num_bytes(4) == saved

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pagedrun.kernels import reference
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.head_norms import HeadNorms
@@ -19,9 +20,14 @@ FIRST_TOKEN = 2  # those before it end a sequence
 
 
 class CostlessBackend:
-    """Every op returns the right shape with any content; tokens are drawn at random beforehand."""
+    """Every op returns the right shape with any content; tokens are drawn at random beforehand.
+
+    Weights are read as everywhere.
+    """
 
     name = "costless"
+    unpack_codes = staticmethod(reference.unpack_codes)
+    dequantize = staticmethod(reference.dequantize)
 
     def __init__(self, vocab_size: int) -> None:
         generator = torch.Generator().manual_seed(0)

@@ -6,7 +6,7 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.forms.attention_form import AttentionForm
 from pagedrun.paged.models.forms.ffns import FfnOfLayer
 from pagedrun.paged.models.forms.norm_form import NormForm
-from pagedrun.paged.models.linears.dense import Dense
+from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
@@ -14,7 +14,8 @@ from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.values.errors import ModelError
 
 HEAD = "lm_head"
-_OLD_BUFFERS = ("rotary_emb.inv_freq",)  # older exports carry them along
+# Older exports carry the first along, quantised ones the scales of a cache in 8 bits.
+_BUFFERS = ("rotary_emb.inv_freq", "self_attn.k_scale", "self_attn.v_scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,14 @@ class DecoderForm:
                 residual_multiplier=self.residual_multiplier,
             )
 
-        head = LinearSpec((Projection(HEAD, vocab_size),), hidden, has_bias=False, method=Dense())
+        method = linear_method(config)
+        head = LinearSpec((Projection(HEAD, vocab_size),), hidden, has_bias=False, method=method)
         return DecoderSpec(
             EmbeddingSpec("model.embed_tokens", vocab_size, hidden, self.embedding_scale),
             layers=tuple(layer(index) for index in range(len(attention.windows))),
             norm=self.norm.named("model.norm", hidden),
             head=None if is_tied else head,
-            ignored=(*_OLD_BUFFERS, *([f"{HEAD}.weight"] if is_tied else [])),
+            ignored=(*_BUFFERS, *([f"{HEAD}.weight"] if is_tied else [])),
             max_position_embeddings=max_positions,
             logits_divisor=self.logits_divisor,
             logits_cap=self.logits_cap,

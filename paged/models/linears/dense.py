@@ -23,7 +23,7 @@ class Dense:
         self, linear: LinearSpec, stored: StoredTensors = NOTHING_STORED
     ) -> tuple[Parameter, ...]:
         """Return each part's matrix, and its bias."""
-        return *self._weights(linear), *self._biases(linear)
+        return *self.weights(linear), *self.biases(linear)
 
     def num_bytes(self, linear: LinearSpec, dtype_bytes: int) -> int:
         """Return the bytes of matrices and biases in the model's dtype."""
@@ -31,18 +31,21 @@ class Dense:
 
     def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
         """Return the parts as one product of the backend's."""
-        weight = source.stacked(self._weights(linear))
-        bias = source.stacked(self._biases(linear)) if linear.has_bias else None
+        weight = source.stacked(self.weights(linear))
+        bias = source.stacked(self.biases(linear)) if linear.has_bias else None
         return source.pack(weight, bias)
 
-    def _weights(self, linear: LinearSpec) -> list[Parameter]:
+    def weights(self, linear: LinearSpec) -> list[Parameter]:
+        """Return each part's matrix."""
+
         def matrix(part: Projection) -> Parameter:
             shape = (part.out_features, linear.in_features)
             return Parameter(f"{part.name}.weight", shape, Role.MATRIX, part.pairs)
 
         return [matrix(part) for part in linear.parts]
 
-    def _biases(self, linear: LinearSpec) -> list[Parameter]:
+    def biases(self, linear: LinearSpec) -> list[Parameter]:
+        """Return each part's bias, nothing for a layer without."""
         if not linear.has_bias:
             return []
         return [

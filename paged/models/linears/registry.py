@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.linears.dense import Dense
+from pagedrun.paged.models.linears.fp8 import fp8
 from pagedrun.paged.models.network.linear_spec import LinearMethod
 from pagedrun.paged.values.errors import ModelError
 
@@ -11,6 +12,8 @@ from pagedrun.paged.values.errors import ModelError
 # such config, and the method is made from an empty one.
 LINEAR_METHODS: dict[str | None, Callable[[JsonObject], LinearMethod]] = {
     None: lambda quantization: Dense(),
+    "fp8": fp8,
+    "fbgemm_fp8": fp8,
 }
 
 
@@ -27,8 +30,11 @@ def _quantized(config: JsonObject, name: str) -> LinearMethod:
     fields = quantization if isinstance(quantization, dict) else {}
     method = fields.get("quant_method")
     if not isinstance(method, str) or method not in LINEAR_METHODS:
+        known = ", ".join(each for each in LINEAR_METHODS if each is not None)
+        by = f" by {ascii(method)[:40]}" if isinstance(method, str) else ""
         raise ModelError(
-            f"{config.origin}: {name} says that the weights are quantized, which pagedrun "
-            "cannot read; use the float16, bfloat16 or float32 version of the model"
+            f"{config.origin}: {name} says that the weights are quantized{by}, which pagedrun "
+            f"cannot read (it reads {known}); use one of those, or the float16, bfloat16 or "
+            "float32 version of the model"
         )
     return LINEAR_METHODS[method](JsonObject(f"{config.origin}: {name}", fields))

@@ -1,0 +1,64 @@
+"""ScaledCodes: a number of eight bits for each weight, and scales for blocks of them."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pagedrun.paged.models.network.linear_spec import Projection
+from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensors
+
+if TYPE_CHECKING:  # they import torch
+    from torch import Tensor
+
+    from pagedrun.paged.models.weight_source import WeightSource
+
+# All multiply, the first too: it is the inverse of what the weights were multiplied by.
+_SCALES = ("weight_scale_inv", "weight_scale")
+_SCALE_DTYPES = (*FLOATS, "F8_E8M0")
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledCodes:
+    """`weight` [out_features, in_features] in `dtype`, "F8_E4M3" or "I8", times its scales.
+
+    `block` is how many rows and columns have one scale; the last of them may have fewer. Where it
+    is None there is one scale for all, or one for each row.
+    """
+
+    dtype: str
+    block: tuple[int, int] | None = None
+
+    def parameters(
+        self, part: Projection, in_features: int, stored: StoredTensors
+    ) -> tuple[Parameter, ...] | None:
+        """Return codes and scales."""
+        name = f"{part.name}.weight"
+        codes = stored.get(name)
+        if codes is None or codes.dtype != self.dtype:
+            return None
+        shape = (part.out_features, in_features)
+        return (
+            Parameter(name, shape, Role.QUANTIZED, dtypes=(self.dtype,)),
+            self._scales(part, in_features, stored),
+        )
+
+    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
+        """Return the codes times their scales."""
+        codes = source.read(f"{part.name}.weight")
+        scales = source.read(self._scales(part, in_features, source.stored).name)
+        if self.block is not None:
+            return source.dequantized(part.name, codes, scales, self.block)
+        rows = 1 if scales.numel() == part.out_features else part.out_features
+        return source.dequantized(part.name, codes, scales.reshape(-1, 1), (rows, in_features))
+
+    def _scales(self, part: Projection, in_features: int, stored: StoredTensors) -> Parameter:
+        names = [f"{part.name}.{each}" for each in _SCALES]
+        name = next((each for each in names if stored.get(each) is not None), names[-1])
+        out = part.out_features
+        shapes: list[tuple[int, ...]] = [(out, 1), (out,), (1, 1), (1,), ()]
+        if self.block is not None:
+            rows, columns = self.block
+            shapes = [(-(-out // rows), -(-in_features // columns))]
+        found = stored.get(name)
+        shape = found.shape if found is not None and found.shape in shapes else shapes[0]
+        return Parameter(name, shape, Role.QUANTIZED, dtypes=_SCALE_DTYPES)

@@ -1,0 +1,110 @@
+"""Unpacked: quantised weights that are multiplied out while they are read."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pagedrun.paged.models.linears.dense import Dense
+from pagedrun.paged.models.linears.weight_format import WeightFormat
+from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
+from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.values.errors import ModelError
+
+if TYPE_CHECKING:  # they import torch
+    from torch import Tensor
+
+    from pagedrun.kernels.linear import Linear
+    from pagedrun.paged.models.weight_source import WeightSource
+
+_DENSE = Dense()
+# Of activations, which are not quantised here.
+_UNREAD = ("input_scale", "input_scale_ub", "activation_scale", "output_scale")
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """Weights are held, and computed with, as plain ones in the model's dtype.
+
+    Each projection may be stored in another of `formats`, or as plain numbers: what its tensors
+    are says so. Lists in config.json of what was left as it was are not looked at.
+    """
+
+    formats: tuple[WeightFormat, ...]
+
+    def parameters(
+        self, linear: LinearSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return the tensors of each part's matrix, in its format, and its bias."""
+        found = list(_DENSE.biases(linear))
+        for part, plain in zip(linear.parts, _DENSE.weights(linear), strict=True):
+            packed = self._packed(part, linear, stored)
+            found += [plain] if packed is None else packed[1]
+            if packed is not None:
+                found += _superfluous(part, linear, stored)
+        return tuple(found)
+
+    def num_bytes(self, linear: LinearSpec, dtype_bytes: int) -> int:
+        """Return the bytes of matrices and biases in the model's dtype."""
+        return _DENSE.num_bytes(linear, dtype_bytes)
+
+    def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
+        """Return the parts as one product of the backend's."""
+        weights = [
+            self._weight(part, plain, linear, source)
+            for part, plain in zip(linear.parts, _DENSE.weights(linear), strict=True)
+        ]
+        bias = source.stacked(_DENSE.biases(linear)) if linear.has_bias else None
+        return source.pack(source.joined(weights), bias)
+
+    def _weight(
+        self, part: Projection, plain: Parameter, linear: LinearSpec, source: "WeightSource"
+    ) -> "Tensor":
+        packed = self._packed(part, linear, source.stored)
+        if packed is None:
+            return source.tensor(plain)
+        bias = _stray_bias(part, linear, source.stored)
+        if bias is not None and source.tensor(bias).any():
+            raise ModelError(
+                f"{bias.name} is not zero, but config.json says that there is no such bias; use "
+                "another version of the model"
+            )
+        return source.in_halves(packed[0].weight(part, linear.in_features, source), part.pairs)
+
+    def _packed(
+        self, part: Projection, linear: LinearSpec, stored: StoredTensors
+    ) -> tuple[WeightFormat, tuple[Parameter, ...]] | None:
+        """Return the format that a part is stored in, with its tensors; None for plain numbers.
+
+        Of several, such as four bits and eight, the one that all tensors fit, else the first.
+        """
+        found = [
+            (each, parameters)
+            for each in self.formats
+            if (parameters := each.parameters(part, linear.in_features, stored)) is not None
+        ]
+        fitting = (each for each in found if all(_fits(one, stored) for one in each[1]))
+        return next(fitting, found[0] if found else None)
+
+
+def _fits(parameter: Parameter, stored: StoredTensors) -> bool:
+    tensor = stored.get(parameter.name)
+    return tensor is not None and tensor.shape == parameter.shape
+
+
+def _superfluous(part: Projection, linear: LinearSpec, stored: StoredTensors) -> list[Parameter]:
+    """Return what a quantised part may have beside its weights."""
+    bias = _stray_bias(part, linear, stored)
+    found = [] if bias is None else [bias]
+    for name in (f"{part.name}.{each}" for each in _UNREAD):
+        tensor = stored.get(name)
+        if tensor is not None:
+            found.append(Parameter(name, tensor.shape, Role.QUANTIZED))
+    return found
+
+
+def _stray_bias(part: Projection, linear: LinearSpec, stored: StoredTensors) -> Parameter | None:
+    """Return the bias of a layer that has none: some programs write zeros there."""
+    name = f"{part.name}.bias"
+    if linear.has_bias or stored.get(name) is None:
+        return None
+    return Parameter(name, (part.out_features,), Role.BIAS)
