@@ -233,7 +233,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"quantization_config": "int8"}, "quantization_config"),
     ({"model_type": None}, "model_type"),
     ({"model_type": ["llama"]}, "model_type"),
-    ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+    ({"quantization_config": {"quant_method": "quip"}}, "quantization_config"),
     ({"per_layer_config": {"0": {}}}, "per_layer_config"),
     ({"is_causal": False}, "is_causal"),
     ({"hidden_act": "gelu"}, "hidden_act"),

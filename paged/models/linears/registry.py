@@ -3,8 +3,11 @@
 from collections.abc import Callable
 
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.linears.awq import awq
+from pagedrun.paged.models.linears.compressed_tensors import compressed_tensors
 from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.fp8 import fp8
+from pagedrun.paged.models.linears.gptq import gptq
 from pagedrun.paged.models.network.linear_spec import LinearMethod
 from pagedrun.paged.values.errors import ModelError
 
@@ -12,8 +15,11 @@ from pagedrun.paged.values.errors import ModelError
 # such config, and the method is made from an empty one.
 LINEAR_METHODS: dict[str | None, Callable[[JsonObject], LinearMethod]] = {
     None: lambda quantization: Dense(),
+    "awq": awq,
+    "compressed-tensors": compressed_tensors,
     "fp8": fp8,
     "fbgemm_fp8": fp8,
+    "gptq": gptq,
 }
 
 

@@ -1,0 +1,79 @@
+"""compressed-tensors: several formats under one name, as llm-compressor writes them."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.linears.fp8 import block_size
+from pagedrun.paged.models.linears.pack_quantized import PackQuantized
+from pagedrun.paged.models.linears.packed_bits import group_size, num_bits
+from pagedrun.paged.models.linears.scaled_codes import ScaledCodes
+from pagedrun.paged.models.linears.unpacked import Unpacked
+from pagedrun.paged.models.linears.weight_format import WeightFormat
+
+# The dtype of the codes in the formats that store one number a weight.
+_PLAIN_CODES = {"float-quantized": "F8_E4M3", "int-quantized": "I8"}
+_NAIVE = "naive-quantized"  # the same two, under an older name
+_MIXED = "mixed-precision"
+_PACKED = "pack-quantized"
+_STRATEGIES = ("tensor", "channel", "group", "block")
+_MAX_GROUPS = 64
+
+
+def compressed_tensors(quantization: JsonObject) -> Unpacked:
+    """Return the method of a quantization_config.
+
+    Raises `ModelError` for a format, or a kind of weights, that is not read.
+    """
+    if quantization.string("quantization_status") not in (None, "compressed"):
+        raise quantization.error("quantization_status", '"compressed"')
+    sparsity = quantization.nested("sparsity_config")
+    if sparsity is not None and sparsity.string("format") not in (None, "dense"):
+        raise sparsity.error("format", '"dense": pagedrun reads no sparse weights')
+    if quantization.nested("transform_config") is not None:
+        raise quantization.error("transform_config", "absent: pagedrun transforms no activations")
+    groups = quantization.section("config_groups")
+    if not 1 <= len(groups.fields) <= _MAX_GROUPS:
+        raise quantization.error("config_groups", f"an object with 1 to {_MAX_GROUPS} groups")
+    formats = []
+    for number, fields in enumerate(groups.fields.values()):  # their names may be anything
+        if not isinstance(fields, dict):
+            raise quantization.error("config_groups", "an object of objects")
+        formats.append(_format(JsonObject(f"{groups.origin}: {number}", fields), quantization))
+    return Unpacked(tuple(dict.fromkeys(formats)))
+
+
+def _format(group: JsonObject, quantization: JsonObject) -> WeightFormat:
+    """Return how the weights of a group are stored."""
+    weights = group.section("weights")
+    by_group = quantization.string("format") == _MIXED and group.has("format")
+    fields = group if by_group else quantization
+    name, is_float = fields.string("format"), weights.string("type") == "float"
+    if name == _NAIVE:
+        name = "float-quantized" if is_float else "int-quantized"
+    if name not in (*_PLAIN_CODES, _PACKED):
+        known = ", ".join((*_PLAIN_CODES, _PACKED))
+        raise fields.error("format", f"one of {known}, which pagedrun reads")
+    if is_float != (name == "float-quantized"):
+        raise weights.error("type", f'"{"int" if is_float else "float"}" in the format {name}')
+    strategy = weights.string("strategy") or "tensor"
+    if strategy not in _STRATEGIES:
+        raise weights.error("strategy", f"one of {', '.join(_STRATEGIES)}")
+    is_symmetric = weights.boolean("symmetric", True)
+    if name == _PACKED:
+        if strategy not in ("channel", "group"):
+            raise weights.error("strategy", f'"channel" or "group" in the format {name}')
+        size = group_size(weights, "group_size") if strategy == "group" else None
+        return PackQuantized(num_bits(weights, "num_bits"), size, is_symmetric)
+    weights.integer("num_bits", 8, 8)
+    if not is_symmetric:
+        raise weights.error("symmetric", f"true in the format {name}, as far as pagedrun reads it")
+    return ScaledCodes(_PLAIN_CODES[name], _block(weights, strategy))
+
+
+def _block(weights: JsonObject, strategy: str) -> tuple[int, int] | None:
+    if strategy == "group":
+        size = group_size(weights, "group_size")
+        return None if size is None else (1, size)
+    if strategy == "block":
+        if not weights.has("block_structure"):
+            raise weights.error("block_structure", "two integers")
+        return block_size(weights, "block_structure")
+    return None

@@ -1,0 +1,106 @@
+"""GPTQ: a few bits a weight, packed along the columns' axis, as GPTQModel stores them."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.linears.grouped_codes import GroupedCodes
+from pagedrun.paged.models.linears.packed_bits import group_size, in_order, num_bits, num_groups
+from pagedrun.paged.models.linears.unpacked import Unpacked
+from pagedrun.paged.models.network.linear_spec import Projection
+from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.models.network.stored_tensors import StoredTensors
+from pagedrun.paged.values.errors import ModelError
+
+if TYPE_CHECKING:  # they import torch
+    from torch import Tensor
+
+    from pagedrun.paged.models.weight_source import WeightSource
+
+_LAYOUTS = (None, "gptq", "gptq_v2")
+
+
+def gptq(quantization: JsonObject) -> Unpacked:
+    """Return the method of a quantization_config; raises `ModelError` for another layout."""
+    bits = num_bits(quantization, "bits")
+    layout = quantization.string("checkpoint_format")
+    if layout not in _LAYOUTS:
+        raise quantization.error("checkpoint_format", '"gptq" or "gptq_v2"')
+    if quantization.get("dynamic"):
+        raise quantization.error("dynamic", "empty: pagedrun reads modules that are all alike")
+    if quantization.boolean("is_marlin_format", False):
+        raise quantization.error("is_marlin_format", "false")
+    is_symmetric = quantization.boolean("sym", True)
+    size = group_size(quantization, "group_size")
+    return Unpacked((Gptq(bits, size, is_symmetric, stores_less_one=layout != "gptq_v2"),))
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq:
+    """`qweight` [in_features * num_bits / 32, out_features], words of neighbouring columns.
+
+    `group_size` columns have a scale and a zero point for each row; None: all have. `g_idx`
+    [in_features] gives each column its group, in any order; where it is missing groups are blocks.
+    `stores_less_one`: zero points are stored less one, as the first version of the format does.
+    """
+
+    num_bits: int
+    group_size: int | None
+    is_symmetric: bool
+    stores_less_one: bool
+
+    def parameters(
+        self, part: Projection, in_features: int, stored: StoredTensors
+    ) -> tuple[Parameter, ...] | None:
+        """Return words, zero points, scales, and the columns' groups where they are stored."""
+        if stored.get(f"{part.name}.qweight") is None:
+            return None
+        groups, out = num_groups(in_features, self.group_size), part.out_features
+        num_codes = 32 // self.num_bits
+        words = (-(-in_features // num_codes), out), (groups, -(-out // num_codes))
+        role, dtypes = Role.QUANTIZED, ("I32",)
+        parameters = [
+            Parameter(f"{part.name}.qweight", words[0], role, dtypes=dtypes),
+            Parameter(f"{part.name}.qzeros", words[1], role, dtypes=dtypes),
+            Parameter(f"{part.name}.scales", (groups, out), role),
+        ]
+        if stored.get(f"{part.name}.g_idx") is not None:
+            parameters.append(Parameter(f"{part.name}.g_idx", (in_features,), role, dtypes=dtypes))
+        return tuple(parameters)
+
+    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
+        """Return `(code - zero) * scale`."""
+        unpack, order = source.kernels.unpack_codes, in_order(self.num_bits)
+
+        def words(name: str) -> "Tensor":
+            return source.read(f"{part.name}.{name}").to(source.device)
+
+        codes = unpack(words("qweight").T.contiguous(), self.num_bits, order)
+        zeros = unpack(words("qzeros"), self.num_bits, order)[:, : part.out_features]
+        is_ordered = source.stored.get(f"{part.name}.g_idx") is None
+        return GroupedCodes(
+            codes[:, :in_features],
+            words("scales").T,
+            self._zeros(part.name, zeros).T,
+            self.group_size or in_features,
+            None if is_ordered else words("g_idx"),
+        ).weight(part.name, source)
+
+    def _zeros(self, name: str, stored: "Tensor") -> "Tensor":
+        """Return zero points, as signed as the codes, of those in the checkpoint.
+
+        What a symmetric one must have is known, and told by its numbers: labels of versions are
+        often wrong.
+        """
+        if self.is_symmetric:
+            if (stored == -1).all() or (stored == 0).all():
+                return stored * 0
+            raise ModelError(
+                f"{name}.qzeros: config.json says that codes are symmetric, but these zero points "
+                "are not the middle of their range; use another version of the model"
+            )
+        if not self.stores_less_one:
+            return stored
+        half = 2 ** (self.num_bits - 1)
+        zeros: Tensor = (stored.int() + half + 1) % (2 * half) - half
+        return zeros
