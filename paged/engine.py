@@ -28,7 +28,7 @@ from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 # read.
 FIXED = frozenset(
     {
-        *("model", "device", "dtype", "reproducible", "kernel_set"),
+        *("model", "device", "dtype", "quantization", "reproducible", "kernel_set"),
         *("prefix_store", "prefix_store_bytes", "jump_ahead"),
     }
 )

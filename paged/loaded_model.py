@@ -29,6 +29,8 @@ from pagedrun.paged.models.weights import Checkpoint
 from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.option_names import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class LoadedModel:
                         Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
                     )
                 tensors = ModelTensors(checkpoint, model_config.network)
+                if config.quantization == "none" and tensors.quantized:
+                    raise _unwanted(config.model, tensors.quantized[0])
                 source = _source(config, device, dtype, tensors.read, tensors.stored)
                 model = _model(config, model_config, tensors.network, source)
         mask = GrammarMask(
@@ -105,6 +109,13 @@ class LoadedModel:
         return cls(
             model_config, tokenizer, device, dtype, model, sampler, mask, memory, store, load_s
         )
+
+
+def _unwanted(folder: Path, name: str) -> ModelError:
+    return ModelError(
+        f"{folder}: its weights are quantised ({name}), which {option('quantization')} none "
+        "refuses; leave it out, or use a version of the model in plain numbers"
+    )
 
 
 def _source(

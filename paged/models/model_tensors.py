@@ -6,6 +6,7 @@ from torch import Tensor
 
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
+from pagedrun.paged.models.network.parameter import Role
 from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensor
 from pagedrun.paged.models.network.tensor_names import TensorNames
 from pagedrun.paged.models.weights import Checkpoint
@@ -28,8 +29,8 @@ class ModelTensors:
     """The tensors of a network, all of which `checkpoint` has.
 
     `network` is the network as the checkpoint holds it, `stored` is what its header says of the
-    tensors. Raises `ModelError` where one is missing, superfluous, or not of the shape and dtype
-    that it must be of.
+    tensors, `quantized` has the names of those that are not plain numbers. Raises `ModelError`
+    where one is missing, superfluous, or not of the shape and dtype that it must be of.
     """
 
     def __init__(self, checkpoint: Checkpoint, network: DecoderSpec[LayerSpec]) -> None:
@@ -40,6 +41,7 @@ class ModelTensors:
         parameters = self.network.parameters(self.stored)
         self._checkpoint = checkpoint
         self._names = names
+        self.quantized = tuple(each.name for each in parameters if each.role is Role.QUANTIZED)
         self._dtypes = {each.name: each.dtypes for each in parameters}
         checkpoint.check(
             {names.of(each.name): each.shape for each in parameters},

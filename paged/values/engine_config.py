@@ -15,6 +15,7 @@ from pagedrun.paged.values.rules import Rule, integers, one_of
 DEVICES = ("auto", "cpu", "cuda")
 KERNEL_SETS = ("auto", *KernelSet)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZATIONS = ("auto", "none")
 DEFAULT_STORE_BYTES = 10 * 2**30
 
 
@@ -26,8 +27,9 @@ def _is_share(value: object) -> bool:
 class EngineConfig:
     """Where a field is `None` the engine decides: see `memory` for the pool's size.
 
-    `max_model_len` bounds prompt and answer together, in tokens. `swap_space_bytes` is host memory
-    for preempted sequences. `gpu_memory_utilization` is the share of a GPU's memory that may be
+    `quantization` says whether the checkpoint's weights may be quantised. `max_model_len` bounds
+    prompt and answer together, in tokens. `swap_space_bytes` is host memory for preempted
+    sequences. `gpu_memory_utilization` is the share of a GPU's memory that may be
     filled; `enforce_eager` computes every step kernel by kernel there; `reproducible` makes a row's
     bytes independent of its batch there too, as they always are on a CPU. `kernel_set` names what
     multiplies matrices on a CPU. `prefix_store` is a
@@ -55,6 +57,15 @@ class EngineConfig:
             Panel.MODEL,
             "FORMAT",
             rule=one_of(DTYPES),
+        ),
+    ] = "auto"
+    quantization: Annotated[
+        str,
+        Flag(
+            "Read quantised checkpoints (auto), or refuse them (none).",
+            Panel.MODEL,
+            "KIND",
+            rule=one_of(QUANTIZATIONS),
         ),
     ] = "auto"
     max_model_len: Annotated[

@@ -26,6 +26,7 @@ _NOT_DECIDING = frozenset(
         "preemption_mode",
         "swap_space_bytes",
         "enforce_eager",
+        "quantization",  # a run that it lets begin has the same answers
         "kernel_set",  # what it comes to is under "arithmetic"
         "prefix_store",
         "prefix_store_bytes",

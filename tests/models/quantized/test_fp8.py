@@ -87,6 +87,13 @@ def test_scales_of_activations_and_zero_biases_are_let_pass(dense: Path, tmp_pat
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
 
 
+def test_they_are_refused_where_none_are_wanted(dense: Path, tmp_path: Path) -> None:
+    write(dense, tmp_path, *FORMS["blocks"])
+    with pytest.raises(ModelError, match=r"quantization none refuses"):
+        LLM(tmp_path, dtype="float32", device="cpu", quantization="none")
+    LLM(dense, dtype="float32", device="cpu", quantization="none")
+
+
 LAYER = "model.layers.0.mlp.up_proj"
 UP, SCALES = f"{LAYER}.weight", f"{LAYER}.weight_scale_inv"
 
