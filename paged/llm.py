@@ -61,7 +61,6 @@ class LLM:
         config, shape = EngineConfig(model=folder, **engine), ModelConfig.from_folder(folder)
         loaded = LoadedModel.load(config, shape, self.tokenizer)
         self._engine = Engine(config, loaded)
-        self._reader = PromptReader(self.tokenizer)
         limits = Limits(self._engine.max_model_len, shape.vocab_size)
         refused = loaded.grammar_mask.grammars.refused
         self._encoder = PromptEncoder(self.tokenizer, limits, refused)
@@ -135,7 +134,8 @@ class LLM:
                 "another LLM"
             )
         try:
-            windows = PromptWindows(prompts, self._reader, self._encoder, size)
+            reader = PromptReader(self.tokenizer)  # of this call: its clock stays where it is now
+            windows = PromptWindows(prompts, reader, self._encoder, size)
             yield from self._run(windows)
         finally:
             self._is_free.release()

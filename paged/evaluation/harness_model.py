@@ -13,6 +13,7 @@ from pagedrun.paged.evaluation.generation import Generation
 from pagedrun.paged.evaluation.model_args import ModelArgs
 from pagedrun.paged.evaluation.scoring import Window, scoring_prompts
 from pagedrun.paged.llm import LLM
+from pagedrun.paged.text.prompts.prompt_time import present
 from pagedrun.paged.text.prompts.reader import template_variables
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.prompt_input import TokensPrompt
@@ -38,6 +39,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
             args.pretrained, revision=args.revision, tokenizer=args.tokenizer, **args.engine
         )
         self.tokenizer = self.llm.tokenizer
+        self._prompt_time = present()  # of all chats, whenever they are rendered
         bos, eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         if eos is None:
             raise UsageError("the tokenizer has no eos_token, which the harness needs")
@@ -232,7 +234,10 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
     def _rendered(self, chat: list[dict[str, str]], add_generation_prompt: bool) -> str:
         variables = template_variables(self._args.template_variables)
         text: str = self.tokenizer.render_chat(
-            chat, variables, continues_last=not add_generation_prompt
+            chat,
+            variables,
+            time=self._prompt_time,
+            continues_last=not add_generation_prompt,
         )
         return text
 

@@ -1,6 +1,7 @@
 """Dataclasses as JSON: an object with their fields, in the order in which they are declared."""
 
 from dataclasses import fields
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 
@@ -10,10 +11,12 @@ def json_fields(value: object) -> dict[str, object] | str:
 
     Of a dataclass these are its fields. One that has a default is left out while it has that, so
     that a field which few objects have is a line of the class and of no other object. A path is
-    its text. Raises `TypeError` for anything else.
+    its text, a time in ISO 8601. Raises `TypeError` for anything else.
     """
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
     kind: type = type(value)
     named = ((name, getattr(value, name), default) for name, default in _fields(kind))
     return {name: found for name, found, default in named if found != default}

@@ -1,6 +1,7 @@
 """What the job asks of tokenizer and engine, so that its tests need neither weights nor torch."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -39,10 +40,13 @@ class TokenizerLike(TextEncoder, Protocol):
         self,
         messages: Sequence[ChatMessage],
         template_kwargs: Mapping[str, JSONValue] | None = None,
+        *,
+        time: datetime | None = None,
     ) -> str:
         """Return the chat as text; `RowError` (`template_error`) if the template refuses it.
 
-        `template_kwargs` are variables of the template beside those that every chat has.
+        `template_kwargs` are variables of the template beside those that every chat has. `time` is
+        what its clock says, None the present.
         """
 
 

@@ -19,6 +19,7 @@ from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
 from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
 from pagedrun.paged.job.output.same_job import check_same_job
+from pagedrun.paged.job.output.saved_manifest import read_prompt_time
 from pagedrun.paged.job.output.side_files import SideFiles
 from pagedrun.paged.job.output.writer import RowWriter
 from pagedrun.paged.job.output.written_row import answered_row, failed_row
@@ -82,6 +83,7 @@ def run_job(
             )
         if config.resume and not output.is_regular:
             raise UsageError(f"{option('resume')} goes on with a file; name it with -o")
+        config = _at_its_time(config, output)
         stamp = file_stamp(config.input)
         stop = ReadingStop()
         with open_rows(config.input, config.max_line_bytes, stop) as source:
@@ -93,6 +95,21 @@ def run_job(
                 "as they were when they were read"
             )
         return result
+
+
+def _at_its_time(config: JobConfig, output: OutputFile) -> JobConfig:
+    """Return the job with the prompts of the run that it goes on with, whenever that was."""
+    path = _manifest_of(config, output) if config.resume else None
+    time = None if path is None else read_prompt_time(path)
+    return config if time is None else replace(config, prompts=replace(config.prompts, time=time))
+
+
+def _manifest_of(config: JobConfig, output: OutputFile) -> Path | None:
+    """Return where the manifest is of the run that began this output; None if none did.
+
+    A file without a whole line may still be somebody's: only an empty one can be begun.
+    """
+    return config.manifest_path if Path(output.path).stat().st_size else None
 
 
 def _open_local(
@@ -210,9 +227,8 @@ class _Job:
         are taken out. Raises `UsageError` if the output is of another job.
         """
         finished = FinishedRows.read(output.path)
-        path = self._config.manifest_path
-        # A file without a whole line may still be somebody's: only an empty one can be begun.
-        if path is None or not Path(output.path).stat().st_size:
+        path = _manifest_of(self._config, output)
+        if path is None:
             return finished
         check_same_job(manifest, path)
         if self._config.retry_errors and finished.num_failed:

@@ -7,7 +7,6 @@ strings that fill the machine. A chat template comes with a model folder, which 
 import json
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import wraps
 from typing import Any
 
@@ -69,12 +68,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     @classmethod
     def for_chats(cls) -> "Sandbox":
-        """Return one with what chat templates expect, which is what transformers gives them."""
+        """Return one with what transformers gives chat templates, but for `strftime_now`.
+
+        That is a variable, since it is of one rendering.
+        """
         sandbox = cls(
             trim_blocks=True, lstrip_blocks=True, extensions=[LoopControls, _GenerationTag]
         )
         sandbox.globals["raise_exception"] = _raise
-        sandbox.globals["strftime_now"] = _now
         return sandbox
 
     def render(self, template: Template, variables: Mapping[str, object]) -> str:
@@ -234,10 +235,6 @@ def _call(method: str, args: list[nodes.Expr], at: nodes.Node) -> nodes.Call:
 
 def _raise(message: str) -> None:
     raise TemplateError(message)
-
-
-def _now(time_format: str) -> str:
-    return datetime.now().strftime(time_format)
 
 
 def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:

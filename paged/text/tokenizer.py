@@ -4,7 +4,8 @@ Only tokenizer.json is trusted for how text is cut. `AutoTokenizer` is not used:
 by a name that the model folder gives.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from jinja2 import Template, TemplateSyntaxError
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
 from pagedrun.paged.text.cut_character import byte_values, num_cut_bytes
 from pagedrun.paged.text.incremental_text import REPLACEMENT
+from pagedrun.paged.text.prompts.prompt_time import present
 from pagedrun.paged.text.sandbox import Sandbox
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
@@ -109,6 +111,7 @@ class Tokenizer:
         messages: Sequence[Mapping[str, object]],
         template_kwargs: Mapping[str, JSONValue] | None = None,
         *,
+        time: datetime | None = None,
         continues_last: bool = False,
     ) -> str:
         """Return the text of a chat, ending where the assistant's answer begins.
@@ -117,7 +120,8 @@ class Tokenizer:
 
         Encode it with `add_special_tokens=False`. The template runs in a `Sandbox`;
         `template_kwargs` are variables of it beside those that every chat has, which they cannot
-        replace. Special tokens that users write into their messages are encoded as such, as
+        replace. `time` is what `strftime_now` writes, None the present. Special tokens that users
+        write into their messages are encoded as such, as
         Hugging Face does by default. A list of text parts counts as its texts, joined by newlines.
 
         Raises `RowError`: `unsupported_content` for what is no text, `template_error` if there is
@@ -133,8 +137,17 @@ class Tokenizer:
         chat = _checked_messages(messages)
         if continues_last:
             chat[-1] = _with_open_end(chat[-1])
+        variables = {
+            **(template_kwargs or {}),
+            "messages": chat,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": not continues_last,
+            "strftime_now": _clock(time or present()),
+            **self._fast.special_tokens_map,
+        }
         try:
-            text = self._render(chat, template_kwargs or {}, opens_answer=not continues_last)
+            text = self._render(variables)
         except Exception as error:  # a template can raise anything, RecursionError included
             raise RowError(
                 "template_error",
@@ -151,25 +164,11 @@ class Tokenizer:
         require_unicode(text, "messages")
         return _up_to_open_end(text) if continues_last else text
 
-    def _render(
-        self,
-        chat: list[dict[str, object]],
-        template_kwargs: Mapping[str, JSONValue],
-        *,
-        opens_answer: bool,
-    ) -> str:
-        """Return what the template, compiled when the first chat comes, makes of `chat`."""
+    def _render(self, variables: Mapping[str, object]) -> str:
+        """Return what the template, compiled when the first chat comes, makes of `variables`."""
         if self._compiled is None:
             assert self.chat_template is not None
             self._compiled = self._sandbox.from_string(self.chat_template)
-        variables = {
-            **template_kwargs,
-            "messages": chat,
-            "tools": None,
-            "documents": None,
-            "add_generation_prompt": opens_answer,
-            **self._fast.special_tokens_map,
-        }
         return self._sandbox.render(self._compiled, variables)
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
@@ -196,6 +195,11 @@ class Tokenizer:
         """Return how text is cut, as tokenizer.json has it, with all special tokens."""
         text: str = self._backend.to_str()
         return text
+
+
+def _clock(time: datetime) -> Callable[[str], str]:
+    """Return what transformers calls `strftime_now`, at a time that stays."""
+    return lambda time_format: time.strftime(time_format)
 
 
 def _check_template(chat_template: str) -> None:

@@ -136,7 +136,8 @@ def test_s03_it_is_the_immutable_sandbox_with_what_chats_need() -> None:
         "{{ 'a,b'.split(',')[1:] | length }}{{ 'x' in ('x', 'y') }}{{ strftime_now('') }}"
     )
     messages = [{"n": 1}, {"n": 0}, {"n": 2}]
-    text = sandbox.render(sandbox.from_string(source), {"messages": messages})
+    variables = {"messages": messages, "strftime_now": str}
+    text = sandbox.render(sandbox.from_string(source), variables)
     assert text == '1-1;1+0+2{"a": [1, "<é>"]}211True'
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ class ScriptedRun:
         requests: Sequence[Request],
         answer: Answer,
         on_step: Callable[[StepRecord], None] | None,
-        more: Iterable[Sequence[Request]] | None = None,
-        on_window: Callable[[], None] | None = None,
+        more: Iterable[Sequence[Request]],
+        on_window: Callable[[], None] | None,
     ) -> None:
         self._requests = requests
         self._more = more
@@ -58,7 +59,7 @@ class ScriptedRun:
                 total = len(self._requests)
                 self._on_step(StepRecord(0.1, number, 1, 0, 8, 1, 0, 0, 1, number, total, *[0] * 4))
 
-        for window in self._more or ():
+        for window in self._more:
             if self._on_window is not None:
                 self._on_window()
             for request in window:
@@ -97,7 +98,13 @@ class ScriptedModel:
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         return "".join(map(chr, token_ids))
 
-    def render_chat(self, messages: Sequence[ChatMessage], template_kwargs: object = None) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        template_kwargs: object = None,
+        *,
+        time: datetime | None = None,
+    ) -> str:
         return "".join(message["content"] for message in messages)
 
     def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
@@ -127,8 +134,11 @@ class ScriptedModel:
         warn: Callable[[str], None] | None = None,
         on_window: Callable[[], None] | None = None,
     ) -> ScriptedRun:
-        left = [each for each in requests if each.index not in done]
-        return ScriptedRun(left, self.answer, on_step, more, on_window)
+        def left(window: Sequence[Request]) -> list[Request]:
+            return [each for each in window if each.index not in done]
+
+        windows = map(left, more or ())
+        return ScriptedRun(left(requests), self.answer, on_step, windows, on_window)
 
     def open(self) -> ModelOpener:
         return lambda engine_config, tokenizer_folder, chat_template: self

@@ -99,12 +99,14 @@ class Setting:
 class Manifest:
     """The manifest of a run as it is now; written as `json_fields` does.
 
-    `arithmetic` is what the last bits of the answers depend on, `rows` how many ended how.
+    `prompt_time` is the local time that chat templates were given for the present. `arithmetic` is
+    what the last bits of the answers depend on, `rows` how many ended how.
     """
 
     version: str
     status: JobStatus
     started: str
+    prompt_time: datetime
     ended: str | None
     model: ModelFiles
     input: ReadInput
@@ -127,6 +129,7 @@ class Manifest:
             version=__version__,
             status=JobStatus.RUNNING,
             started=_now(),
+            prompt_time=config.prompts.time,
             ended=None,
             model=ModelFiles.of(config),
             input=ReadInput.begun(config.input, source),
@@ -150,7 +153,8 @@ class Manifest:
     def read(cls, manifest: JsonObject) -> "Manifest":
         """Read what a run has written; `ModelError` for a field that is not as it should be.
 
-        Manifests before 0.2 have no `arithmetic`.
+        Manifests before 0.2 have no `arithmetic`, and those before `prompt_time` was kept took it
+        anew for each row.
         """
         recipe = manifest.nested("recipe")
         parameters = manifest.section("parameters")
@@ -159,6 +163,7 @@ class Manifest:
             version=manifest.text("version"),
             status=JobStatus(manifest.text("status")),
             started=manifest.text("started"),
+            prompt_time=_prompt_time(manifest),
             ended=manifest.string("ended"),
             model=ModelFiles.read(manifest.section("model")),
             input=ReadInput.read(manifest.section("input")),
@@ -168,6 +173,12 @@ class Manifest:
             parameters={name: _setting(parameters.section(name)) for name in parameters.fields},
             rows=manifest.section("rows").fields,
         )
+
+
+def _prompt_time(manifest: JsonObject) -> datetime:
+    if manifest.has("prompt_time"):
+        return datetime.fromisoformat(manifest.text("prompt_time"))
+    return datetime.fromisoformat(manifest.text("started")).astimezone().replace(tzinfo=None)
 
 
 def _recipe_file(recipe: JsonObject) -> RecipeFile:

@@ -3,6 +3,7 @@ stranger's."""
 
 import json
 import stat
+from datetime import datetime
 from pathlib import Path
 
 from pagedrun.paged.files.json_object import JsonObject
@@ -33,6 +34,16 @@ def read_status(path: Path) -> JobStatus | None:
     try:
         return JobStatus(_parse_object(_read_bytes(path)).text("status"))
     except (UsageError, ValueError):
+        return None
+
+
+def read_prompt_time(path: Path) -> datetime | None:
+    """Return the time that the templates of a run were given, by its manifest; None if there is
+    none, or it does not tell.
+    """
+    try:
+        return read_manifest(path).prompt_time
+    except UsageError:
         return None
 
 

@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated
 
 from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.text.prompts.prompt_time import present
 from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.flag import Flag, Form, Panel
@@ -18,7 +20,8 @@ class PromptConfig:
 
     With `system`, messages get it in front unless they have one, and a plain prompt becomes the
     user message of a chat with it. `template_kwargs` are for the chat template; a row's own go
-    over them.
+    over them. `time` is what the clock of the chat template says in all of them: a run over
+    midnight asks all rows the same.
 
     Raises `UsageError` for `template_kwargs` that no template may be given.
     """
@@ -57,6 +60,7 @@ class PromptConfig:
             form=Form.PROSE,
         ),
     ] = None
+    time: datetime = dataclasses.field(default_factory=present, compare=False)
 
     def __post_init__(self) -> None:
         try:

@@ -112,7 +112,8 @@ class PromptBuilder:
         return self._chat([{"role": "user", "content": text}], params, kwargs)
 
     def _chat(self, messages: list[ChatMessage], params: SamplingParams, kwargs: Columns) -> Prompt:
-        text = self._tokenizer.render_chat(with_system(messages, self._config.system), kwargs)
+        chat = with_system(messages, self._config.system)
+        text = self._tokenizer.render_chat(chat, kwargs, time=self._config.time)
         return Prompt(params, text=text, add_special_tokens=False)
 
 

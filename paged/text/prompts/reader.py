@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from datetime import datetime
 from typing import Any
 
 from pagedrun.paged.text.prompts.continuations import CONTINUATIONS, parse_continuations
 from pagedrun.paged.text.prompts.prompt import Prompt
+from pagedrun.paged.text.prompts.prompt_time import present
 from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
 from pagedrun.paged.text.prompts.token_ids import NOT_LISTS, TOKEN_IDS, checked_token_ids
 from pagedrun.paged.text.reasoning_tags import check_budget
@@ -21,8 +23,10 @@ _KEYS = (*_FORMS, CONTINUATIONS, TEMPLATE_KWARGS)
 class PromptReader:
     """Tells the forms of `PromptInput` apart, and refuses what is none of them."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, time: datetime | None = None) -> None:
+        """time: what the clock of the chat template says in all prompts; None for the present."""
         self._tokenizer = tokenizer
+        self._time = time or present()
 
     def read(self, given: object, params: SamplingParams) -> Prompt:
         """Return what a prompt asks, a chat rendered; raises `RowError` if it cannot be asked."""
@@ -36,7 +40,9 @@ class PromptReader:
         kwargs, messages = fields.get(TEMPLATE_KWARGS), fields.get("messages")
         if messages is not None:
             messages = list(messages) if isinstance(messages, Seq) else messages
-            text = self._tokenizer.render_chat(messages, template_variables(kwargs))
+            text = self._tokenizer.render_chat(
+                messages, template_variables(kwargs), time=self._time
+            )
             return Prompt(params, text=text, add_special_tokens=False)
         if kwargs:
             message = f"{TEMPLATE_KWARGS} are for chats, and the prompt is none"

@@ -1,6 +1,7 @@
 """From rows to engine requests: encoding in batches, limits, and errors that keep to their row."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -37,7 +38,13 @@ class LetterTokenizer:
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         return "".join(chr(ord("a") + token) for token in token_ids)
 
-    def render_chat(self, messages: Sequence[ChatMessage], template_kwargs: object = None) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        template_kwargs: object = None,
+        *,
+        time: datetime | None = None,
+    ) -> str:
         return "".join(message["content"] for message in messages)
 
 

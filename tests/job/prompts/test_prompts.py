@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -35,6 +36,8 @@ class ShowingTokenizer:
         self,
         messages: Sequence[ChatMessage],
         template_kwargs: Mapping[str, JSONValue] | None = None,
+        *,
+        time: datetime | None = None,
     ) -> str:
         text = "".join(f"<{message['role']}>{message['content']}" for message in messages)
         return text + (json.dumps(template_kwargs, sort_keys=True) if template_kwargs else "")
