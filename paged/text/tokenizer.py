@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from jinja2 import Template, TemplateSyntaxError
 
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
+from pagedrun.paged.text.chat_messages import checked_messages, up_to_open_end, with_open_end
 from pagedrun.paged.text.cut_character import byte_values, num_cut_bytes
 from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.prompts.prompt_time import present
@@ -25,7 +26,6 @@ CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 MAX_TEMPLATE_CHARS = 1_000_000
 MAX_RENDERED_CHARS = 64 * 2**20  # far past any context, so a template gone wild
-_OPEN_END = "<the answer goes on here> "  # at the end of a message; whoever trims takes the blank
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -134,9 +134,9 @@ class Tokenizer:
                 "`prompt` instead of `messages`",
                 param="messages",
             )
-        chat = _checked_messages(messages)
+        chat = checked_messages(messages)
         if continues_last:
-            chat[-1] = _with_open_end(chat[-1])
+            chat[-1] = with_open_end(chat[-1])
         variables = {
             **(template_kwargs or {}),
             "messages": chat,
@@ -162,7 +162,7 @@ class Tokenizer:
                 param="messages",
             )
         require_unicode(text, "messages")
-        return _up_to_open_end(text) if continues_last else text
+        return up_to_open_end(text) if continues_last else text
 
     def _render(self, variables: Mapping[str, object]) -> str:
         """Return what the template, compiled when the first chat comes, makes of `variables`."""
@@ -292,61 +292,6 @@ def _read_template(path: Path, config: JsonObject) -> str | None:
     if template is not None and len(template) > MAX_TEMPLATE_CHARS:
         raise ModelError(f"{path.parent}: the chat template is longer than {MAX_TEMPLATE_CHARS}")
     return template
-
-
-def _checked_messages(messages: object) -> list[dict[str, object]]:
-    if not isinstance(messages, list) or not messages:
-        raise RowError(
-            "unsupported_content", "messages must be a list of at least one", param="messages"
-        )
-    chat = []
-    for number, message in enumerate(messages):
-        where = f"messages[{number}]"
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise RowError(
-                "unsupported_content", f"{where} must be an object with a role", param=where
-            )
-        content = message.get("content")
-        if isinstance(content, list):
-            content = "\n".join(_text_of(part, where) for part in content)
-        elif content is not None and not isinstance(content, str):
-            raise RowError("unsupported_content", f"{where}.content must be text", param=where)
-        chat.append({**message, "content": content})
-    return chat
-
-
-def _with_open_end(message: dict[str, object]) -> dict[str, object]:
-    """Return a message whose end can be found in the text of its chat."""
-    if not isinstance(message["content"], str):
-        raise RowError("unsupported_content", "the last message has no text", param="messages")
-    return {**message, "content": message["content"] + _OPEN_END}
-
-
-def _up_to_open_end(text: str) -> str:
-    """Return the text of a chat up to where its last message ends.
-
-    A template that trims messages would have trimmed this one too.
-    """
-    whole, mark, _ = text.rpartition(_OPEN_END)
-    if mark:
-        return whole
-    trimmed, mark, _ = text.rpartition(_OPEN_END.strip())
-    if not mark:
-        raise RowError(
-            "template_error", "the chat template leaves out the last message", param="messages"
-        )
-    return trimmed.rstrip()
-
-
-def _text_of(part: object, where: str) -> str:
-    text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-    if not isinstance(text, str):
-        raise RowError(
-            "unsupported_content",
-            f"{where}.content holds a part that is not text; pagedrun runs text models only",
-            param=where,
-        )
-    return text
 
 
 def _is_from_rust(error: BaseException) -> bool:
