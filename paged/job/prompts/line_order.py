@@ -9,6 +9,7 @@ from pagedrun.paged.values.errors import RowError
 
 MAX_LINES = 64  # first lines of a prompt that are tried; the rest counts as one
 MAX_ROWS = 500  # rows on which all of them are tried
+_TEXT_KEYS = {"role", "content", "name"}  # of messages that are text alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class LineOrder:
 
     @classmethod
     def of(cls, columns: Columns, field: str | None) -> "LineOrder | None":
-        """Return the lines of a row's prompt, None if it has no text."""
+        """Return the lines of a row's prompt, None if it is not text alone."""
         name = field or ("prompt" if isinstance(columns.get("prompt"), str) else "messages")
         value = columns.get(name)
         if isinstance(value, str):
@@ -32,7 +33,7 @@ class LineOrder:
             messages = parse_messages(value) if field is None else []
         except RowError:
             return None
-        if not messages:
+        if not messages or any(message.keys() - _TEXT_KEYS for message in messages):
             return None
         lines = [
             (place, line)

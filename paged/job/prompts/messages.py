@@ -1,5 +1,7 @@
-"""Chat messages of a row, checked: roles and text, and nothing that a template could obey."""
+"""Chat messages of a row, checked: roles, text, calls of tools; nothing a template could obey."""
 
+from pagedrun.paged.text.chat_messages import REASONING_KEYS
+from pagedrun.paged.text.tool_calls import parse_tool_calls
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
 
@@ -7,14 +9,16 @@ SYSTEM_ROLES = ("system", "developer")
 # A role is part of the chat's markup, where whatever a row says would be obeyed.
 ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 _IMAGES = ("image", "image_url", "input_image")
-_ALLOWED_KEYS = frozenset({"role", "content", "name"})
+_KEYS = ("role", "content", "name")
+_KEYS_OF_ROLE = {"assistant": ("tool_calls", *REASONING_KEYS), "tool": ("tool_call_id",)}
 
 
 def parse_messages(value: object) -> list[ChatMessage]:
     """Return the messages as role and text, parts of type "text" joined by newlines.
 
-    Raises `RowError`: `empty_prompt` for no message at all, `unsupported_content` for anything
-    that is not a list of known roles with text (images, tool calls, null), or asks nothing.
+    A message of the assistant may have called tools instead, and thought before. Raises `RowError`:
+    `empty_prompt` for no message at all, `unsupported_content` for anything that is not a list of
+    known roles with text (images, null), or asks nothing.
     """
     if not isinstance(value, list):
         raise _unsupported("messages must be a list")
@@ -40,13 +44,21 @@ def _message(item: object, index: int) -> ChatMessage:
     role = item.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise _unsupported(f"{where}.role must be one of {', '.join(ROLES)}")
-    extra = [key for key in item if key not in _ALLOWED_KEYS and item[key] is not None]
-    if extra:
-        raise _unsupported(f"{where} has fields beyond role and content, such as tool calls")
-    message = ChatMessage(role=role, content=_text(item.get("content"), where))
-    name = item.get("name")
-    if isinstance(name, str):
+    known = (*_KEYS, *_KEYS_OF_ROLE.get(role, ()))
+    if any(key not in known and item[key] is not None for key in item):
+        raise _unsupported(f"{where} has fields beyond {', '.join(known)}")
+    message = ChatMessage(role=role)
+    if item.get("tool_calls"):
+        message["tool_calls"] = parse_tool_calls(item["tool_calls"], where)
+    if item.get("content") is not None or "tool_calls" not in message:
+        message["content"] = _text(item.get("content"), f"{where}.content")
+    if isinstance(name := item.get("name"), str):
         message["name"] = name
+    if isinstance(call := item.get("tool_call_id"), str):
+        message["tool_call_id"] = call
+    reasoning = next((item[key] for key in REASONING_KEYS if item.get(key) is not None), None)
+    if reasoning is not None:
+        message["reasoning"] = _text(reasoning, f"{where}.reasoning")
     return message
 
 
@@ -66,10 +78,10 @@ def _text(content: object, where: str) -> str:
         kinds = [part.get("type") for part in content if isinstance(part, dict)]
         if any(kind in _IMAGES for kind in kinds):
             raise _unsupported(
-                f"{where}.content has an image, but pagedrun reads the text of a chat only, also "
+                f"{where} has an image, but pagedrun reads the text of a chat only, also "
                 "with models that see images"
             )
-    raise _unsupported(f"{where}.content must be text, or a list of text parts")
+    raise _unsupported(f"{where} must be text, or a list of text parts")
 
 
 def _unsupported(reason: str) -> RowError:

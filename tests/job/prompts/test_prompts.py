@@ -19,6 +19,21 @@ from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 KWARGS = "chat_template_kwargs"
 CHAT: list[JSONValue] = [{"role": "user", "content": "hi"}]
+CALL: JSONValue = {"id": "1", "function": {"name": "get", "arguments": "{}"}}
+NO_CALLS: list[Any] = [
+    *("get", {"name": "get"}, [None], [{}], [{"function": {}}], [{"name": 1}]),
+    *([{"name": "get", "arguments": bad}] for bad in ("{", "[1]", "1", [1], 7, "[" * 10**5)),
+]
+NO_MESSAGES: list[Any] = [
+    *({"role": "assistant", "content": "", "tool_calls": calls} for calls in NO_CALLS),
+    {"role": "user", "content": "a", "tool_calls": [CALL]},
+    {"role": "assistant", "tool_calls": []},
+    {"role": "assistant", "content": "a", "tool_call_id": "1"},
+    {"role": "assistant", "content": "a", "reasoning": 1},
+    {"role": "user", "content": "a", "reasoning": "b"},
+    {"role": "tool", "tool_call_id": "1"},
+    {"role": "assistant", "content": "a", "prefix": True},
+]
 
 
 class ShowingTokenizer:
@@ -94,10 +109,9 @@ def test_null_counts_as_absent() -> None:
             "unsupported_content",
             "messages",
         ),
-        (
-            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
-            "unsupported_content",
-            "messages",
+        *(
+            ({"messages": [*CHAT, message]}, "unsupported_content", "messages")
+            for message in NO_MESSAGES
         ),
         ({"prompt": "a", "chat_template": "{{ x }}"}, "forbidden_field", "chat_template"),
         ({"prompt": "a", "chat_template": None}, "forbidden_field", "chat_template"),
