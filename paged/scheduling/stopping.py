@@ -66,23 +66,19 @@ class StopRule:
             return self._stopped(sequence, None)
         if may_stop and params.stop and (cut := self._cut(sequence)) is not None:
             text, stop = cut
-            return self._finish(sequence, text, FinishReason.STOP, stop)
+            return self._finish(sequence, FinishReason.STOP, stop, text=text)
         if may_stop and params.stop_on_repetition and _repeats(sequence):
-            text = self._text(sequence, sequence.known_outputs())
-            return self._finish(sequence, text, FinishReason.STOP, REPETITION)
+            return self._finish(sequence, FinishReason.STOP, REPETITION)
         if is_complete:
-            text = self._text(sequence, sequence.known_outputs())
-            return self._finish(sequence, text, FinishReason.STOP, None)
+            return self._finish(sequence, FinishReason.STOP, None)
         if num_known >= params.max_tokens:
-            text = self._text(sequence, sequence.known_outputs())
-            return self._finish(sequence, text, FinishReason.LENGTH, None)
+            return self._finish(sequence, FinishReason.LENGTH, None)
         return None
 
     def _stopped(self, sequence: Sequence, stop: int | None) -> SampleOutput:
         """Return the sample that its last token ended."""
-        ids = sequence.known_outputs()
-        kept = ids if sequence.request.params.include_stop_str_in_output else ids[:-1]
-        return self._finish(sequence, self._text(sequence, kept), FinishReason.STOP, stop)
+        num_dropped = int(not sequence.request.params.include_stop_str_in_output)
+        return self._finish(sequence, FinishReason.STOP, stop, num_dropped=num_dropped)
 
     def stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
         """Return the tokens that end an answer."""
@@ -94,8 +90,8 @@ class StopRule:
         params, texts = request.params, self._texts
         *before, last = beam.token_ids
         is_stopped = last in self.stop_token_ids(params)
-        text = texts.decoder(params)(before if is_stopped else [*before, last])
-        reasoning, answer = texts.split(request, text)
+        kept = before if is_stopped else [*before, last]
+        reasoning, answer = texts.split(request, kept, texts.text(request, kept))
         return SampleOutput(
             index=index,
             text=answer,
@@ -115,8 +111,8 @@ class StopRule:
         if not self._may_hold_stop(sequence):
             return None
         ids = sequence.known_outputs()
-        text = self._text(sequence, ids)
-        early = len(self._text(sequence, ids[: params.min_tokens]))
+        text = self._texts.text(sequence.request, ids)
+        early = self._texts.num_early(sequence.request, ids, params.min_tokens)
         places = [(text.find(s, max(0, early - len(s) + 1)), s) for s in params.stop]
         found = [(place, stop) for place, stop in places if place >= 0]
         if not found:
@@ -133,17 +129,24 @@ class StopRule:
         end = sequence.text.feed(sequence.known_outputs(sequence.text.num_tokens))
         return any(stop in end for stop in stops)
 
-    def _text(self, sequence: Sequence, token_ids: list[int]) -> str:
-        return self._texts.decoder(sequence.request.params)(token_ids)
-
     def _finish(
-        self, sequence: Sequence, text: str, reason: FinishReason, stop_reason: str | int | None
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        stop_reason: str | int | None,
+        *,
+        text: str | None = None,
+        num_dropped: int = 0,
     ) -> SampleOutput:
-        reasoning, answer = self._texts.split(sequence.request, text)
+        """text: that of the tokens up to a stop, None for that of all but `num_dropped` of them."""
+        request, ids = sequence.request, sequence.known_outputs()
+        kept = ids[: len(ids) - num_dropped]
+        text = self._texts.text(request, kept) if text is None else text
+        reasoning, answer = self._texts.split(request, kept, text)
         return SampleOutput(
             index=sequence.sample_index,
             text=answer,
-            token_ids=tuple(sequence.known_outputs()),
+            token_ids=tuple(ids),
             finish_reason=reason,
             stop_reason=stop_reason,
             reasoning=reasoning,

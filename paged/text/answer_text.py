@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 
-from pagedrun.paged.text.reasoning_tags import ReasoningTags
-from pagedrun.paged.text.thought import Thought
+from pagedrun.paged.text.channel_thought import ChannelThought
+from pagedrun.paged.text.channels import ChannelReader, Channels, Message, split_messages
+from pagedrun.paged.text.reasoning_tags import AUTO, ReasoningTags
+from pagedrun.paged.text.thought import Thinking, Thought
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+
+Decode = Callable[[list[int]], str]
 
 
 class AnswerText:
@@ -14,21 +18,77 @@ class AnswerText:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._channels = Channels.of(tokenizer)
         self._tags: dict[str, ReasoningTags | None] = {}
+        self._decoders: dict[tuple[bool, ReasoningTags | None], Decode] = {}
 
-    def tags(self, params: SamplingParams) -> ReasoningTags | None:
-        """Return what marks thoughts in answers with these parameters, None if nothing does."""
-        setting = params.reasoning_tags
-        if setting not in self._tags:
-            self._tags[setting] = ReasoningTags.of(setting, self._tokenizer.chat_template)
-        return self._tags[setting]
-
-    def decoder(self, params: SamplingParams) -> Callable[[list[int]], str]:
+    def decoder(self, params: SamplingParams) -> Decode:
         """Return what makes text of token ids. Tags stay in it, though they may be special."""
-        tokenizer, tags = self._tokenizer, self.tags(params)
-        if not params.skip_special_tokens:
+        skips, tags = params.skip_special_tokens, self._tags_of(params)
+        if (skips, tags) not in self._decoders:
+            self._decoders[skips, tags] = self._decoder(tags, skips_special=skips)
+        return self._decoders[skips, tags]
+
+    def text(self, request: Request, token_ids: list[int]) -> str:
+        """Return the text of an answer's tokens: of their last message, if they are in channels."""
+        if self._channels_of(request.params) is not None:
+            messages = self._messages(request, token_ids)
+            token_ids = messages[-1].token_ids if messages else []
+        return self.decoder(request.params)(token_ids)
+
+    def num_early(self, request: Request, token_ids: list[int], num_tokens: int) -> int:
+        """Return how many characters of their `text` the first `num_tokens` tokens make."""
+        early = token_ids[:num_tokens]
+        if self._channels_of(request.params) is not None:
+            messages = len(self._messages(request, token_ids))
+            if len(self._messages(request, early)) < messages:
+                return 0
+        return len(self.text(request, early))
+
+    def split(self, request: Request, token_ids: list[int], text: str) -> tuple[str | None, str]:
+        """Return an answer's thought, None without one, and the text without it.
+
+        `text` is that of the tokens, or its beginning. Before a structure there is no thought that
+        was not opened.
+        """
+        params = request.params
+        if self._channels_of(params) is not None:
+            messages, decode = self._messages(request, token_ids), self.decoder(params)
+            contents = [decode(message.token_ids) for message in messages[:-1]]
+            return split_messages(messages, [*contents, text] if messages else [])
+        tags = self._tags_of(params)
+        if tags is None:
+            return None, text
+        must_open = params.structure is not None
+        return tags.split(text, self._prompt_end(request, tags), must_open=must_open)
+
+    def thought(self, request: Request) -> Thinking | None:
+        """Return what an answer to a request may begin with; None if it has no thought."""
+        channels, decode = self._channels_of(request.params), self.decoder(request.params)
+        if channels is not None:
+            reader = ChannelReader(channels, decode, request.prompt_token_ids)
+            return None if reader.is_answer else ChannelThought(reader)
+        tags = self._tags_of(request.params)
+        if tags is None:
+            return None
+        prompt = self._prompt_end(request, tags)
+        if tags.closed_by(prompt):
+            return None
+        return Thought(tags, decode, is_open=tags.opened_by(prompt))
+
+    def closing(self, params: SamplingParams) -> tuple[int, ...]:
+        """Return the tokens that close a thought in answers with these parameters."""
+        channels, tags = self._channels_of(params), self._tags_of(params)
+        if channels is not None:
+            return channels.closing
+        [closing] = self._tokenizer.encode_batch(["" if tags is None else tags.closing], False)
+        return tuple(closing)
+
+    def _decoder(self, tags: ReasoningTags | None, *, skips_special: bool) -> Decode:
+        tokenizer = self._tokenizer
+        if not skips_special:
             return lambda token_ids: tokenizer.decode(token_ids, skip_special_tokens=False)
-        kept = tokenizer.special_ids_of(() if tags is None else (tags.opening, tags.closing))
+        kept = tokenizer.special_ids_in(() if tags is None else (tags.opening, tags.closing))
         if not kept:
             return tokenizer.decode
         skipped = tokenizer.special_ids - kept
@@ -39,28 +99,25 @@ class AnswerText:
 
         return decode
 
-    def prompt_end(self, request: Request, tags: ReasoningTags) -> str:
+    def _channels_of(self, params: SamplingParams) -> Channels | None:
+        return self._channels if params.reasoning_tags == AUTO else None
+
+    def _tags_of(self, params: SamplingParams) -> ReasoningTags | None:
+        """Return what marks thoughts in answers with these parameters, None if nothing does."""
+        setting = params.reasoning_tags
+        if setting not in self._tags:
+            self._tags[setting] = ReasoningTags.of(setting, self._tokenizer.chat_template)
+        return self._tags[setting]
+
+    def _messages(self, request: Request, token_ids: list[int]) -> list[Message]:
+        channels = self._channels_of(request.params)
+        assert channels is not None
+        reader = ChannelReader(channels, self._tokenizer.decode, request.prompt_token_ids)
+        for token_id in token_ids:
+            reader.take(token_id)
+        return reader.messages
+
+    def _prompt_end(self, request: Request, tags: ReasoningTags) -> str:
         """Return the end of a prompt, which may open or close a thought."""
         last = list(request.prompt_token_ids[-tags.most_tokens :])
         return self._tokenizer.decode(last, skip_special_tokens=False)
-
-    def thought(self, request: Request) -> Thought | None:
-        """Return the thought that an answer to a request may begin with; None if it has none."""
-        tags = self.tags(request.params)
-        if tags is None:
-            return None
-        prompt = self.prompt_end(request, tags)
-        if tags.closed_by(prompt):
-            return None
-        return Thought(tags, self.decoder(request.params), is_open=tags.opened_by(prompt))
-
-    def split(self, request: Request, text: str) -> tuple[str | None, str]:
-        """Return an answer's thought, None without one, and the text without it.
-
-        Before a structure there is no thought that was not opened.
-        """
-        tags = self.tags(request.params)
-        if tags is None:
-            return None, text
-        must_open = request.params.structure is not None
-        return tags.split(text, self.prompt_end(request, tags), must_open=must_open)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pagedrun.paged.text.channels import has_channels
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
@@ -16,6 +17,7 @@ _KNOWN = (
     ("[THINK]", "[/THINK]"),  # Magistral
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
     ("◁think▷", "◁/think▷"),  # Kimi
+    ("<|channel>thought", "<channel|>"),  # Gemma 4
 )
 
 
@@ -80,7 +82,10 @@ def check_budget(params: SamplingParams, chat_template: str | None) -> None:
     """Raise `RowError` (`invalid_param`) if thoughts have a budget and nothing marks them."""
     if params.thinking_budget is None:
         return
-    if ReasoningTags.of(params.reasoning_tags, chat_template) is None:
+    setting = params.reasoning_tags
+    if setting == AUTO and has_channels(chat_template):
+        return
+    if ReasoningTags.of(setting, chat_template) is None:
         raise RowError(
             "invalid_param",
             "thinking_budget needs to know what marks a thought, which the chat template does not "

@@ -1,17 +1,50 @@
 """Thought: how far the thought at the beginning of an answer has come."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from pagedrun.paged.text.incremental_text import REPLACEMENT, IncrementalText
 from pagedrun.paged.text.reasoning_tags import ReasoningTags
 
 
-class Thought:
-    """Follows the tokens of an answer until its thought ends, or it turns out to have none.
+class Thinking(Protocol):
+    """What comes before an answer, followed token by token until it ends.
 
-    `is_open` says whether the next token belongs to it, or to its closing tag. `is_over` says that
-    it has ended, or can no longer begin. Both are false while one may begin.
+    `is_open` and `is_over` are both false while it may begin.
     """
+
+    @property
+    def tags(self) -> ReasoningTags | None:
+        """What marks it; None where that are tokens of their own."""
+        ...
+
+    @property
+    def end(self) -> str:
+        """The end of what was taken, at least as much as both tags have characters."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next token belongs to it, or to what closes it."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or can no longer begin."""
+        ...
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the next token is one of those that a budget counts."""
+        ...
+
+    def take(self, token_id: int) -> None:
+        """Go on by the next token of the answer."""
+        ...
+
+
+class Thought:
+    """A thought between tags at the beginning of an answer, or none; see `Thinking`."""
 
     def __init__(
         self, tags: ReasoningTags, decode: Callable[[list[int]], str], *, is_open: bool
@@ -21,8 +54,12 @@ class Thought:
         self.is_open = is_open
         self.is_over = False
         self.end = ""
-        """The end of what was taken, at least as much as both tags have characters."""
         self._text = IncrementalText(decode, len(tags.opening) + len(tags.closing))
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the next token belongs to it: the opening tag does not."""
+        return self.is_open
 
     def take(self, token_id: int) -> None:
         """Go on by the next token of the answer."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pagedrun.paged.text.thought import Thought
+from pagedrun.paged.text.thought import Thinking
 
 
 class ThoughtBudget:
@@ -10,7 +10,7 @@ class ThoughtBudget:
     thought, those of its opening tag not counted, these are the `closing` ones.
     """
 
-    def __init__(self, thought: Thought, closing: Sequence[int], budget: int) -> None:
+    def __init__(self, thought: Thinking, closing: Sequence[int], budget: int) -> None:
         self._thought = thought
         self._closing = closing
         self._num_left = budget
@@ -22,7 +22,7 @@ class ThoughtBudget:
         """Take the next token; return whether the thought goes on, or may still begin."""
         if self.forced is not None:
             self._num_forced += 1
-        elif self._thought.is_open:
+        elif self._thought.is_counted:
             self._num_left -= 1
         self._thought.take(token_id)
         if self._thought.is_over or self._num_forced == len(self._closing):
@@ -31,5 +31,5 @@ class ThoughtBudget:
         return True
 
     def _force_closing(self) -> None:
-        if self._thought.is_open and not self._num_left:
+        if self._num_forced or (self._thought.is_counted and not self._num_left):
             self.forced = self._closing[self._num_forced]

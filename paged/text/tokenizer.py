@@ -102,9 +102,17 @@ class Tokenizer:
             batch = [ids[1:] if ids[:2] == twice else ids for ids in batch]
         return batch
 
-    def special_ids_of(self, texts: Sequence[str]) -> frozenset[int]:
-        """Return the ids of those texts that are special tokens."""
-        return self.special_ids & {self._backend.token_to_id(text) for text in texts}
+    def special_id(self, text: str) -> int | None:
+        """Return the id of a special token, None if this is none."""
+        token_id: int | None = self._backend.token_to_id(text)
+        return token_id if token_id in self.special_ids else None
+
+    def special_ids_in(self, texts: Sequence[str]) -> frozenset[int]:
+        """Return the ids of the special tokens that these texts hold."""
+        marks = {token_id: self._backend.id_to_token(token_id) for token_id in self.special_ids}
+        return frozenset(
+            token_id for token_id, mark in marks.items() if any(mark in text for text in texts)
+        )
 
     def render_chat(
         self,

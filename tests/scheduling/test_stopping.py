@@ -27,7 +27,7 @@ class Pieces:
     chat_template: str | None = None
     special_ids = frozenset({EOS, OTHER_EOS, SPECIAL})
 
-    def special_ids_of(self, texts: Iterable[str]) -> frozenset[int]:
+    def special_ids_in(self, texts: Iterable[str]) -> frozenset[int]:
         return frozenset()
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:

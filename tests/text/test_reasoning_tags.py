@@ -16,6 +16,7 @@ QWEN3 = "{% if not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
         ("auto", QWEN3, THINK),
         ("auto", "{{ content.split('</think>')[-1] }}", THINK),
         ("auto", "x[THINK]y[/THINK]", ReasoningTags("[THINK]", "[/THINK]")),
+        ("auto", "<|channel>thought\n<channel|>", ReasoningTags("<|channel>thought", "<channel|>")),
         ("auto", "{{ messages }}", None),
         ("auto", "I think </thinking of", None),
         ("auto", None, None),

@@ -187,9 +187,9 @@ class GrammarMask:
     def _answer(self, row: _Row) -> StructuredAnswer:
         """Return an answer at its beginning."""
         thought = self._texts.thought(row.request)
-        if thought is None:
-            return StructuredAnswer(row.grammar.result())
-        tags = thought.tags
+        tags = None if thought is None else thought.tags
+        if tags is None:
+            return StructuredAnswer(row.grammar.result(), thought)
         if tags not in self._tags:
             self._tags[tags] = ThoughtTokens(self._tokenizer, tags)
         return StructuredAnswer(row.grammar.result(), thought, self._tags[tags])

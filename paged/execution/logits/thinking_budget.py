@@ -22,7 +22,6 @@ class ThinkingBudget:
     can_be_captured = False
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
         self._texts = AnswerText(tokenizer)
         # By row and sample, while they last.
         self._thoughts: dict[int, dict[int, ThoughtBudget]] = {}
@@ -37,7 +36,7 @@ class ThinkingBudget:
         for sample in range(request.params.n):
             thought = self._texts.thought(request)
             if thought is not None:
-                [closing] = self._tokenizer.encode_batch([thought.tags.closing], False)
+                closing = self._texts.closing(request.params)
                 budgets[sample] = ThoughtBudget(thought, closing, budget)
         if budgets:
             self._thoughts[request.index] = budgets

@@ -7,7 +7,7 @@ import numpy as np
 from pagedrun.paged.text.grammar.compiler import CompiledGrammar, TokenMask
 from pagedrun.paged.text.grammar.matcher import GrammarMatcher
 from pagedrun.paged.text.grammar.thought_tokens import ThoughtTokens
-from pagedrun.paged.text.thought import Thought
+from pagedrun.paged.text.thought import Thinking
 
 
 class StructuredAnswer:
@@ -22,7 +22,7 @@ class StructuredAnswer:
     def __init__(
         self,
         grammar: CompiledGrammar,
-        thought: Thought | None = None,
+        thought: Thinking | None = None,
         tags: ThoughtTokens | None = None,
     ) -> None:
         """thought: what the answer may begin with, marked by `tags`; None: by no thought."""

@@ -1,0 +1,147 @@
+"""Channels: answers in messages, of which one channel holds thoughts and one the answer itself.
+
+`<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>` is
+what models write whose templates have these special tokens (gpt-oss). Without them the text would
+be `analysis…assistantfinal…`, so messages are told apart by tokens, before anything is decoded.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # it imports what takes long
+    from pagedrun.paged.text.tokenizer import Tokenizer
+
+THOUGHT, ANSWER = "analysis", "final"
+_START, _CHANNEL, _MESSAGE, _END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
+_ENDS = (_END, "<|return|>", "<|call|>")
+
+
+def has_channels(chat_template: str | None) -> bool:
+    """Return whether a model with this template answers in channels."""
+    return all(mark in (chat_template or "") for mark in (_START, _CHANNEL, _MESSAGE))
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The tokens that begin a message, name its channel, begin its content, and end it.
+
+    `closing` are those that end a thought and begin the answer.
+    """
+
+    start: int
+    channel: int
+    message: int
+    ends: frozenset[int]
+    closing: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tokenizer: "Tokenizer") -> "Channels | None":
+        """Return those of a tokenizer whose template has channels, None for another."""
+        if not has_channels(tokenizer.chat_template):
+            return None
+        start, channel, message, *ends = map(
+            tokenizer.special_id, (_START, _CHANNEL, _MESSAGE, *_ENDS)
+        )
+        if start is None or channel is None or message is None or ends[0] is None:
+            return None
+        text = f"{_END}{_START}assistant{_CHANNEL}{ANSWER}{_MESSAGE}"
+        [closing] = tokenizer.encode_batch([text], add_special_tokens=False)
+        known = frozenset(each for each in ends if each is not None)
+        return cls(start, channel, message, known, tuple(closing))
+
+
+@dataclass(slots=True)
+class Message:
+    """A message of an answer; `channel` is None for what is in none."""
+
+    channel: str | None
+    token_ids: list[int] = field(default_factory=list)
+
+
+class ChannelReader:
+    """Takes the tokens of an answer one by one, and tells them apart into `messages`."""
+
+    def __init__(
+        self,
+        channels: Channels,
+        decode: Callable[[list[int]], str],
+        prompt: Sequence[int],
+    ) -> None:
+        """prompt: whose last message may be begun, for the answer to go on with."""
+        self._channels = channels
+        self._decode = decode
+        self._header: list[int] | None = None  # what was taken of it; None within a content
+        self._unmarked: list[int] = []  # where a mark should have come first
+        self._messages = [Message(None)]
+        for token in prompt[_last(prompt, channels.start) :]:
+            self.take(token)
+        self._messages = [] if self.is_header else [Message(self._messages[-1].channel)]
+        self._unmarked = []
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages so far, the last of which may go on; a text without marks is one."""
+        if not self._messages and self._unmarked:
+            return [Message(None, self._unmarked)]
+        return self._messages
+
+    @property
+    def is_header(self) -> bool:
+        """Whether the next token is between the contents of two messages."""
+        return self._header is not None
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the next token is one of the answer itself."""
+        return not self.is_header and self._messages[-1].channel in (ANSWER, None)
+
+    def take(self, token: int) -> None:
+        """Go on by a token."""
+        marks = self._channels
+        if token == marks.start or token in marks.ends:
+            self._begin([])
+        elif token == marks.channel:
+            self._begin([token])
+        elif token == marks.message:
+            self._messages.append(Message(self._name(self._header or [])))
+            self._header = None
+        elif self._header is None:
+            self._messages[-1].token_ids.append(token)
+        else:
+            self._header.append(token)
+            if self._header[0] != marks.channel:
+                self._unmarked.append(token)
+
+    def _begin(self, header: list[int]) -> None:
+        if not self.is_header and self._messages[-1] == Message(None):
+            self._messages.pop()  # nothing was there
+        self._header, self._unmarked = header, []
+
+    def _name(self, header: list[int]) -> str | None:
+        """Return what follows the channel's mark, up to a blank; None if there is no such mark."""
+        if header[:1] != [self._channels.channel]:
+            return None
+        words = self._decode(header[1:]).split()
+        return words[0] if words else None
+
+
+def split_messages(messages: Sequence[Message], contents: Sequence[str]) -> tuple[str | None, str]:
+    """Return the thought, None if there is none, and the answer, of messages with these contents.
+
+    The answer begins with the first message of its channel; without one it is the last message,
+    such as a call of a tool, unless that is a thought, which was cut.
+    """
+    names = [message.channel for message in messages]
+    if ANSWER in names:
+        begin = names.index(ANSWER)
+    else:
+        begin = len(names) - (names[-1:] != [THOUGHT] and len(names) > 0)
+    thought = "\n".join(contents[:begin]) if begin else None
+    return thought, "\n".join(contents[begin:])
+
+
+def _last(tokens: Sequence[int], wanted: int) -> int:
+    """Return the place of the last token that is the one wanted, the end if there is none."""
+    places = range(len(tokens) - 1, -1, -1)
+    return next((place for place in places if tokens[place] == wanted), len(tokens))
