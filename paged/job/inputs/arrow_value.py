@@ -13,7 +13,7 @@ from pagedrun.paged.values.json_value import JSONValue
 
 # Objects that say how a row is answered. A table has a key for all rows that one of them has, null
 # in the others, where it would mean something: a schema with `"const": null` allows null alone.
-_OBJECT_COLUMNS = frozenset({"json_schema", "response_format", "chat_template_kwargs", "body"})
+_OBJECT_COLUMNS = frozenset({"json_schema", "response_format", "body"})
 
 
 def json_columns(record: Mapping[str, object]) -> dict[str, JSONValue]:

@@ -20,7 +20,7 @@ MAX_COLUMNS = 10_000
 _TEXT_COLUMNS = {"stop", "regex", "grammar", "reasoning_tags", "vote", "early_stopping"}
 _JSON_COLUMNS = (sampling_keys() - _TEXT_COLUMNS) | {
     *("messages", "prompt_token_ids", "continuations"),
-    *("sampling_params", "response_format", "chat_template_kwargs"),
+    *("sampling_params", "response_format"),
 }
 
 

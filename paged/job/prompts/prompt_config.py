@@ -19,9 +19,8 @@ class PromptConfig:
     """Where the prompt comes from: the row's own columns, one named column, or a template.
 
     With `system`, messages get it in front unless they have one, and a plain prompt becomes the
-    user message of a chat with it. `template_kwargs` are for the chat template; a row's own go
-    over them. `time` is what the clock of the chat template says in all of them: a run over
-    midnight asks all rows the same.
+    user message of a chat with it. `template_kwargs` are for the chat template. `time` is what the
+    clock of the chat template says in all of them: a run over midnight asks all rows the same.
 
     Raises `UsageError` for `template_kwargs` that no template may be given.
     """

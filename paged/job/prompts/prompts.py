@@ -13,7 +13,7 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.response_format import RESPONSE_FORMAT, structure_of
 from pagedrun.paged.text.prompts.continuations import CONTINUATIONS, parse_continuations
 from pagedrun.paged.text.prompts.prompt import Prompt
-from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
+from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS
 from pagedrun.paged.text.prompts.token_ids import TOKEN_IDS, checked_token_ids
 from pagedrun.paged.text.reasoning_tags import check_budget
 from pagedrun.paged.values.chat_message import ChatMessage
@@ -26,6 +26,7 @@ PROMPT_COLUMNS = ("prompt", "messages", TOKEN_IDS)
 # What decides how a prompt is made, or what runs, is the user's to say and not a row's.
 FORBIDDEN_COLUMNS = (
     "chat_template",
+    TEMPLATE_KWARGS,
     "trust_remote_code",
     "add_generation_prompt",
     "continue_final_message",
@@ -52,30 +53,24 @@ class PromptBuilder:
         params = _sampling_params(columns, self._defaults)
         check_budget(params, self._tokenizer.chat_template)
         continuations = parse_continuations(columns.get(CONTINUATIONS), params)
-        own = columns.get(TEMPLATE_KWARGS)
-        kwargs = {} if own is None else checked_kwargs(own)
-        prompt = self._prompt(columns, params, {**self._config.template_kwargs, **kwargs})
-        if kwargs and prompt.add_special_tokens:
-            message = f"{TEMPLATE_KWARGS} are for chats, and the row is none"
-            raise RowError("invalid_param", message, param=TEMPLATE_KWARGS)
-        return prompt.followed_by(continuations)
+        return self._prompt(columns, params).followed_by(continuations)
 
-    def _prompt(self, columns: Columns, params: SamplingParams, kwargs: Columns) -> Prompt:
+    def _prompt(self, columns: Columns, params: SamplingParams) -> Prompt:
         if self._config.template is not None:
-            return self._from_text(self._config.template.render(columns), params, kwargs)
+            return self._from_text(self._config.template.render(columns), params)
         name = self._prompt_column(columns)
         value = columns[name]
         if self._config.field is None and name == "messages":
-            return self._chat(parse_messages(value), params, kwargs)
+            return self._chat(parse_messages(value), params)
         if self._config.field is None and name == TOKEN_IDS:
             return Prompt(params, token_ids=self._token_ids(value))
         if not isinstance(value, str):
             raise RowError("unsupported_content", f"{shown_key(name)} must be a string", param=name)
-        return self._from_text(value, params, kwargs)
+        return self._from_text(value, params)
 
     def carried_columns(self, columns: Columns) -> dict[str, JSONValue]:
         """Return the columns that come back under `input`: all that this layer did not use."""
-        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS, TEMPLATE_KWARGS} | request_keys()
+        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS} | request_keys()
         if self._config.field is not None:
             used.add(self._config.field)
         elif self._config.template is None:
@@ -106,14 +101,15 @@ class PromptBuilder:
             raise RowError("unsupported_content", message, param=TOKEN_IDS)
         return checked_token_ids(value)
 
-    def _from_text(self, text: str, params: SamplingParams, kwargs: Columns) -> Prompt:
+    def _from_text(self, text: str, params: SamplingParams) -> Prompt:
         if self._config.system is None:
             return Prompt(params, text=text)
-        return self._chat([{"role": "user", "content": text}], params, kwargs)
+        return self._chat([{"role": "user", "content": text}], params)
 
-    def _chat(self, messages: list[ChatMessage], params: SamplingParams, kwargs: Columns) -> Prompt:
+    def _chat(self, messages: list[ChatMessage], params: SamplingParams) -> Prompt:
         chat = with_system(messages, self._config.system)
-        text = self._tokenizer.render_chat(chat, kwargs, time=self._config.time)
+        variables = self._config.template_kwargs
+        text = self._tokenizer.render_chat(chat, variables, time=self._config.time)
         return Prompt(params, text=text, add_special_tokens=False)
 
 
@@ -124,16 +120,20 @@ def request_keys() -> frozenset[str]:
 
 def _refuse_columns(columns: Columns) -> None:
     nested = columns.get(NESTED_PARAMS)
-    if isinstance(nested, dict) and TEMPLATE_KWARGS in nested:
-        message = f"{TEMPLATE_KWARGS} is no sampling parameter; give it beside {NESTED_PARAMS}"
-        raise RowError("forbidden_field", message, param=TEMPLATE_KWARGS)
     for place in (columns, nested if isinstance(nested, dict) else {}):
         for name in FORBIDDEN_COLUMNS:
             if name in place:
-                raise RowError("forbidden_field", f"{name} cannot be set by a row", param=name)
+                raise _forbidden(name)
         for name in UNSUPPORTED_COLUMNS:
             if place.get(name) is not None and not is_neutral(name, place[name]):
                 raise not_supported(name)
+
+
+def _forbidden(name: str) -> RowError:
+    message = f"{name} cannot be set by a row"
+    if name == TEMPLATE_KWARGS:
+        message += f"; set them for all rows with {option(TEMPLATE_KWARGS)}"
+    return RowError("forbidden_field", message, param=name)
 
 
 def _sampling_params(columns: Columns, defaults: SamplingParams) -> SamplingParams:

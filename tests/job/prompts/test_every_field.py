@@ -38,7 +38,6 @@ TEXT_CELLS = {"expected", "stop", "regex", "grammar", "reasoning_tags", "vote", 
 # What a row may say beside the sampling fields: a value to ask for, and bad ones.
 MORE: dict[str, tuple[Any, list[Any]]] = {
     "continuations": (["b", "c d"], [[], "b", [""], [1], {"a": 1}]),
-    "chat_template_kwargs": ({"thinks": True}, [[1], "x", {"a b": 1}, {"_x": 1}]),
     "response_format": (
         as_format(SCHEMA),
         ["json", {"type": "xml"}, {"type": "json_schema"}, [1]],
@@ -191,8 +190,6 @@ def as_json(value: Any) -> JSONValue:
 def test_what_else_a_row_may_say(build: Builder, name: str) -> None:
     good, bad = MORE[name]
     ways: list[Callable[[ASKED], Iterator[Row]]] = [of_line, of_csv, of_record, of_chat]
-    if name == "chat_template_kwargs":
-        ways = [of_chat]  # for chats
     for way in ways:
         row = build(way({name: good}))
         if way is of_chat and name == "continuations":

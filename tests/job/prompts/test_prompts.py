@@ -115,20 +115,8 @@ def test_null_counts_as_absent() -> None:
         ),
         ({"prompt": "a", "chat_template": "{{ x }}"}, "forbidden_field", "chat_template"),
         ({"prompt": "a", "chat_template": None}, "forbidden_field", "chat_template"),
-        *(
-            ({"messages": CHAT, "chat_template_kwargs": {name: 1}}, "forbidden_field", KWARGS)
-            for name in ("tokenize", "chat_template", "messages", "add_generation_prompt")
-        ),
-        *(
-            ({"messages": CHAT, "chat_template_kwargs": value}, "invalid_param", KWARGS)
-            for value in (
-                *([1], "enable_thinking", 1, {"": 1}, {"a b": 1}, {"__class__": 1}),
-                {"x": float("nan")},
-                {"x": "y" * 2**16},
-                {f"x{number}": 1 for number in range(65)},
-            )
-        ),
-        ({"prompt": "a", "chat_template_kwargs": {"x": 1}}, "invalid_param", KWARGS),
+        ({"messages": CHAT, KWARGS: {"enable_thinking": False}}, "forbidden_field", KWARGS),
+        ({"prompt": "a", KWARGS: None}, "forbidden_field", KWARGS),
         ({"prompt": "a", "sampling_params": {KWARGS: {"x": 1}}}, "forbidden_field", KWARGS),
         ({"prompt": "a", "thinking_budget": 4}, "invalid_param", "thinking_budget"),
         (
@@ -160,19 +148,23 @@ def test_what_cannot_be_asked(columns: dict[str, Any], code: str, param: str | N
 
 
 def test_variables_of_the_chat_template() -> None:
-    """A row's own go over those of the job; a chat made of a plain prompt gets the job's."""
-    columns: Columns = {"messages": CHAT, "chat_template_kwargs": {"a": 3, "b": 4}}
+    """They are the job's, for chats and for those made of a plain prompt."""
     job: Columns = {"a": 1, "c": [{"deep": None}]}
     ours = builder(template_kwargs=job)
-    assert ours.build(columns).text == '<user>hi{"a": 3, "b": 4, "c": [{"deep": null}]}'
     assert ours.build({"messages": CHAT}).text == '<user>hi{"a": 1, "c": [{"deep": null}]}'
     assert ours.build({"prompt": "hi"}).text == "hi"
-    assert ours.carried_columns({**columns, "other": 1}) == {"other": 1}
     nested = builder(template_kwargs={"a": 1}, system="s").build({"prompt": "hi"})
     assert nested.text == '<system>s<user>hi{"a": 1}'
 
 
-@pytest.mark.parametrize("value", [{"tokenize": 1}, {"a b": 1}])
+BAD_VARIABLES: list[Any] = [
+    *({name: 1} for name in ("tokenize", "chat_template", "messages", "add_generation_prompt")),
+    *({"": 1}, {"a b": 1}, {"__class__": 1}, {"x": float("nan")}, {"x": "y" * 2**16}),
+    {f"x{number}": 1 for number in range(65)},
+]
+
+
+@pytest.mark.parametrize("value", BAD_VARIABLES)
 def test_variables_that_no_template_is_given_are_refused_for_all_rows(value: Any) -> None:
     with pytest.raises(UsageError, match="chat_template_kwargs"):
         PromptConfig(template_kwargs=value)

@@ -82,7 +82,6 @@ CHATS: dict[str, dict[str, Any]] = {
         "logprobs": 1,
         "stop": ["zz"],
     },
-    "no thought": {"chat_template_kwargs": {"enable_thinking": False}},
     "other tags": {**SAMPLED, "reasoning_tags": "<think>,a", "thinking_budget": 4},
     "schema behind a thought": {
         **SAMPLED,
