@@ -158,6 +158,10 @@ class Backend(Protocol):
         """Copy blocks of one KV memory to another."""
         ...
 
+    def unpack_blocks(self, blocks: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
+        """Return the weights in rows of GGUF's blocks, in `dtype`."""
+        ...
+
     def unpack_codes(self, words: Tensor, num_bits: int, order: tuple[int, ...]) -> Tensor:
         """Return the codes of few bits in 32-bit words, as signed numbers."""
         ...

@@ -23,9 +23,9 @@ from pagedrun.paged.models.model_tensors import ModelTensors
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.open_checkpoint import open_checkpoint
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
 from pagedrun.paged.models.weight_source import ReadTensor, WeightSource
-from pagedrun.paged.models.weights import Checkpoint
 from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -85,7 +85,7 @@ class LoadedModel:
             source = _source(config, device, dtype, read)
             model = _model(config, model_config, model_config.network, source)
         else:
-            with Checkpoint.open(config.model) as checkpoint:
+            with open_checkpoint(config.model) as checkpoint:
                 if config.prefix_store is not None:
                     store = PrefixStore(
                         Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files

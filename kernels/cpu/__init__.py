@@ -28,6 +28,7 @@ from pagedrun.kernels.cpu.sampling.sample import sample
 from pagedrun.kernels.cpu.sampling.token_logprobs import token_logprobs
 from pagedrun.kernels.cpu.silu_mul import silu_mul
 from pagedrun.kernels.cpu.swap_blocks import swap_blocks
+from pagedrun.kernels.cpu.unpack_blocks import unpack_blocks
 from pagedrun.kernels.cpu.unpack_codes import unpack_codes
 
 __all__ = [
@@ -52,5 +53,6 @@ __all__ = [
     "silu_mul",
     "swap_blocks",
     "token_logprobs",
+    "unpack_blocks",
     "unpack_codes",
 ]

@@ -38,6 +38,7 @@ class CpuBackend:
     token_logprobs = staticmethod(cpu.token_logprobs)
     copy_blocks = staticmethod(cpu.copy_blocks)
     swap_blocks = staticmethod(cpu.swap_blocks)
+    unpack_blocks = staticmethod(cpu.unpack_blocks)
     unpack_codes = staticmethod(cpu.unpack_codes)
     dequantize = staticmethod(cpu.dequantize)
 

@@ -35,6 +35,7 @@ class GpuBackend:
     sample = staticmethod(gpu.sample)
     count_tokens = staticmethod(reference.count_tokens)
     penalize = staticmethod(reference.penalize)
+    unpack_blocks = staticmethod(reference.unpack_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
     dequantize = staticmethod(reference.dequantize)
     token_logprobs = staticmethod(gpu.token_logprobs)

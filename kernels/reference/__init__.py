@@ -29,6 +29,7 @@ from pagedrun.kernels.reference.sample import sample
 from pagedrun.kernels.reference.silu_mul import silu_mul
 from pagedrun.kernels.reference.swap_blocks import swap_blocks
 from pagedrun.kernels.reference.token_logprobs import token_logprobs
+from pagedrun.kernels.reference.unpack_blocks import unpack_blocks
 from pagedrun.kernels.reference.unpack_codes import unpack_codes
 
 __all__ = [
@@ -53,5 +54,6 @@ __all__ = [
     "silu_mul",
     "swap_blocks",
     "token_logprobs",
+    "unpack_blocks",
     "unpack_codes",
 ]

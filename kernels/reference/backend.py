@@ -35,6 +35,7 @@ class ReferenceBackend:
     token_logprobs = staticmethod(reference.token_logprobs)
     copy_blocks = staticmethod(reference.copy_blocks)
     swap_blocks = staticmethod(reference.swap_blocks)
+    unpack_blocks = staticmethod(reference.unpack_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
     dequantize = staticmethod(reference.dequantize)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from pagedrun.paged.files.gguf.gguf_file import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_rows
@@ -146,7 +147,7 @@ class _Reading:
 
     def _model_folder(self) -> Path:
         folder = Path(self._saved.model.path)
-        if not (folder / "config.json").is_file():
+        if not (folder if is_gguf(folder) else folder / "config.json").is_file():
             raise TextsUnavailable(f"the model of the run, {folder}, is not there any more")
         return folder
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from pagedrun.paged.files.gguf.gguf_file import is_gguf
 from pagedrun.paged.files.json_object import require_folder
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.option_names import option
@@ -23,13 +24,13 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
     whatever goes wrong.
     """
     folder = Path(name).expanduser()
-    if folder.exists():
+    if folder.exists() or is_gguf(folder):
         if revision is not None:
             raise ModelError(
                 f"{option('revision')} applies to models of the hub, but {name} is a local folder; "
                 f"leave {option('revision')} out"
             )
-        return require_folder(folder)
+        return folder if is_gguf(folder) else require_folder(folder)
     if not _HUB_ID.fullmatch(name):
         raise ModelError(
             f"{ascii(name)[1:-1]}: no such folder, and not a name on the hub (org/name); pass the "

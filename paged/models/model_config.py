@@ -5,14 +5,16 @@ else that could name code is never read, so a model folder cannot make pagedrun 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pagedrun.paged.files.gguf.gguf_file import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject, is_integer, require_folder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES, NESTED
 from pagedrun.paged.models.families.unsupported import UNSUPPORTED
+from pagedrun.paged.models.gguf.config import as_stored, gguf_config
 from pagedrun.paged.models.nested_config import NestedConfig
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
@@ -46,16 +48,25 @@ class ModelConfig:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "ModelConfig":
-        """Read `folder`/config.json, and the end-of-sequence ids of generation_config.json.
+        """Read `folder`/config.json, and the end-of-sequence ids of generation_config.json; or what
+        a GGUF file says of itself.
 
         Raises `ModelError` if the folder or config.json is missing or unreadable, and for what
         `from_json` refuses.
         """
-        path = require_folder(folder)
+        path = Path(folder)
+        if is_gguf(path):
+            return cls._from_gguf(GgufFile.open(path))
+        path = require_folder(path)
         config = JsonObject.read(path / "config.json")
         generation_path = path / "generation_config.json"
         generation = JsonObject.read(generation_path) if generation_path.exists() else None
         return cls.from_json(config, generation)
+
+    @classmethod
+    def _from_gguf(cls, file: GgufFile) -> "ModelConfig":
+        config = cls.from_json(gguf_config(file))
+        return replace(config, network=as_stored(config.network, file))
 
     @classmethod
     def from_json(cls, config: JsonObject, generation: JsonObject | None = None) -> "ModelConfig":

@@ -4,19 +4,19 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from pagedrun.paged.models.base_checkpoint import BaseCheckpoint
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.network.parameter import Role
 from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensor
 from pagedrun.paged.models.network.tensor_names import TensorNames
-from pagedrun.paged.models.weights import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class StoredUnderOurNames:
     """Implements `StoredTensors`; `names` is what the checkpoint calls the tensors."""
 
-    checkpoint: Checkpoint
+    checkpoint: BaseCheckpoint
     names: TensorNames
 
     def get(self, name: str) -> StoredTensor | None:
@@ -33,7 +33,7 @@ class ModelTensors:
     where one is missing, superfluous, or not of the shape and dtype that it must be of.
     """
 
-    def __init__(self, checkpoint: Checkpoint, network: DecoderSpec[LayerSpec]) -> None:
+    def __init__(self, checkpoint: BaseCheckpoint, network: DecoderSpec[LayerSpec]) -> None:
         tensors = network.tensors
         names = tensors.layout(network.embedding.weight.name, checkpoint.names)
         self.stored = StoredUnderOurNames(checkpoint, names)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.linear import Linear
+from pagedrun.paged.files.gguf.block_type import PACKED_TYPES
 from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
@@ -46,8 +47,12 @@ class WeightSource:
 
     def tensor(self, parameter: Parameter, dtype: torch.dtype | None = None) -> Tensor:
         """Return a tensor in `dtype`, None: the model's, on its device."""
-        tensor = self.read(parameter.name).to(device=self.device, dtype=dtype or self.dtype)
-        return self.in_halves(tensor, parameter.pairs)
+        tensor, dtype = self.read(parameter.name).to(self.device), dtype or self.dtype
+        stored = self.stored.get(parameter.name)
+        if stored is not None and stored.dtype in PACKED_TYPES:
+            tensor = self.kernels.unpack_blocks(tensor, stored.dtype, dtype)
+            _require_finite(parameter.name, tensor)
+        return self.in_halves(tensor.to(dtype), parameter.pairs)
 
     def in_halves(self, tensor: Tensor, pairs: NeighbourPairs | None) -> Tensor:
         """Return a tensor whose first axis is in the order that kernels turn."""
@@ -104,12 +109,16 @@ class WeightSource:
             )
         codes = codes.to(self.device)
         weight = self.kernels.dequantize(codes, scales, zeros, block[0], group_of, self.dtype)
-        if not weight.isfinite().all():
-            raise ModelError(
-                f"{name}: some of its weights are no finite numbers; download the model again"
-            )
+        _require_finite(name, weight)
         return weight
 
     def pack(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Return `y = x @ weight.T + bias` as the backend computes it."""
         return self.kernels.pack_linear(weight, bias, row_invariant=self.row_invariant)
+
+
+def _require_finite(name: str, weight: Tensor) -> None:
+    if not weight.isfinite().all():
+        raise ModelError(
+            f"{name}: some of its weights are no finite numbers; download the model again"
+        )

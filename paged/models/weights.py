@@ -4,15 +4,15 @@ Only safetensors: a pickle (`.bin`, `.pth`) can run code while it is being read.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
+from pagedrun.paged.models.base_checkpoint import BaseCheckpoint, listed
 from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensor
 from pagedrun.paged.values.errors import ModelError
 
@@ -21,13 +21,12 @@ INDEX_FILE = "model.safetensors.index.json"
 # A file of the folder itself: the name can lead nowhere else. What it may be is a link, because
 # the Hugging Face cache keeps the contents elsewhere and links to them.
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\.safetensors")
-_SHOWN = 4
 # Of a safetensors file. The library allows 100 MB, of which it makes gigabytes of objects; a
 # checkpoint with 10^5 tensors has about 10 MB.
 MAX_HEADER_BYTES = 2**25
 
 
-class Checkpoint:
+class Checkpoint(BaseCheckpoint):
     """The tensors of a model folder by name, read when asked for. `names` holds all names.
 
     Built by `open`; close it, or use it in a `with` statement. The files are memory-mapped: a
@@ -35,6 +34,7 @@ class Checkpoint:
     """
 
     def __init__(self, folder: Path, files: Mapping[str, Any]) -> None:
+        super().__init__(folder, described_by="config.json")
         self.folder = folder
         self._files = dict(files)  # file name -> open safetensors file
         self._file_of: dict[str, str] = {}  # tensor name -> file name
@@ -46,7 +46,11 @@ class Checkpoint:
                         f"{file_name}; remove the files that do not belong to the model"
                     )
                 self._file_of[name] = file_name
-        self.names = frozenset(self._file_of)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names."""
+        return frozenset(self._file_of)
 
     @classmethod
     def open(cls, folder: str | Path) -> "Checkpoint":
@@ -70,17 +74,6 @@ class Checkpoint:
         checkpoint._check_index(shard_of)
         return checkpoint
 
-    def __enter__(self) -> "Checkpoint":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Let go of the files. Tensors already handed out keep their memory mapped."""
         self._files.clear()
@@ -100,60 +93,13 @@ class Checkpoint:
 
         Raises `ModelError` if there is none of that name or it is stored as none of `dtypes`.
         """
-        self._check_dtype(name, dtypes)
+        self.check_dtype(name, dtypes)
         tensor: torch.Tensor = self._files[self._file_of[name]].get_tensor(name)
         return tensor
 
-    def check(
-        self,
-        expected: Mapping[str, tuple[int, ...]],
-        optional: Collection[str] = (),
-        dropped: tuple[str, ...] = (),
-        dtypes: Mapping[str, tuple[str, ...]] | None = None,
-    ) -> None:
-        """Check that the checkpoint holds the `expected` tensors, with those shapes, and no others.
-
-        A tensor that is not expected is let pass if its name, or the end of it after a dot, is in
-        `optional`: "rotary_emb.inv_freq" passes in every layer; or if its name begins with one of
-        `dropped`. `dtypes` has what a tensor may be stored as, where that is not a float. Raises
-        one `ModelError` that lists the first few of what is missing, extra or misshapen, or a dtype
-        that is not supported.
-        """
-        allowed = tuple(f".{name}" for name in optional)
-        missing = sorted(expected.keys() - self._file_of.keys())
-        extra = sorted(
-            name
-            for name in self._file_of.keys() - expected.keys()
-            if not f".{name}".endswith(allowed) and not name.startswith(dropped)
-        )
-        present = [name for name in expected if name in self._file_of]
-        misshapen = [
-            f"{name} is {list(self.stored(name).shape)} and must be {list(expected[name])}"
-            for name in present
-            if self.stored(name).shape != tuple(expected[name])
-        ]
-        problems = [
-            f"{word}: {_listed(found)}"
-            for word, found in (("missing", missing), ("extra", extra), ("misshapen", misshapen))
-            if found
-        ]
-        if problems:
-            raise ModelError(
-                f"{self.folder}: the weights do not fit config.json ({'; '.join(problems)}); "
-                "check that both come from the same model, or download it again"
-            )
-        for name in present:
-            self._check_dtype(name, (dtypes or {}).get(name, FLOATS))
-
-    def _check_dtype(self, name: str, dtypes: tuple[str, ...]) -> None:
-        stored = self.stored(name).dtype
-        if stored not in dtypes:
-            *others, last = dtypes
-            read = f"{', '.join(others)} and {last}" if others else last
-            raise ModelError(
-                f"{self.folder / self._file_of[name]}: tensor {name} is stored as {stored}, but "
-                f"pagedrun reads {read} there; use a version of the model that is not quantized"
-            )
+    def file_of(self, name: str) -> Path:
+        """Return the file that a tensor is in."""
+        return self.folder / self._file_of[name]
 
     def _slice(self, name: str) -> Any:
         if name not in self._file_of:
@@ -165,7 +111,7 @@ class Checkpoint:
         if lost:
             raise ModelError(
                 f"{self.folder / INDEX_FILE} names tensors that are not in the file it says: "
-                f"{_listed(lost)}; download the model again"
+                f"{listed(lost)}; download the model again"
             )
 
 
@@ -197,12 +143,12 @@ def _no_weights(path: Path) -> ModelError:
             "download the model again"
         )
     if others[0].endswith(".gguf"):
-        why = "pagedrun does not read GGUF"
-    else:
-        why = "such files can run code when they are read"
+        return ModelError(
+            f"{path}: the weights are there as GGUF ({listed(others)}); pass the path of that file"
+        )
     return ModelError(
-        f"{path}: the weights are only there as {_listed(others)}, and {why}; convert them to "
-        "safetensors, or use a version of the model that has them"
+        f"{path}: the weights are only there as {listed(others)}, and such files can run code when "
+        "they are read; convert them to safetensors, or use a version of the model that has them"
     )
 
 
@@ -226,10 +172,3 @@ def _open_file(path: Path) -> Any:
         raise ModelError(
             f"{path} is truncated or corrupt ({str(error)[:120]}); download it again"
         ) from error
-
-
-def _listed(names: Iterable[str]) -> str:
-    """Return the first few names and how many more there are."""
-    found = [ascii(name)[1:-1][:120] for name in names]
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more

@@ -11,9 +11,11 @@ from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateSyntaxError
 
+from pagedrun.paged.files.gguf.gguf_file import is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
 from pagedrun.paged.text.chat_messages import checked_messages, up_to_open_end, with_open_end
 from pagedrun.paged.text.cut_character import byte_values, num_cut_bytes
+from pagedrun.paged.text.gguf_tokenizer import read_gguf_tokenizer
 from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.prompts.prompt_time import present
 from pagedrun.paged.text.sandbox import Sandbox
@@ -53,21 +55,19 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: str | Path, chat_template: str | None = None) -> "Tokenizer":
-        """Read tokenizer.json, and special tokens and chat template beside it.
+        """Read tokenizer.json, and special tokens and chat template beside it; or a GGUF file.
 
         `chat_template` (Jinja text) replaces the folder's own, which is chat_template.jinja or
         else the one in tokenizer_config.json; a folder may have none. Raises `ModelError` if
         tokenizer.json is missing or cannot be read, or a special token is not in it, `UsageError`
         if `chat_template` is no Jinja.
         """
-        path = require_folder(folder)
-        config_path = path / CONFIG_FILE
-        config = (
-            JsonObject.read(config_path)
-            if config_path.exists()
-            else JsonObject(str(config_path), {})
-        )
-        backend = _read_backend(path / TOKENIZER_FILE)
+        path = Path(folder)
+        if is_gguf(path):
+            backend, config = read_gguf_tokenizer(path)
+        else:
+            path = require_folder(path)
+            backend, config = _read_backend(path / TOKENIZER_FILE), _read_config(path)
         from transformers import PreTrainedTokenizerFast  # imported here: it takes long
 
         fast = PreTrainedTokenizerFast(
@@ -241,6 +241,11 @@ def require_unicode(text: str, param: str = "prompt") -> None:
             "escape the character as a whole pair",
             param=param,
         ) from error
+
+
+def _read_config(folder: Path) -> JsonObject:
+    path = folder / CONFIG_FILE
+    return JsonObject.read(path) if path.exists() else JsonObject(str(path), {})
 
 
 def _read_backend(path: Path) -> Any:

@@ -93,6 +93,7 @@ class CountedBackend:
         self.copy_blocks = self._counted("copy_blocks", plain.copy_blocks)
         self.token_logprobs = plain.token_logprobs
         self.swap_blocks = self._counted("swap_blocks", plain.swap_blocks)
+        self.unpack_blocks = plain.unpack_blocks
         self.unpack_codes = plain.unpack_codes
         self.dequantize = plain.dequantize
 

@@ -211,7 +211,6 @@ def test_a_git_lfs_pointer_is_named(sharded: Path) -> None:
     [
         ("pytorch_model.bin", "run code"),
         ("consolidated.00.pth", "run code"),
-        ("model.gguf", "GGUF"),
     ],
 )
 def test_other_formats_are_refused_unopened(tmp_path: Path, name: str, words: str) -> None:
@@ -220,6 +219,11 @@ def test_other_formats_are_refused_unopened(tmp_path: Path, name: str, words: st
     assert name in message
     assert words in message
     assert "safetensors" in message
+
+
+def test_a_gguf_file_in_a_folder_is_pointed_at(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    assert "pass the path of that file" in refusal(tmp_path)
 
 
 def test_no_weights_at_all(tmp_path: Path) -> None:

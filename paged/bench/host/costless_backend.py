@@ -26,6 +26,7 @@ class CostlessBackend:
     """
 
     name = "costless"
+    unpack_blocks = staticmethod(reference.unpack_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
     dequantize = staticmethod(reference.dequantize)
 

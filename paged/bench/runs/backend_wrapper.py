@@ -31,6 +31,7 @@ class BackendWrapper:
         self.token_logprobs = backend.token_logprobs
         self.copy_blocks = backend.copy_blocks
         self.swap_blocks = backend.swap_blocks
+        self.unpack_blocks = backend.unpack_blocks
         self.unpack_codes = backend.unpack_codes
         self.dequantize = backend.dequantize
 

@@ -1,6 +1,5 @@
 """Manifest: what was run, on what, and how far it came; `OUT.run.json`."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -10,7 +9,7 @@ from pagedrun._version import __version__
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.config import JobConfig, RecipeFile
 from pagedrun.paged.job.inputs.input_digest import InputDigest
-from pagedrun.paged.job.output.file_digests import files_digest, text_digest
+from pagedrun.paged.job.output.file_digests import config_digest, files_digest, text_digest
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue, plain
 
@@ -29,7 +28,7 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The model of a run: its folder, and digests of config.json and of weights and tokenizer."""
+    """The model of a run: its folder or GGUF file, and digests of config.json and of the rest."""
 
     path: str
     config_json_sha256: str
@@ -39,12 +38,11 @@ class ModelFiles:
     def of(cls, config: JobConfig) -> "ModelFiles":
         """Return what is in the job's folders now; `ModelError` if a file is gone."""
         folder = config.engine.model
-        path = folder / "config.json"
         try:
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            return cls(str(folder), digest, files_digest(folder, config.tokenizer or folder))
+            files = files_digest(folder, config.tokenizer or folder)
+            return cls(str(folder), config_digest(folder), files)
         except OSError as error:
-            name = error.filename or path
+            name = error.filename or folder
             raise ModelError(f"{name} cannot be read ({error.strerror})") from error
 
     @classmethod

@@ -7,6 +7,7 @@ from pagedrun.paged.models.linears.awq import awq
 from pagedrun.paged.models.linears.compressed_tensors import compressed_tensors
 from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.fp8 import fp8
+from pagedrun.paged.models.linears.gguf_blocks import gguf
 from pagedrun.paged.models.linears.gptq import gptq
 from pagedrun.paged.models.network.linear_spec import LinearMethod
 from pagedrun.paged.values.errors import ModelError
@@ -19,6 +20,7 @@ LINEAR_METHODS: dict[str | None, Callable[[JsonObject], LinearMethod]] = {
     "compressed-tensors": compressed_tensors,
     "fp8": fp8,
     "fbgemm_fp8": fp8,
+    "gguf": gguf,
     "gptq": gptq,
 }
 

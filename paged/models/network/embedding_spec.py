@@ -1,7 +1,8 @@
 """EmbeddingSpec: the table of the tokens' vectors, as a value."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pagedrun.paged.files.gguf.block_type import PACKED_TYPES
 from pagedrun.paged.models.network.parameter import Parameter, Role
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
@@ -24,8 +25,11 @@ class EmbeddingSpec:
         return Parameter(f"{self.name}.weight", (self.vocab_size, self.hidden_size), Role.MATRIX)
 
     def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
-        """Return the table."""
-        return (self.weight,)
+        """Return the table, which GGUF files may have in blocks."""
+        tensor = stored.get(self.weight.name)
+        if tensor is None or tensor.dtype not in PACKED_TYPES:
+            return (self.weight,)
+        return (replace(self.weight, role=Role.QUANTIZED, dtypes=(tensor.dtype,)),)
 
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of the table."""

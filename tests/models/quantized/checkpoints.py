@@ -19,8 +19,8 @@ from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.model_tensors import ModelTensors
 from pagedrun.paged.models.network.linear_spec import LinearSpec
+from pagedrun.paged.models.open_checkpoint import open_checkpoint
 from pagedrun.paged.models.weight_source import WeightSource
-from pagedrun.paged.models.weights import Checkpoint
 
 Stored = tuple[dict[str, Tensor], Tensor]
 Writer = Callable[[Tensor], Stored]
@@ -86,7 +86,7 @@ def read(folder: Path, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     parts = [part for layer in network.layers for part in layer.parts]
     linears = [part for part in parts if isinstance(part, LinearSpec)]
     backend = Unpacking()
-    with Checkpoint.open(folder) as checkpoint:
+    with open_checkpoint(folder) as checkpoint:
         tensors = ModelTensors(checkpoint, network)
         cpu = torch.device("cpu")
         source = WeightSource(tensors.read, dtype, cpu, backend, stored=tensors.stored)

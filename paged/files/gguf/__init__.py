@@ -1,0 +1,1 @@
+"""GGUF: models as one file, as llama.cpp has them."""

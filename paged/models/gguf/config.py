@@ -1,0 +1,165 @@
+"""The config.json that a GGUF file would have."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from pagedrun.paged.files.gguf.gguf_file import GgufFile
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.gguf.tensor_names import ROPE_FREQUENCIES
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec, LayerSpec
+from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
+from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.json_value import JSONValue
+
+# Architectures of llama.cpp, by the model type of the same network. The first holds Mistral too.
+_MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+# Our fields by theirs.
+_FIELDS = {
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "context_length": "max_position_embeddings",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+}
+_SCALINGS = ("none", "linear", "yarn")
+# Of Llama 3.1 and later, whose files have the frequencies but not these: 8 in 3.1, 32 in 3.2.
+_LLAMA3: dict[str, JSONValue] = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+_LLAMA3_FACTORS = (8.0, 32.0)
+
+
+def gguf_config(file: GgufFile) -> JsonObject:
+    """Return the fields that config.json has for such a model.
+
+    Raises `ModelError` for an architecture, or a variant of one, that cannot be run from GGUF.
+    """
+    every = JsonObject(str(file.path), file.metadata)
+    architecture = every.text("general.architecture")
+    if architecture not in _MODEL_TYPES:
+        raise every.error(
+            "general.architecture",
+            f"one of {', '.join(_MODEL_TYPES)}, those that pagedrun reads from GGUF; use the "
+            "safetensors version of the model",
+        )
+    own = _own_fields(file, architecture)
+    fields: dict[str, JSONValue] = {
+        ours: own.get(theirs) for theirs, ours in _FIELDS.items() if own.has(theirs)
+    }
+    _refuse_variants(own)
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise ModelError(f"{file.path}: there is no matrix token_embd.weight; download it again")
+    every_type = {tensor.type.name for tensor in file.tensors.values()}
+    fields |= {
+        "model_type": _MODEL_TYPES[architecture],
+        "vocab_size": embedding.shape[0],
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "dtype": "float32" if every_type == {"F32"} else "bfloat16",
+        "eos_token_id": _end_tokens(every),
+        "bos_token_id": every.get("tokenizer.ggml.bos_token_id"),
+        "quantization_config": {"quant_method": "gguf"},
+        "rope_scaling": _rope_scaling(file, own, fields),
+    }
+    return JsonObject(f"{file.path}, {architecture}", fields)
+
+
+def as_stored(network: DecoderSpec[LayerSpec], file: GgufFile) -> DecoderSpec[LayerSpec]:
+    """Return a network as a GGUF file holds it: in Llama's, rotations turn neighbours."""
+    if file.metadata["general.architecture"] != "llama":
+        return network
+
+    def stored(layer: LayerSpec) -> LayerSpec:
+        assert isinstance(layer, DecoderLayerSpec)
+        attention = layer.attention
+        pairs = NeighbourPairs(attention.head_dim, attention.head_dim)
+        query, key, value = attention.qkv.parts
+        parts = replace(query, pairs=pairs), replace(key, pairs=pairs), value
+        qkv = replace(attention.qkv, parts=parts)
+        return replace(layer, attention=replace(attention, qkv=qkv))
+
+    return replace(network, layers=tuple(stored(layer) for layer in network.layers))
+
+
+def _own_fields(file: GgufFile, architecture: str) -> JsonObject:
+    prefix = f"{architecture}."
+    return JsonObject(
+        f"{file.path}, {architecture}",
+        {
+            name.removeprefix(prefix): value
+            for name, value in file.metadata.items()
+            if name.startswith(prefix)
+        },
+    )
+
+
+def _refuse_variants(own: JsonObject) -> None:
+    """Raise `ModelError` for what would change the arithmetic if it were silently ignored."""
+    if own.has("expert_count") and own.integer("expert_count", 0, 2**16):
+        raise own.error("expert_count", "0: pagedrun reads mixtures of experts from safetensors")
+    heads = own.integer("attention.head_count", 1, 2**14)
+    width = own.integer("embedding_length", 1, 2**20)
+    head_dim = own.integer("attention.key_length", 1, 2**12, max(width // heads, 1))
+    for name in ("attention.value_length", "rope.dimension_count"):
+        if own.integer(name, 1, 2**12, head_dim) != head_dim:
+            raise own.error(name, f"{head_dim}, the size of a head")
+
+
+def _end_tokens(every: JsonObject) -> list[JSONValue]:
+    """Return the ids that end a text and a turn of a chat."""
+    names = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot")]
+    return list(dict.fromkeys(every.get(name) for name in names if every.has(name)))
+
+
+def _rope_scaling(file: GgufFile, own: JsonObject, fields: dict[str, JSONValue]) -> JSONValue:
+    kind = own.string("rope.scaling.type") or "none"
+    if kind not in _SCALINGS:
+        raise own.error("rope.scaling.type", f"one of {', '.join(_SCALINGS)}")
+    if ROPE_FREQUENCIES in file.tensors:
+        return {**_LLAMA3, "factor": _llama3_factor(file, own)}
+    if kind == "none":
+        return None
+    scaling: dict[str, JSONValue] = {
+        "rope_type": kind,
+        "factor": own.number("rope.scaling.factor", 1.0, 1e6),
+    }
+    original = own.get("rope.scaling.original_context_length")
+    if kind == "yarn" and original is not None:
+        scaling["original_max_position_embeddings"] = original
+    return scaling
+
+
+def _llama3_factor(file: GgufFile, own: JsonObject) -> float:
+    """Return the factor by which the longest periods were stretched.
+
+    The tensor has what each pair's period is multiplied by: from 1 up to the factor.
+    """
+    tensor = file.tensors[ROPE_FREQUENCIES]
+    if tensor.type.name != "F32":
+        raise ModelError(f"{file.path}: {ROPE_FREQUENCIES} is not stored as F32")
+    stretched = file.bytes_of(ROPE_FREQUENCIES).view(np.float32)
+    theta = own.number("rope.freq_base", 1.001, 1e15, 10_000.0)
+    for factor in _LLAMA3_FACTORS:
+        if np.allclose(stretched, _llama3_periods(theta, len(stretched), factor), rtol=1e-3):
+            return factor
+    raise ModelError(
+        f"{file.path}: {ROPE_FREQUENCIES} holds frequencies that are not those of Llama 3.1 to "
+        "3.3; use the safetensors version of the model"
+    )
+
+
+def _llama3_periods(theta: float, num_pairs: int, factor: float) -> np.ndarray:
+    """Return what each pair's period is multiplied by; see `rotary` for the formula."""
+    turns = 8192 / (2 * np.pi * theta ** (np.arange(num_pairs) / num_pairs))
+    smooth = np.clip((turns - 1.0) / 3.0, 0.0, 1.0)
+    return 1 / ((1 - smooth) / factor + smooth)

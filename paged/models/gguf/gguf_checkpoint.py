@@ -1,0 +1,71 @@
+"""GgufCheckpoint: the tensors of a GGUF file under our names."""
+
+from pathlib import Path
+
+import torch
+
+from pagedrun.paged.files.gguf.block_type import PACKED_TYPES
+from pagedrun.paged.files.gguf.gguf_file import GgufFile
+from pagedrun.paged.models.base_checkpoint import BaseCheckpoint
+from pagedrun.paged.models.gguf.tensor_names import ROPE_FREQUENCIES, our_name
+from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensor
+from pagedrun.paged.values.errors import ModelError
+
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class GgufCheckpoint(BaseCheckpoint):
+    """Blocks are handed out as they are: [num_rows, bytes of a row] uint8."""
+
+    def __init__(self, file: GgufFile) -> None:
+        super().__init__(file.path, described_by="its metadata")
+        self._file = file
+        self._tensors = file.tensors
+        self._theirs: dict[str, str] = {}
+        for theirs in self._tensors:
+            ours = our_name(theirs)
+            if ours in self._theirs:
+                raise ModelError(f"{file.path}: {theirs} is there twice; download the model again")
+            if theirs != ROPE_FREQUENCIES:
+                self._theirs[ours] = theirs
+
+    @classmethod
+    def open(cls, path: Path) -> "GgufCheckpoint":
+        """Map a file and its further parts; raises `ModelError` as `GgufFile.open` does."""
+        return cls(GgufFile.open(path))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names."""
+        return frozenset(self._theirs)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The parts, in order."""
+        return tuple(part.path for part in self._file.parts)
+
+    def close(self) -> None:
+        """Nothing to do: tensors that were handed out keep their memory mapped."""
+
+    def stored(self, name: str) -> StoredTensor:
+        """Return a tensor's shape and dtype, or its type of block."""
+        tensor = self._tensors[self._their_name(name)]
+        return StoredTensor(tensor.shape, tensor.type.name)
+
+    def tensor(self, name: str, dtypes: tuple[str, ...] = FLOATS) -> torch.Tensor:
+        """Return a tensor's numbers, or its blocks; see `BaseCheckpoint`."""
+        theirs = self._their_name(name)
+        self.check_dtype(name, dtypes)
+        found, stored = torch.from_numpy(self._file.bytes_of(theirs)), self._tensors[theirs]
+        if stored.type.name in PACKED_TYPES:
+            return found.reshape(stored.shape[0], -1)
+        return found.view(_DTYPES[stored.type.name]).reshape(stored.shape)
+
+    def file_of(self, name: str) -> Path:
+        """Return the part that a tensor is in."""
+        return self._file.path_of(self._their_name(name))
+
+    def _their_name(self, name: str) -> str:
+        if name not in self._theirs:
+            raise ModelError(f"{self.path}: there is no tensor {name}; download the model again")
+        return self._theirs[name]
