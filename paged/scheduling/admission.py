@@ -4,14 +4,14 @@ import numpy as np
 
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.scheduling.books import Books
-from pagedrun.paged.scheduling.kv_group import KVGroup
+from pagedrun.paged.scheduling.groups.kv_group import KVGroup
+from pagedrun.paged.scheduling.groups.window_entry import WindowEntry, first_computed, num_usable
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.prefix_donor import find_donor
 from pagedrun.paged.scheduling.prefix_source import PrefixSource, load_prefix
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_builder import StepBuilder
-from pagedrun.paged.scheduling.window_entry import WindowEntry, first_computed, num_usable
 
 
 class Admission:

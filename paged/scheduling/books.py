@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
-from pagedrun.paged.scheduling.kv_group import KVGroup
+from pagedrun.paged.scheduling.groups.kv_group import KVGroup
 from pagedrun.paged.scheduling.residency_log import ResidencyLog
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import SequenceTable

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.scheduling.books import Books
-from pagedrun.paged.scheduling.kv_group import KVGroup
+from pagedrun.paged.scheduling.groups.kv_group import KVGroup
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_SCORES, Int64s
 from pagedrun.paged.scheduling.step_builder import StepBuilder

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.scheduling.beams.beam_search import num_candidates
-from pagedrun.paged.scheduling.block_tables import BlockTables, widened
+from pagedrun.paged.scheduling.groups.block_tables import BlockTables, widened
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.logprobs import Continuation
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.scheduling.kv_group import KVGroup
+from pagedrun.paged.scheduling.groups.kv_group import KVGroup
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.step_builder import StepBuilder
 

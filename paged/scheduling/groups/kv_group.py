@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.swap_space import SwapSpace
-from pagedrun.paged.scheduling.block_tables import BlockTables
+from pagedrun.paged.scheduling.groups.block_tables import BlockTables
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.written_blocks import WrittenBlocks

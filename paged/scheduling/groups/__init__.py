@@ -1,0 +1,1 @@
+"""Groups of layers: their block tables and pools, and what a window gives back."""
