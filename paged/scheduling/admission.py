@@ -45,7 +45,7 @@ class Admission:
             self._books.drop_host_blocks(sequence)
             hits = self._hits(sequence)
         entries = [
-            WindowEntry.of(group, sequence, len(hits), budget) for group in self._books.windowed
+            WindowEntry.of(group, sequence, len(hits), budget) for group in self._books.further
         ]
         if not all(each.is_there for each in entries):
             return False
@@ -99,10 +99,10 @@ class Admission:
     def _hits(self, sequence: Sequence) -> list[int]:
         """Return the published blocks that a sequence can begin with, in all groups."""
         hits = self._pool.match(sequence.block_keys)
-        windowed = self._books.windowed
-        if windowed and sequence.host_blocks:  # more is not on the host for groups with a window
+        further = self._books.further
+        if further and sequence.host_blocks:  # more is not on the host for groups with a window
             return hits[: sequence.num_stored_tokens // self._pool.block_size]
-        return hits[: num_usable(windowed, sequence, len(hits))]
+        return hits[: num_usable(further, sequence, len(hits))]
 
     def _to_restore(self, sequence: Sequence, hits: list[int]) -> range:
         """Return the table indices that must come from the host for a swapped-out sequence."""
@@ -135,7 +135,7 @@ class Admission:
         for index in range(num_hits, min(stored // size, len(sequence.block_keys))):
             self._pool.publish(sequence.block(index), sequence.block_keys[index])
             sequence.num_published_blocks = index + 1
-        for group in self._books.windowed:
+        for group in self._books.further:
             self._book_stored(group, sequence, num_hits, stored)
         self._books.drop_host_blocks(sequence, keep_progress=True)
 

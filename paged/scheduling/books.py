@@ -16,7 +16,7 @@ from pagedrun.paged.scheduling.written_blocks import WrittenBlocks
 class Books:
     """The memory, the sequences in it, and what was done with both.
 
-    The first of the `groups` keeps all blocks of a sequence; those behind it have a window. Without
+    The first of the `groups` has no window: it keeps all blocks of a sequence. Without
     `prefix_caching` no sequence is given what another one computed.
     """
 
@@ -42,8 +42,8 @@ class Books:
         return self.groups[0].written
 
     @property
-    def windowed(self) -> tuple[KVGroup, ...]:
-        """The groups that give blocks back behind a window."""
+    def further(self) -> tuple[KVGroup, ...]:
+        """The groups behind the first, most of which give blocks back behind a window."""
         return self.groups[1:]
 
     def release(self, sequence: Sequence) -> None:
@@ -60,14 +60,14 @@ class Books:
         """Take back what a waiting sequence has pinned."""
         self.pool.unpin(sequence.pinned_keys)
         sequence.pinned_keys = []
-        for group in self.windowed:
+        for group in self.further:
             group.unpin(sequence.place)
 
     def drop_host_blocks(self, sequence: Sequence, *, keep_progress: bool = False) -> None:
         """Give back what a swapped-out sequence has on the host; without it, it begins anew."""
         self.swap_space.give_back(list(sequence.host_blocks.values()))
         sequence.host_blocks = {}
-        for group in self.windowed:
+        for group in self.further:
             group.drop_host_blocks(sequence.place)
         if not keep_progress:
             sequence.forget_blocks()

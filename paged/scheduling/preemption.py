@@ -64,17 +64,17 @@ class Preemption:
     def _swap_out_windows(self, sequence: Sequence, step: StepBuilder) -> bool:
         """Save what the sequence will still read in groups with a window."""
         place = sequence.place
-        for group in self._books.windowed:
+        for group in self._books.further:
             group.give_back_behind(place, sequence.num_computed_tokens)
             num_stored = group.pool.num_blocks_for(sequence.num_stored_tokens)
             sources = group.tables.held(place)[: num_stored - int(group.tables.firsts[place])]
             targets = group.swap_space.take(len(sources))
             if targets is None:
-                for each in self._books.windowed:
+                for each in self._books.further:
                     each.drop_host_blocks(place)
                 return False
             group.on_host[place] = targets
-        for group in self._books.windowed:
+        for group in self._books.further:
             pairs = zip(group.tables.held(place), group.on_host[place], strict=False)
             step.transfers += [
                 BlockTransfer(TransferKind.SWAP_OUT, source, target, group.index)
@@ -96,7 +96,7 @@ class Preemption:
         self._pool.pin(keys)
         for block_id, key in zip(sequence.block_table, keys, strict=False):
             self._pool.publish(block_id, key)
-        for group in self._books.windowed:
+        for group in self._books.further:
             group.pin(sequence.place, keys)
 
     def _outlives(self, block_id: int) -> bool:

@@ -25,7 +25,7 @@ from pagedrun.paged.scheduling.beams.beam_groups import BeamGroups
 from pagedrun.paged.scheduling.beams.beam_search import NextBeam
 from pagedrun.paged.scheduling.books import Books
 from pagedrun.paged.scheduling.chunk_placer import ChunkPlacer
-from pagedrun.paged.scheduling.groups.kv_group import KVGroup, WindowedPool
+from pagedrun.paged.scheduling.groups.kv_group import GroupPool, KVGroup
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.preemption import Preemption
 from pagedrun.paged.scheduling.prefix_source import PrefixSource
@@ -56,20 +56,20 @@ class Scheduler:
         predictor: OutputLengthPredictor | None = None,
         stored: PrefixSource | None = None,
         num_eos_tokens: int = 0,
-        windowed: Seq[WindowedPool] = (),
+        further: Seq[GroupPool] = (),
     ) -> None:
         """Run what is given to `add`, in its order.
 
         `predictor` decides who is let in beside others. Without `prefix_caching` no sequence is
         given what another one computed. `stored` has what earlier runs computed. `num_eos_tokens`
-        end any answer. `windowed` is the memory of layers that give blocks back behind a window; a
-        pool must hold the window and a step's tokens of one sequence.
+        end any answer. `further` is the memory of groups of layers behind the first, which keeps
+        all blocks of a sequence; a pool must hold the window and a step's tokens of one sequence.
         """
-        assert stored is None or not windowed, "a prefix store has no blocks with gaps"
-        table = SequenceTable(num_eos_tokens, 1 + len(windowed))
+        assert stored is None or not further, "a prefix store has no blocks with gaps"
+        table = SequenceTable(num_eos_tokens, 1 + len(further))
         full, *others = table.kv_groups
         groups = [KVGroup(0, pool, swap_space, full)]
-        for index, (given, tables) in enumerate(zip(windowed, others, strict=True), start=1):
+        for index, (given, tables) in enumerate(zip(further, others, strict=True), start=1):
             groups.append(KVGroup(index, given.pool, given.swap_space, tables, given.window))
         self._books = Books(tuple(groups), prefix_caching, table)
         self.pool = pool
@@ -117,7 +117,7 @@ class Scheduler:
     def end_plan(self) -> None:
         """Take note that nothing will be added any more, so no later prompt needs a prefix."""
         self.pool.pin_path(())
-        for group in self._books.windowed:
+        for group in self._books.further:
             group.pool.pin_only(())
 
     def begin_step(self) -> None:
@@ -261,7 +261,7 @@ class Scheduler:
             own = slice(sequence.num_hit_blocks, sequence.num_published_blocks)
             for block_id in sequence.block_table[own]:
                 self.pool.retract(block_id)
-            for group in self._books.windowed:  # which may not hold them any more
+            for group in self._books.further:  # which may not hold them any more
                 for key in sequence.block_keys[own]:
                     group.pool.retract_key(key)
             self.finish(sequence)
@@ -276,7 +276,7 @@ class Scheduler:
         assert len(swapped) == len(set(swapped)), "a host block is used twice"
         assert len(swapped) + self.swap_space.num_free == self.swap_space.num_blocks, "swap space"
         held = [each.place for each in (*self.running, *self.ending)]
-        for group in self._books.windowed:
+        for group in self._books.further:
             group.check(held, {each.place for each in self.waiting})
         pinned = Counter(key.digest for s in self.waiting for key in s.pinned_keys)
         assert self.pool.num_waiting_for() == pinned, "what waiting sequences pin"

@@ -11,7 +11,7 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.block_transfer import TransferKind
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.scheduling.groups.kv_group import WindowedPool
+from pagedrun.paged.scheduling.groups.kv_group import GroupPool
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
@@ -81,8 +81,8 @@ class Drive:
             self.mode,
             prefix_caching=self.prefix_caching,
             predictor=self.predictor,
-            windowed=[
-                WindowedPool(pool, SwapSpace(self.swap_blocks), window)
+            further=[
+                GroupPool(pool, SwapSpace(self.swap_blocks), window)
                 for pool, window in zip(self.windowed_pools, self.windows, strict=True)
             ],
         )

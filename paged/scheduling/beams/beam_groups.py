@@ -44,7 +44,7 @@ class BeamGroups:
         """Let folded beams go on, with the blocks that they share with the first; return them."""
         beams = group.unfold(self._books.pool.block_size)
         for beam in beams:
-            if any(each.has_gap_before(beam) for each in self._books.windowed):
+            if any(each.has_gap_before(beam) for each in self._books.further):
                 beam.forget_blocks()
             self._adopt(beam)
         return beams

@@ -14,12 +14,13 @@ from pagedrun.paged.values.block_key import BlockKey
 from pagedrun.paged.values.branch_point import BranchPoint
 
 
-class WindowedPool(NamedTuple):
-    """Memory of layers in which a token sees the last `window` tokens, itself included."""
+class GroupPool(NamedTuple):
+    """Memory of layers in which a token sees the last `window` tokens, itself included; None: all
+    before it."""
 
     pool: BlockPool
     swap_space: SwapSpace
-    window: int
+    window: int | None
 
 
 class KVGroup:
