@@ -10,6 +10,7 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_identity import model_identity
@@ -31,6 +32,10 @@ FIXED = frozenset(
         *("model", "device", "dtype", "quantization", "reproducible", "kernel_set"),
         *("prefix_store", "prefix_store_bytes", "jump_ahead"),
     }
+)
+NOTHING_STORED = (
+    "the prefix store is left alone: this model has layers with sliding windows, whose blocks are "
+    "given back while a prompt is computed"
 )
 
 
@@ -126,7 +131,7 @@ class Engine:
 
     def _planner(self, max_blocks: int, done: Container[int]) -> Planner:
         num_stored = 0
-        if self.loaded.prefix_store is not None:
+        if self._prefix_store is not None:
             num_stored = self.config.prefix_store_bytes // self.bytes_per_token
         return Planner(
             self.config,
@@ -141,18 +146,26 @@ class Engine:
         self, cache: KVCache, warn: Callable[[str], None] | None
     ) -> StoredPrefixes | None:
         """Return what a run with this cache may take from the prefix store, if there is one."""
-        config, loaded = self.config, self.loaded
-        if loaded.prefix_store is None:
+        config, loaded, store = self.config, self.loaded, self._prefix_store
+        warn = warn or (lambda message: None)
+        if store is None:
+            if loaded.prefix_store is not None:
+                warn(NOTHING_STORED)
             return None
-        return loaded.prefix_store.for_run(
+        return store.for_run(
             cache.groups[0],
             model_folder=config.model,
             model_identity=model_identity(loaded.config),
             dtype=loaded.dtype,
             reproducible=config.reproducible and not loaded.device.is_row_invariant,
             machine=loaded.device.machine(str(loaded.dtype).removeprefix("torch.")),
-            warn=warn or (lambda message: None),
+            warn=warn,
         )
+
+    @property
+    def _prefix_store(self) -> PrefixStore | None:
+        """The prefix store, if there is one and the model's blocks can be kept there."""
+        return self.loaded.prefix_store if len(self.kv_cache_specs) == 1 else None
 
     @property
     def max_model_len(self) -> int:

@@ -31,6 +31,7 @@ from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.answers import Answers
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.planner import PlannedWindow
+from pagedrun.paged.planning.too_large import too_large
 from pagedrun.paged.report.record.memory_report import memory_report
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.report_sections import EngineReport, LoadTimes, StageTimes
@@ -40,6 +41,7 @@ from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.scheduling.beams.beam_searches import BeamSearches
 from pagedrun.paged.scheduling.engine_state import engine_state
+from pagedrun.paged.scheduling.groups.kv_group import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
@@ -48,8 +50,7 @@ from pagedrun.paged.scheduling.step_watch import StepWatch
 from pagedrun.paged.scheduling.stopping import StopRule
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import EngineStalled, RowError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import EngineStalled
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
@@ -92,23 +93,29 @@ class Run:
         self._is_last = False
         self._device = device
         self.cache = cache
-        [memory] = cache.groups
-        self.pool = BlockPool(memory.num_blocks, config.block_size)
+        first, *others = cache.groups
+        self.pool = BlockPool(first.num_blocks, config.block_size)
         self.scheduler = Scheduler(
             self.pool,
-            SwapSpace(memory.num_host_blocks),
+            SwapSpace(first.num_host_blocks),
             SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens),
             PreemptionMode(config.preemption_mode),
             prefix_caching=config.prefix_caching,
             predictor=policy.new_predictor(),
             stored=stored,
             num_eos_tokens=len(sampler.eos_token_ids),
+            further=[
+                GroupPool.of(
+                    config.block_size, each.num_blocks, each.num_host_blocks, each.spec.window
+                )
+                for each in others
+            ],
         )
         self._stored = stored
         self.statistics = RunStatistics(
             block_size=config.block_size,
-            num_blocks=memory.num_blocks,
-            bytes_per_token=memory.spec.bytes_per_token,
+            num_blocks=first.num_blocks,
+            bytes_per_token=sum(spec.bytes_per_token for spec in cache.specs),
             max_model_len=max_model_len,
         )
         self._recorder = Recorder(self.pool, self.scheduler.residency)
@@ -192,8 +199,8 @@ class Run:
         self.scheduler.add(map(self._entered, requests), len(plan))
         yield from map(self._completed, window.refused)
         for request in plan.too_large:
-            failed = self._answers.fail(request, self._too_large(request))
-            yield from map(self._completed, failed)
+            error = too_large(request, self.pool.block_size, self.pool.num_blocks)
+            yield from map(self._completed, self._answers.fail(request, error))
 
     def _entered(self, planned: PlannedRequest) -> PlannedRequest:
         """Tell the logits stage of a request that the scheduler takes now."""
@@ -313,17 +320,6 @@ class Run:
         self._recorder.note_completion(completion)
         return completion
 
-    def _too_large(self, request: Request) -> RowError:
-        needed = request.num_blocks_at_once(self.pool.block_size)
-        beams = f", {request.params.beam_width} times" if request.params.has_beams else ""
-        return RowError(
-            "kv_cache_too_small",
-            f"the row needs {needed} blocks for its prompt and max_tokens{beams}, but the pool has "
-            f"{self.pool.num_blocks}; raise {option('num_blocks')} or "
-            f"{option('kv_cache_memory_bytes')}, or lower "
-            f"{option('max_tokens')}",
-        )
-
     def _record_step(self) -> None:
         scheduler, pool, statistics = self.scheduler, self.pool, self.statistics
         self._num_steps += 1
@@ -372,19 +368,20 @@ class Run:
     def report(self) -> EngineReport:
         """Return what happened so far, in the report's shape; the job adds `rows`."""
         counted, reads = self.statistics, self.attention_reads
-        bytes_per_layer = counted.bytes_per_token // len(self._model.network.layers)
         stored = self._stored
         report = memory_report(
             attention_bytes={
-                "read": reads.layer_tokens * bytes_per_layer,
-                "without_sharing": reads.layer_tokens_without_sharing * bytes_per_layer,
+                "read": reads.num_bytes,
+                "without_sharing": reads.num_bytes_without_sharing,
             },
             statistics=counted,
             scheduler=self.scheduler.counts,
             pool=self.pool.counts,
             times=self._times,
             memory=self._ledger.report(
-                self.pool.counts.peak_held, counted.max_step_tokens, counted.max_step_logits
+                [pool.counts.peak_held for pool in self.scheduler.pools],
+                counted.max_step_tokens,
+                counted.max_step_logits,
             ),
             device=self._device.torch_device.type,
             config=asdict(self._config),

@@ -7,6 +7,7 @@ import torch
 
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.paged.cache.block_transfer import BlockTransfer
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.cache.kv_place import KVPlace
 
@@ -25,6 +26,11 @@ class KVCache:
     def num_bytes(self) -> int:
         """Bytes of all pools with their scales, host blocks not counted."""
         return sum(each.num_bytes for each in self.groups)
+
+    @property
+    def specs(self) -> tuple[KVCacheSpec, ...]:
+        """What the layers of each group keep of a token."""
+        return tuple(each.spec for each in self.groups)
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:

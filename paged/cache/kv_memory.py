@@ -136,6 +136,8 @@ class KVMemory:
 
     def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
         """Move the blocks in the order given; those that do not meet are moved together."""
+        if not self.spec.num_layers:
+            return
         for run in _independent_runs(transfers):
             if run[0].kind is TransferKind.LOAD:
                 self._load(run)

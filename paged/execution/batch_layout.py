@@ -1,7 +1,7 @@
 """BatchLayout: a step laid out as tensors, in the host's memory."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
@@ -69,10 +71,13 @@ class BatchLayout:
         )
 
     @classmethod
-    def of(cls, step: StepInput, block_size: int, sharing: PrefixSharing) -> "BatchLayout":
+    def of(
+        cls, step: StepInput, block_size: int, specs: Seq[KVCacheSpec], sharing: PrefixSharing
+    ) -> "BatchLayout":
         """Lay out the chunks of a step; `sharing` says which rows read partitions together.
 
         That follows from the tables of the first group: rows that share a prefix do so in all.
+        specs: of each group of layers.
         """
         lengths = step.ends - step.starts
         rows = np.repeat(np.arange(step.num_chunks), lengths)
@@ -90,10 +95,14 @@ class BatchLayout:
             last, scored = place[last], place[scored]
         is_stored = positions < step.store_from[rows]
         prefill = _prefill_inputs(step) if num_prefill else None
-        decode = None
+        alone: DecodeInputs | None = None
+        together = alone
         if num_prefill < step.num_tokens:
             queries = rows[num_prefill:], positions[num_prefill:]
-            decode = _decode_inputs(step, *queries, block_size, sharing)
+            alone = together = _decode_inputs(*queries)
+            if any(spec.reads_together for spec in specs):
+                groups = _prefix_groups(step, queries[0], block_size, sharing)
+                together = replace(alone, groups=groups)
         return cls(
             input_ids=torch.from_numpy(input_ids),
             positions=torch.from_numpy(positions),
@@ -101,9 +110,14 @@ class BatchLayout:
             groups=tuple(
                 GroupLayout(
                     _slots(tables, rows, positions, is_stored, block_size),
-                    AttentionInputs(torch.from_numpy(tables), num_prefill, prefill, decode),
+                    AttentionInputs(
+                        torch.from_numpy(tables),
+                        num_prefill,
+                        prefill,
+                        together if spec.reads_together else alone,
+                    ),
                 )
-                for tables in step.block_tables
+                for tables, spec in zip(step.block_tables, specs, strict=True)
             ),
             logits_rows=torch.from_numpy(np.concatenate([last[step.samples], scored])),
         )
@@ -145,16 +159,15 @@ def _prefill_inputs(step: StepInput) -> PrefillInputs:
     )
 
 
-def _decode_inputs(
-    step: StepInput, rows: Int64s, positions: Int64s, block_size: int, sharing: PrefixSharing
-) -> DecodeInputs:
-    table_rows = rows.astype(np.int32)
+def _decode_inputs(rows: Int64s, positions: Int64s) -> DecodeInputs:
+    return DecodeInputs(table_rows=_int32(rows), context_lens=_int32(positions + 1))
+
+
+def _prefix_groups(
+    step: StepInput, rows: Int64s, block_size: int, sharing: PrefixSharing
+) -> PrefixGroups | None:
     partitions = (step.num_read_once_tokens[rows] // PARTITION_TOKENS).astype(np.int32)
-    return DecodeInputs(
-        table_rows=torch.from_numpy(table_rows),
-        context_lens=_int32(positions + 1),
-        groups=sharing.groups(step.block_tables[0], table_rows, partitions, block_size),
-    )
+    return sharing.groups(step.block_tables[0], rows.astype(np.int32), partitions, block_size)
 
 
 def _int32(numbers: Int64s) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """MemoryLedger: where the device's memory went."""
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from pagedrun.paged.cache.kv_cache import KVCache
@@ -18,18 +19,19 @@ class MemoryLedger:
     device: Device
     budget: MemoryBudget
 
-    def report(self, peak_blocks: int, step_tokens: int, step_logits: int) -> LedgerFigures:
+    def report(self, peak_blocks: Seq[int], step_tokens: int, step_logits: int) -> LedgerFigures:
         """Return the report's `memory` object, in bytes.
 
-        peak_blocks: the most blocks of the pool that were held. step_tokens, step_logits: of the
-        largest step. What the process had in use at its peak beyond weights, activations and pool
-        is `other`. On the host only the part of the pool that was touched has been in use.
+        peak_blocks: the most blocks of each group's pool that were held. step_tokens, step_logits:
+        of the largest step. What the process had in use at its peak beyond weights, activations and
+        pool is `other`. On the host only the part of the pool that was touched has been in use.
         """
         weights = self.model.num_bytes
         activations = self.budget.activations  # measured, or reckoned from the largest step
         if activations is None:
             activations = self.model.activation_bytes(step_tokens, step_logits)
-        touched = peak_blocks * self.cache.groups[0].bytes_per_block
+        pools = zip(self.cache.groups, peak_blocks, strict=True)
+        touched = sum(memory.bytes_per_block * count for memory, count in pools)
         held = self.device.bytes_held(self.cache.num_bytes, touched)
         in_use = self.device.bytes_in_use()
         return {

@@ -1,7 +1,6 @@
 """ModelRunner: carries out a step on a model and its cache."""
 
 import sys
-from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -30,10 +29,10 @@ MAX_SCORED_BYTES = 64 * 2**20  # of the logits that are there at once to score t
 
 @dataclass(slots=True)
 class AttentionReads:
-    """Keys and values read by attention so far: tokens, times the layers that read them."""
+    """Bytes of keys and values read by attention so far."""
 
-    layer_tokens: int = 0
-    layer_tokens_without_sharing: int = 0  # if every row had read its prefix for itself
+    num_bytes: int = 0
+    num_bytes_without_sharing: int = 0  # if every row had read its prefix for itself
 
 
 class ModelRunner:
@@ -60,7 +59,7 @@ class ModelRunner:
         self._sharing = PrefixSharing(share=shared_prefix_attention)
         self._graphs = graphs
         self._max_tokens = sys.maxsize  # fewer after running out of memory
-        self._layers_of_window = Counter(model.network.windows)
+        self._bytes_read = model.network.bytes_read(cache.specs)
         self.reads = AttentionReads()
 
     @torch.inference_mode()
@@ -107,7 +106,7 @@ class ModelRunner:
             return StepResult(ids)
         if self._graphs is not None:
             self._graphs.forget()
-        layout = BatchLayout.of(step, self._cache.block_size, self._sharing)
+        layout = BatchLayout.of(step, self._cache.block_size, self._cache.specs, self._sharing)
         shapes = attention_shapes(self._model, self._cache)
         hidden = self._model.hidden(layout.forward(self._device, shapes, known), self._cache)
         self._note_reads(layout.groups[0].attention)
@@ -136,10 +135,10 @@ class ModelRunner:
         return self._graphs.shapes if self._graphs is not None else []
 
     def _note_reads(self, read: AttentionInputs | DecodeInputs) -> None:
-        for window, num_layers in self._layers_of_window.items():
+        for window, num_bytes in self._bytes_read.items():
             tokens, without_sharing = read.tokens_read(window)
-            self.reads.layer_tokens += tokens * num_layers
-            self.reads.layer_tokens_without_sharing += without_sharing * num_layers
+            self.reads.num_bytes += tokens * num_bytes
+            self.reads.num_bytes_without_sharing += without_sharing * num_bytes
 
 
 def _is_out_of_memory(error: Exception) -> bool:

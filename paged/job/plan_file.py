@@ -23,6 +23,7 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
 from pagedrun.paged.planning.memory import peak_resident_bytes
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.pool_sizing import PoolSizer
 from pagedrun.paged.planning.preview.forecast import Forecast
@@ -141,7 +142,7 @@ class _FilePlan:
         dtype = device.dtypes.of_model(config.dtype, model.config.dtype)
         stored = device.dtypes.of_cache(config.kv_cache_dtype, dtype)
         network = model.config.network
-        [spec] = network.kv_cache_specs(stored or dtype)
+        specs = network.kv_cache_specs(stored or dtype)
         budget = device.budget(
             weights=network.num_bytes(DTYPE_BYTES[dtype]),
             activations=network.activation_bytes(
@@ -151,7 +152,7 @@ class _FilePlan:
             ),
             utilization=config.gpu_memory_utilization,
         )
-        sizer = PoolSizer(config, [spec], budget, prepared.max_model_len)
+        sizer = PoolSizer(config, specs, budget, prepared.max_model_len)
         sizer.check_max_model_len()
         limits = RequestLimits(prepared.max_model_len, model.config.vocab_size)
         planner = Planner(config, limits, max_blocks=sizer.most, read_once=device.read_once)
@@ -160,7 +161,7 @@ class _FilePlan:
         first = planner.window(requests, has_next=prepared.more is not None).plan
         num_blocks = sizer.num_blocks(first, is_whole=prepared.more is None)
         show = _show_with(model.tokenizer) if self._show_text else None
-        forecast = Forecast(config, spec, num_blocks, show)
+        forecast = Forecast(config, specs, num_blocks, show)
 
         def asked(rows: Sequence[JobRow]) -> list[Request]:
             warn_of_rows(rows, prepared.max_model_len, self._listener)
@@ -181,10 +182,8 @@ class _FilePlan:
         simulation = Simulator(
             rest,
             config,
-            num_blocks=num_blocks,
-            bytes_per_token=spec.bytes_per_token,
+            pools=PlannedPools.of(network, specs, [num_blocks] * len(specs)),
             max_model_len=planner.reserved_len(requests),
-            windows=model.config.windows,
             max_rows=self._max_simulated_rows,
             async_scheduling=device.async_scheduling,
         ).run()

@@ -69,7 +69,7 @@ class Decoder:
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
         """Return what a backend must know to prepare attention of a group of layers, over a cache
         of that dtype."""
-        first, *_ = self.network.kv_groups[group]  # the others have the same heads
+        first, *_ = *self.network.kv_groups[group], 0  # the others of the group have the same heads
         spec = self.network.layers[first].attention
         return AttentionShape(
             spec.num_heads, spec.num_kv_heads, spec.head_dim, self.dtype, cache_dtype

@@ -1,5 +1,7 @@
 """Books: what the parts of a scheduler keep account of together."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pagedrun.paged.cache.block_pool import BlockPool
@@ -71,3 +73,21 @@ class Books:
             group.drop_host_blocks(sequence.place)
         if not keep_progress:
             sequence.forget_blocks()
+
+    def check(self, held: Iterable[Sequence], waiting: Iterable[Sequence]) -> None:
+        """Prove that block tables, pools and swap spaces agree. For tests.
+
+        held: the sequences that have blocks. waiting: those that have none.
+        """
+        held, waiting = list(held), list(waiting)
+        for sequence in waiting:
+            assert not sequence.block_table, "a waiting sequence holds blocks"
+        self.pool.check(sequence.block_table for sequence in held)
+        swapped = [block for sequence in waiting for block in sequence.host_blocks.values()]
+        assert len(swapped) == len(set(swapped)), "a host block is used twice"
+        assert len(swapped) + self.swap_space.num_free == self.swap_space.num_blocks, "swap space"
+        for group in self.further:
+            group.check([each.place for each in held], {each.place for each in waiting})
+        pinned = Counter(key.digest for sequence in waiting for key in sequence.pinned_keys)
+        assert self.pool.num_waiting_for() == pinned, "what waiting sequences pin"
+        assert not any(sequence.pinned_keys for sequence in held), "a pin not taken back"

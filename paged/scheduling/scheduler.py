@@ -10,7 +10,7 @@ has in common with the one admitted last, and the pool keeps exactly that (`Bloc
 with what waiting sequences come back for (`BlockPool.pin`).
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from operator import attrgetter
@@ -92,6 +92,11 @@ class Scheduler:
         self._beams = BeamGroups(self._books, self._sequences)
         self._sampling: Int64s = np.zeros(0, dtype=np.int64)  # places, of the last step's chunks
         self._running_places: Int64s = self._sampling  # as of the step being scheduled
+
+    @property
+    def pools(self) -> tuple[BlockPool, ...]:
+        """The pool of each group of layers."""
+        return tuple(group.pool for group in self._books.groups)
 
     @property
     def has_work(self) -> bool:
@@ -269,18 +274,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Prove that block tables, pool and swap space agree. For tests, after every step."""
-        for sequence in self.waiting:
-            assert not sequence.block_table, "a waiting sequence holds blocks"
-        self.pool.check(s.block_table for s in (*self.running, *self.ending))
-        swapped = [block for sequence in self.waiting for block in sequence.host_blocks.values()]
-        assert len(swapped) == len(set(swapped)), "a host block is used twice"
-        assert len(swapped) + self.swap_space.num_free == self.swap_space.num_blocks, "swap space"
-        held = [each.place for each in (*self.running, *self.ending)]
-        for group in self._books.further:
-            group.check(held, {each.place for each in self.waiting})
-        pinned = Counter(key.digest for s in self.waiting for key in s.pinned_keys)
-        assert self.pool.num_waiting_for() == pinned, "what waiting sequences pin"
-        assert not any(sequence.pinned_keys for sequence in self.running), "a pin not taken back"
+        self._books.check([*self.running, *self.ending], self.waiting)
         every = [*self.running, *self.waiting, *self.ending]
         assert {each.place: each for each in every} == self._sequences, "places"
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec, LayerSpec
 from pagedrun.paged.models.shapes import Shape
 
@@ -26,14 +27,51 @@ def with_window(layer: LayerSpec, window: int | None) -> DecoderLayerSpec:
     return replace(layer, attention=replace(layer.attention, window=window))
 
 
-@pytest.mark.parametrize(
-    ("windows", "looks_back"), [((None, None), None), ((50, None), None), ((50, 70), 70)]
-)
-def test_a_model_is_one_group(windows: tuple[int | None, ...], looks_back: int | None) -> None:
-    config = Shape.named("tiny").config
-    network = replace(
-        config.network, layers=tuple(map(with_window, config.network.layers, windows))
+def tiny(*windows: int | None) -> DecoderSpec[LayerSpec]:
+    layers = Shape.named("tiny").config.network.layers
+    return replace(
+        Shape.named("tiny").config.network,
+        layers=tuple(with_window(layers[0], window) for window in windows),
     )
-    [spec] = network.kv_cache_specs("bfloat16")
-    assert spec.window == looks_back
-    assert spec.bytes_per_token == 2 * 2 * config.num_kv_heads * config.head_dim * 2
+
+
+@pytest.mark.parametrize(
+    ("windows", "groups"),
+    [
+        ((None, None), ((0, 1),)),
+        ((50, None), ((1,), (0,))),  # the group that is planned by comes first
+        ((50, 70, 50, None), ((3,), (0, 2), (1,))),
+        ((50, 50), ((), (0, 1))),  # nothing is kept whole, but blocks have names
+    ],
+)
+def test_layers_with_the_same_window_are_a_group(
+    windows: tuple[int | None, ...], groups: tuple[tuple[int, ...], ...]
+) -> None:
+    network = tiny(*windows)
+    assert network.kv_groups == groups
+    for layer, (group, place) in enumerate(network.kv_places):
+        assert groups[group][place] == layer
+    specs = network.kv_cache_specs("bfloat16")
+    assert [spec.num_layers for spec in specs] == [len(layers) for layers in groups]
+    assert [spec.window for spec in specs] == [
+        windows[layers[0]] if layers else None for layers in groups
+    ]
+    assert [spec.reads_together for spec in specs] == [
+        bool(layers) and windows[layers[0]] is None for layers in groups
+    ]
+
+
+def test_layers_with_other_heads_are_a_group_of_their_own() -> None:
+    network = tiny(None, None, 50)
+    first, second, third = network.layers
+    attention = replace(second.attention, num_kv_heads=1, head_dim=32)
+    assert isinstance(second, DecoderLayerSpec)
+    network = replace(network, layers=(first, replace(second, attention=attention), third))
+    assert network.kv_groups == ((0,), (1,), (2,))
+    one, other, sliding = network.kv_cache_specs("float32")
+    assert (other.num_kv_heads, other.bytes_per_token) == (1, 2 * 32 * 4)
+    bytes_read = network.bytes_read([one, other, sliding])
+    assert bytes_read == {
+        None: one.bytes_per_token + other.bytes_per_token,
+        50: sliding.bytes_per_token,
+    }

@@ -9,14 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.paged.execution.batch_layout import BatchLayout
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.execution.batch_layout import BatchLayout, GroupLayout
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.models.forward_batch import NO_SLOT
 from tests.scheduling.made_step import MadeChunk, made_sequence, made_step
 
+FULL = KVCacheSpec(num_layers=2, num_kv_heads=1, head_dim=8, dtype="float32")
+SLIDING = replace(FULL, window=50)
+
 
 def build(chunks: list[MadeChunk], block_size: int = 4) -> BatchLayout:
-    return BatchLayout.of(made_step(*chunks), block_size, PrefixSharing(share=True))
+    return BatchLayout.of(made_step(*chunks), block_size, [FULL], PrefixSharing(share=True))
 
 
 def test_a_whole_prompt() -> None:
@@ -37,7 +41,7 @@ def test_a_whole_prompt() -> None:
 def test_each_group_of_layers_has_tables_and_slots_of_its_own() -> None:
     step = made_step(MadeChunk([10, 11, 12, 13, 14], [], [7, 3], 3, 5))
     step = replace(step, block_tables=(*step.block_tables, np.array([[0, 6]], dtype=np.int32)))
-    full, sliding = BatchLayout.of(step, 4, PrefixSharing(share=True)).groups
+    full, sliding = BatchLayout.of(step, 4, [FULL, SLIDING], PrefixSharing(share=True)).groups
     assert (full.slots.tolist(), sliding.slots.tolist()) == ([31, 12], [3, 24])
     assert full.attention.block_tables.tolist() == [[7, 3]]
     assert sliding.attention.block_tables.tolist() == [[0, 6]]
@@ -234,5 +238,29 @@ def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
     together = build(chunks, block_size=PARTITION_TOKENS)
     assert together.groups[0].attention.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
     assert together.groups[0].attention.tokens_read(50) == (150, 150)
-    alone = BatchLayout.of(made_step(*chunks), PARTITION_TOKENS, PrefixSharing(share=False))
+    step = made_step(*chunks)
+    alone = BatchLayout.of(step, PARTITION_TOKENS, [FULL], PrefixSharing(share=False))
     assert alone.groups[0].attention.tokens_read(None) == (apart, apart)
+
+
+def reads_together(group: GroupLayout) -> bool:
+    rows = group.attention.decode
+    assert rows is not None
+    return rows.groups is not None
+
+
+def test_rows_read_nothing_together_behind_a_window() -> None:
+    """The first group's tables say who shares what; another's hold other blocks there, or none."""
+    length = PARTITION_TOKENS
+    rows = [
+        MadeChunk([1] * length, [2], [0, own], length, length + 1, num_read_once_tokens=length)
+        for own in (5, 6)
+    ]
+    step = made_step(*rows)
+    step = replace(step, block_tables=step.block_tables * 3)
+    sharing = PrefixSharing(share=True)
+    layout = BatchLayout.of(step, PARTITION_TOKENS, [FULL, SLIDING, FULL], sharing)
+    assert [reads_together(group) for group in layout.groups] == [True, False, True]
+    only_windows = [replace(FULL, num_layers=0), SLIDING, SLIDING]
+    layout = BatchLayout.of(step, PARTITION_TOKENS, only_windows, sharing)
+    assert not any(map(reads_together, layout.groups))

@@ -14,6 +14,7 @@ from statistics import fmean
 
 from pagedrun.paged.bench.memory.memory_figures import FlowFigures, FlowOverTime, FlowPoint
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -50,10 +51,9 @@ class Flow:
         simulator = Simulator(
             [Plan(requests, block_size, prefix_caching=False)],
             config,
-            num_blocks=num_blocks,
-            bytes_per_token=bytes_per_token,
+            # What attention reads is no figure of this.
+            pools=PlannedPools([num_blocks], [None], bytes_per_token, bytes_read={}),
             max_model_len=max(lengths),
-            windows=(),  # what attention reads is no figure of this
         )
         return cls(block_size, num_blocks, simulator.run())
 

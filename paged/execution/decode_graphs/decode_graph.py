@@ -74,10 +74,11 @@ class DecodeGraph:
         self._model = model
         self._sampler = sampler
         self._cache = cache
+        rooms = [shape.num_shared_partitions * spec.reads_together for spec in cache.specs]
         self._attentions = tuple(
-            device.kernels.prepare(inputs, attention_shape, room=shape.num_shared_partitions)
-            for inputs, attention_shape in zip(
-                self.buffers.attentions, attention_shapes(model, cache), strict=True
+            device.kernels.prepare(inputs, attention_shape, room=room)
+            for inputs, attention_shape, room in zip(
+                self.buffers.attentions, attention_shapes(model, cache), rooms, strict=True
             )
         )
         self._captured: _Captured | None = None
@@ -106,8 +107,9 @@ class DecodeGraph:
         which the next run overwrites.
         """
         if is_new and groups is not None:
-            for attention in self._attentions:
-                attention.regroup(groups)
+            for attention, spec in zip(self._attentions, self._cache.specs, strict=True):
+                if spec.reads_together:
+                    attention.regroup(groups)
         if self._captured is None:
             return self._step()
         self._captured.graph.replay()

@@ -89,6 +89,7 @@ class DecodeGraphs:
     def _load(self, step: StepInput, known: KnownTokens | None) -> "_Loaded":
         size = self._cache.block_size
         partitions = step.num_read_once_tokens // PARTITION_TOKENS
+        partitions *= any(spec.reads_together for spec in self._cache.specs)
         longest, most_partitions = int(step.max_num_tokens.max()), int(partitions.max())
         num_stop_ids = EarlyStops.width(step.draws, self._sampler.eos_token_ids)
         shape = GraphShape.holding(step.num_chunks, longest, most_partitions, size, num_stop_ids)

@@ -1,5 +1,6 @@
 """DecoderSpec: a whole decoder, as a value."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar
@@ -25,9 +26,7 @@ class DecoderSpec(Generic[LayerT]):
     `head` None: tied, the embedding's table is the head's matrix. `ignored`: tensors that a
     checkpoint may hold without their being read, by name or its end. `max_position_embeddings` is
     the longest context, in tokens. Logits are divided by `logits_divisor`, then bent into
-    -logits_cap .. logits_cap. `tensors` is how checkpoints name what the parameters name. Raises
-    `ValueError` for layers whose keys and values differ in shape: there is one group of them so
-    far.
+    -logits_cap .. logits_cap. `tensors` is how checkpoints name what the parameters name.
     """
 
     embedding: EmbeddingSpec
@@ -39,11 +38,6 @@ class DecoderSpec(Generic[LayerT]):
     logits_divisor: float = 1.0
     logits_cap: float | None = None
     tensors: NamedTensors = PLAIN_TENSORS
-
-    def __post_init__(self) -> None:
-        attentions = [layer.attention for layer in self.layers]
-        if len({(each.num_heads, each.num_kv_heads, each.head_dim) for each in attentions}) != 1:
-            raise ValueError("layers with different heads: one group of layers is all there is")
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -67,11 +61,19 @@ class DecoderSpec(Generic[LayerT]):
 
     @property
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:
-        """The layers of each group, which share block tables, by their index.
+        """The layers of each group, by their index: those with the same heads and window.
 
-        One group so far, whatever the layers' windows: every block is kept until its sequence ends.
+        They share block tables. The first group has no window, since its blocks are those that a
+        plan knows by name; it has no layers where all of them have windows.
         """
-        return (tuple(range(len(self.layers))),)
+        groups: dict[tuple[int | None, int, int, int], list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            each = layer.attention
+            alike = (each.window, each.num_heads, each.num_kv_heads, each.head_dim)
+            groups.setdefault(alike, []).append(index)
+        full = [tuple(layers) for (window, *_), layers in groups.items() if window is None]
+        windowed = [tuple(layers) for (window, *_), layers in groups.items() if window is not None]
+        return (*(full or [()]), *windowed)
 
     @property
     def kv_places(self) -> tuple[KVPlace, ...]:
@@ -87,6 +89,16 @@ class DecoderSpec(Generic[LayerT]):
         """Return the groups of layers whose keys and values are stored in `dtype`, torch's name."""
         return tuple(self._kv_cache_spec(layers, dtype) for layers in self.kv_groups)
 
+    def bytes_read(self, specs: Sequence[KVCacheSpec]) -> Counter[int | None]:
+        """Return for each window, or None, the bytes that all layers with it read of a token.
+
+        specs: of the groups of layers.
+        """
+        found: Counter[int | None] = Counter()
+        for group, _ in self.kv_places:
+            found[specs[group].window] += specs[group].bytes_per_layer
+        return found
+
     def activation_bytes(self, dtype_bytes: int, num_tokens: int, num_logits: int) -> int:
         """Return the bytes that a step's tensors take at the widest point of the network.
 
@@ -99,10 +111,9 @@ class DecoderSpec(Generic[LayerT]):
         return num_tokens * per_token + num_logits * self.embedding.vocab_size * dtype_bytes
 
     def _kv_cache_spec(self, layers: Sequence[int], dtype: str) -> KVCacheSpec:
-        heads = self.layers[layers[0]].attention
-        windows = [window for each in layers if (window := self.windows[each]) is not None]
-        looks_back = max(windows) if len(windows) == len(layers) else None
-        return KVCacheSpec(len(layers), heads.num_kv_heads, heads.head_dim, dtype, looks_back)
+        first = self.layers[layers[0] if layers else 0].attention
+        window = first.window if layers else None
+        return KVCacheSpec(len(layers), first.num_kv_heads, first.head_dim, dtype, window)
 
     def _parts(self) -> list[Part]:
         layers = [part for layer in self.layers for part in layer.parts]

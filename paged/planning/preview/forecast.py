@@ -6,6 +6,7 @@ Where it says the same as a run's memory report it uses the report's names.
 
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,12 +42,13 @@ class Forecast:
     def __init__(
         self,
         config: EngineConfig,
-        spec: KVCacheSpec,
+        specs: Seq[KVCacheSpec],
         num_blocks: int,
         show: Callable[[tuple[int, ...]], str] | None = None,
     ) -> None:
         self._config = config
-        self._spec = spec
+        self._specs = specs
+        self._bytes_per_token = sum(spec.bytes_per_token for spec in specs)
         self._num_blocks = num_blocks
         self._show = show
         self._block_sizes = BlockSizes(config.block_size, prefix_caching=config.prefix_caching)
@@ -150,15 +152,13 @@ class Forecast:
 
     def _savings(self, simulation: Simulation) -> ForecastSavings:
         prompt, cached = max(self._totals["prompt"], 1), self._cached(simulation)
-        spec = self._spec
-        bytes_per_layer = spec.bytes_per_token // spec.num_layers
         return {
             "hit_tokens": cached,
             "hit_rate": cached / prompt,
             "achievable_hit_rate": self._totals["achievable"] / prompt,
-            "bytes_saved": cached * spec.bytes_per_token,
-            "attention_bytes_read": simulation.reads_with_sharing * bytes_per_layer,
-            "attention_bytes_without_sharing": simulation.reads_without_sharing * bytes_per_layer,
+            "bytes_saved": cached * self._bytes_per_token,
+            "attention_bytes_read": simulation.reads_with_sharing,
+            "attention_bytes_without_sharing": simulation.reads_without_sharing,
         }
 
     def _memory(self, simulation: Simulation) -> ForecastKV:
@@ -167,13 +167,13 @@ class Forecast:
             **simulation.kv,
             "dtype": self._dtype_name(),
             "bytes_per_token_as": {
-                name: self._spec.stored_as(name).bytes_per_token
+                name: sum(spec.stored_as(name).bytes_per_token for spec in self._specs)
                 for name in ("float32", "bfloat16", "fp8", "int8")
             },
             "blocks_needed": self._needed,
             "peak_bytes": simulation.kv["peak_blocks"]
             * self._config.block_size
-            * self._spec.bytes_per_token,
+            * self._bytes_per_token,
             "rows_at_once_everywhere": int(rows_at_once.min()) if len(rows_at_once) else 0,
             "rows_at_once_typical": int(np.median(rows_at_once)) if len(rows_at_once) else 0,
         }
@@ -181,10 +181,11 @@ class Forecast:
     def _dtype_name(self) -> str:
         """Return what keys and values are stored in, as the flags call it."""
         asked = self._config.kv_cache_dtype
-        return asked if self._spec.is_quantized else self._spec.dtype
+        first = self._specs[0]
+        return asked if first.is_quantized else first.dtype
 
     def _compared_block_sizes(self, simulation: Simulation) -> BlockSizeComparison:
-        figures = self._block_sizes.figures(simulation.at_peak, self._spec.bytes_per_token)
+        figures = self._block_sizes.figures(simulation.at_peak, self._bytes_per_token)
         most_hits = max(figures, key=lambda each: (each["hit_tokens"], each["block_size"]))
         least_memory = min(figures, key=lambda each: (each["peak_bytes"], -each["block_size"]))
         return {

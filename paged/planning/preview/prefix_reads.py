@@ -5,8 +5,7 @@ it beforehand: rows in run order have in common what every row between them has.
 here is what `ForwardBatch.tokens_read` counts in the run.
 """
 
-from collections import Counter
-from collections.abc import Sequence as Seq
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,17 +29,20 @@ def common_with_previous(common: NDArray[np.int32], places: Int64s) -> Int64s:
 
 
 class PrefixReads:
-    """Tokens whose keys and values attention reads, step by step, times the layers that read them.
+    """Bytes of keys and values that attention reads, step by step.
 
-    `without_sharing` is as if every row read its whole context alone; `saved` of these tokens
+    `without_sharing` is as if every row read its whole context alone; `saved` of these bytes
     are in partitions that other rows of the same step read too, all but the first of them. Only
     layers without a window read together.
     """
 
-    def __init__(self, windows: Seq[int | None], *, shared_prefix_attention: bool = True) -> None:
-        """Count for layers with these windows, None for full attention."""
-        self._layers_of_window = Counter(windows)
-        self._num_sharing_layers = self._layers_of_window[None] if shared_prefix_attention else 0
+    def __init__(
+        self, bytes_read: Mapping[int | None, int], *, shared_prefix_attention: bool = True
+    ) -> None:
+        """Count for layers that read so many bytes of a token, by their window, None for full
+        attention."""
+        self._bytes_read = bytes_read
+        self._bytes_together = bytes_read.get(None, 0) if shared_prefix_attention else 0
         self._common = np.zeros(0, dtype=np.int32)
         self._last_read_once = 0
         self._places: Int64s = np.zeros(0, dtype=np.int64)
@@ -66,10 +68,10 @@ class PrefixReads:
         starts, ends = step.starts, step.ends
         borders = np.clip(step.num_prompt_tokens, starts, ends)
         is_prefill = starts < borders
-        for window, num_layers in self._layers_of_window.items():
+        for window, num_bytes in self._bytes_read.items():
             read = read_by_chunks(starts[is_prefill], borders[is_prefill], window)
-            self.without_sharing += num_layers * (read + read_by_tokens(borders, ends, window))
-        if self._num_sharing_layers:
+            self.without_sharing += num_bytes * (read + read_by_tokens(borders, ends, window))
+        if self._bytes_together:
             num_tokens = ends - borders
             prefixes = step.num_read_once_tokens
             self._save(np.repeat(places, num_tokens), np.repeat(prefixes, num_tokens), 1)
@@ -83,14 +85,14 @@ class PrefixReads:
         leading tokens that it reads together with others.
         """
         starts = stored
-        for window, num_layers in self._layers_of_window.items():
+        for window, num_bytes in self._bytes_read.items():
             read = read_by_tokens(starts, starts + num_steps, window)
-            self.without_sharing += num_layers * read
-        if self._num_sharing_layers:
+            self.without_sharing += num_bytes * read
+        if self._bytes_together:
             self._save(places, prefixes, num_steps)
 
     def _save(self, rows: Int64s, prefixes: Int64s, num_steps: int) -> None:
-        """Count the tokens of partitions that are read for a row before, in steps that are alike.
+        """Count the bytes of partitions that are read for a row before, in steps that are alike.
 
         rows: [num_tokens] int64, the place of each token's row. prefixes: [num_tokens] int64.
         """
@@ -104,7 +106,7 @@ class PrefixReads:
         partitions = prefixes[first] // PARTITION_TOKENS
         again = int(((counts - 1) * partitions).sum())
         tokens = (self._saved_before + again) * PARTITION_TOKENS
-        self.saved += tokens * num_steps * self._num_sharing_layers
+        self.saved += tokens * num_steps * self._bytes_together
 
 
 def read_by_chunks(starts: Int64s, ends: Int64s, window: int | None) -> int:

@@ -6,21 +6,20 @@ run with `ignore_eos` does exactly what is simulated.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.prefix_reads import PrefixReads
 from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.report_sections import PoolFigures
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
 from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.scheduling.groups.kv_group import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
@@ -38,8 +37,8 @@ class Simulation:
     """What a run of the first `num_rows` rows, in run order, comes to.
 
     `counts` are the scheduler's at the end, without duplicates, which never reach it. `kv` is the
-    report's object of that name. `reads_without_sharing` and `reads_with_sharing`: tokens whose
-    keys and values attention reads, times the layers that read them. `at_peak`: [num_running, 3]
+    report's object of that name. `reads_without_sharing` and `reads_with_sharing`: bytes of keys
+    and values that attention reads. `at_peak`: [num_running, 3]
     int64, one line for each sequence that ran when most blocks were held: its row's place in the
     run order, ascending, its stored tokens and its prompt's tokens.
     """
@@ -64,19 +63,16 @@ class Simulator:
         plans: Iterable[Plan],
         config: EngineConfig,
         *,
-        num_blocks: int,
-        bytes_per_token: int,
+        pools: PlannedPools,
         max_model_len: int,
-        windows: Seq[int | None],
         max_rows: int | None = None,
         async_scheduling: bool = False,
         max_records: int = TIMELINE_RECORDS,
     ) -> None:
         """Simulate the first `max_rows` rows of the plans, None for all.
 
-        plans: asked for one by one, each when the rows before it have begun. num_blocks: the
-        pool's. max_model_len: what a contiguous engine would reserve for a row. windows: of the
-        layers whose reads are counted, None for one with full attention. async_scheduling: whether
+        plans: asked for one by one, each when the rows before it have begun. max_model_len: what
+        a contiguous engine would reserve for a row. async_scheduling: whether
         the tokens of a step are seen after the next one has begun, so that a sequence gives its
         blocks back a step later. max_records: of the timeline; the fewer, the more steps are
         done in one go.
@@ -92,23 +88,28 @@ class Simulator:
         self._is_last = False
         self._asked: dict[int, list[Request]] = {}
         self._places: dict[int, int] = {}
-        self._pool = BlockPool(num_blocks, config.block_size)
-        bytes_per_block = bytes_per_token * config.block_size
+        num_host_blocks = config.swap_space_bytes // (pools.bytes_per_token * config.block_size)
+        first, *further = (
+            GroupPool.of(config.block_size, num_blocks, num_host_blocks, window)
+            for num_blocks, window in zip(pools.num_blocks, pools.windows, strict=True)
+        )
+        self._pool = first.pool
         self._scheduler = Scheduler(
             self._pool,
-            SwapSpace(config.swap_space_bytes // bytes_per_block),
+            first.swap_space,
             self._limits,
             PreemptionMode(config.preemption_mode),
             prefix_caching=config.prefix_caching,
+            further=further,
         )
         self._statistics = RunStatistics(
             block_size=config.block_size,
-            num_blocks=num_blocks,
-            bytes_per_token=bytes_per_token,
+            num_blocks=self._pool.num_blocks,
+            bytes_per_token=pools.bytes_per_token,
             max_model_len=max_model_len,
             timeline=Decimated(max_records),
         )
-        self._reads = PrefixReads(windows, shared_prefix_attention=config.prefix_once)
+        self._reads = PrefixReads(pools.bytes_read, shared_prefix_attention=config.prefix_once)
         self._num_steps = 0
         self._num_finished = 0
         self._max_running = 0
@@ -199,6 +200,8 @@ class Simulator:
         """
         running, limits = self._scheduler.running, self._limits
         if len(running) > limits.max_num_batched_tokens or not running or any(self._unseen):
+            return 0
+        if len(self._scheduler.pools) > 1:
             return 0
         nobody_waits = self._scheduler.is_out
         if len(running) < limits.max_num_seqs and not nobody_waits:

@@ -22,6 +22,13 @@ class GroupPool(NamedTuple):
     swap_space: SwapSpace
     window: int | None
 
+    @classmethod
+    def of(
+        cls, block_size: int, num_blocks: int, num_host_blocks: int, window: int | None
+    ) -> "GroupPool":
+        """Return the books of memory that nothing is in yet."""
+        return cls(BlockPool(num_blocks, block_size), SwapSpace(num_host_blocks), window)
+
 
 class KVGroup:
     """A group of layers with one pool and one block table a sequence.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.block_sizes import BlockSizes, best_block_size
 from pagedrun.paged.planning.preview.forecast_sections import BlockSizeFigures
 from pagedrun.paged.planning.preview.prefix_reads import (
@@ -50,10 +51,8 @@ def make_simulator(kind: type[S], plan: Plan, num_blocks: int, **settings: Any) 
     return kind(
         [plan],
         config,
-        num_blocks=num_blocks,
-        bytes_per_token=64,
+        pools=PlannedPools([num_blocks], [None], 64, {None: 2, 40: 1}),
         max_model_len=250,
-        windows=[None, None, 40],
         **settings,
     )
 
