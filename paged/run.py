@@ -379,7 +379,7 @@ class Run:
             pool=self.pool.counts,
             times=self._times,
             memory=self._ledger.report(
-                [pool.counts.peak_held for pool in self.scheduler.pools],
+                [group.pool.counts.peak_held for group in self.scheduler.groups],
                 counted.max_step_tokens,
                 counted.max_step_logits,
             ),

@@ -94,9 +94,9 @@ class Scheduler:
         self._running_places: Int64s = self._sampling  # as of the step being scheduled
 
     @property
-    def pools(self) -> tuple[BlockPool, ...]:
-        """The pool of each group of layers."""
-        return tuple(group.pool for group in self._books.groups)
+    def groups(self) -> tuple[KVGroup, ...]:
+        """The blocks of each group of layers."""
+        return self._books.groups
 
     @property
     def has_work(self) -> bool:

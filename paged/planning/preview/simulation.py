@@ -196,17 +196,16 @@ class Simulator:
     def _num_uneventful_steps(self) -> int:
         """Return in how many next steps all that run decode a token, and nothing else happens.
 
-        Nobody ends, forks or can be let in, nobody has to give way, no block is copied.
+        Nobody ends, forks or can be let in, nobody has to give way, no block is copied. Fewer
+        where a pool would not hold what they take, if none of it were given back.
         """
         running, limits = self._scheduler.running, self._limits
         if len(running) > limits.max_num_batched_tokens or not running or any(self._unseen):
             return 0
-        if len(self._scheduler.pools) > 1:
-            return 0
         nobody_waits = self._scheduler.is_out
         if len(running) < limits.max_num_seqs and not nobody_waits:
             return 0
-        table, places, size = self._scheduler.table, self._running_places(), self._pool.block_size
+        table, places = self._scheduler.table, self._running_places()
         if (table.num_pending[places] > 1).any():
             return 0
         left = table.max_tokens[places] - table.num_output_tokens[places]
@@ -214,31 +213,31 @@ class Simulator:
         stored = table.num_stored_tokens[places]
         if num_steps < 2 or (stored != table.num_tokens(places) - 1).any():
             return 0
-        tables = table.kv_groups[0]
-        index, num_blocks = stored // size, tables.ends[places]
-        is_held = index < num_blocks
-        held = tables.ids[places[is_held], index[is_held]]
-        if (self._pool.ref_counts_of(held) > 1).any():
-            return 0
-        num_missing = int((-(-(stored + num_steps) // size) - num_blocks).sum())
-        return num_steps if num_missing <= self._pool.num_free else 0
+        for group in self._scheduler.groups:
+            if group.writes_shared(places, stored):
+                return 0
+            while group.num_missing(places, stored + num_steps) > group.pool.num_free:
+                if num_steps < 2:
+                    return 0
+                num_steps //= 2
+        return num_steps
 
     def _decode(self, num_steps: int) -> None:
         """Do uneventful steps in one go; books and peaks are what they would be one by one."""
-        pool, table, places = self._pool, self._scheduler.table, self._running_places()
-        tables, size = table.kv_groups[0], pool.block_size
+        table, places = self._scheduler.table, self._running_places()
         stored = table.num_stored_tokens[places]
         rows = [self._place(each) for each in self._scheduler.running]
         self._reads.note_decoding(
             stored, np.array(rows), table.num_read_once_tokens[places], num_steps
         )
-        for place, begin in zip(places.tolist(), stored.tolist(), strict=True):
-            end = begin + num_steps
-            missing = pool.num_blocks_for(end) - int(tables.ends[place])
-            tables.append(place, pool.allocate(missing) or [])
-            for index in range(begin // size, int(tables.ends[place])):
-                pool.record_fill(tables.block(place, index), min(size, end - index * size))
         ends = stored + num_steps
+        for group in self._scheduler.groups:
+            if group.window is None:
+                group.grow(places, stored, ends)
+                continue
+            for step in range(num_steps):  # what is given back is taken again by the next ones
+                group.give_back_all_behind(places, stored + step)
+                group.grow(places, stored + step, stored + step + 1)
         table.num_computed_tokens[places] = table.num_stored_tokens[places] = ends
         ever = table.num_tokens_ever_computed[places]
         table.num_tokens_ever_computed[places] = np.maximum(ever, ends)

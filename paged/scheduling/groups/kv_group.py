@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Set
 from typing import NamedTuple
 
+import numpy as np
+
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.scheduling.groups.block_tables import BlockTables
@@ -74,6 +76,33 @@ class KVGroup:
         behind = firsts > self.tables.firsts[places]
         for place, first in zip(places[behind].tolist(), firsts[behind].tolist(), strict=True):
             self.pool.release(self.tables.take_before(place, first))
+
+    def writes_shared(self, places: Int64s, positions: Int64s) -> bool:
+        """Return whether any of many sequences holds, with others, the block that it writes to."""
+        index = positions // self.pool.block_size
+        is_held = index < self.tables.ends[places]
+        held = self.tables.ids[places[is_held], index[is_held]]
+        return bool((self.pool.ref_counts_of(held) > 1).any())
+
+    def num_missing(self, places: Int64s, ends: Int64s) -> int:
+        """Return how many blocks many sequences lack for their tokens up to `ends`."""
+        needed = -(-ends // self.pool.block_size)
+        return int((needed - self.tables.ends[places]).sum())
+
+    def grow(self, places: Int64s, starts: Int64s, ends: Int64s) -> None:
+        """Give many sequences the blocks that they lack for their tokens up to `ends`, which are
+        free, and book those from `starts` on as stored."""
+        pool, tables, size = self.pool, self.tables, self.pool.block_size
+        for place, end in zip(places.tolist(), ends.tolist(), strict=True):
+            missing = pool.num_blocks_for(end) - int(tables.ends[place])
+            if missing > 0:
+                tables.append(place, pool.allocate(missing) or [])
+        index = starts // size
+        while len(places):
+            pool.record_fills(tables.ids[places, index], np.minimum(size, ends - index * size))
+            index = index + 1
+            goes_on = index * size < ends
+            places, index, ends = places[goes_on], index[goes_on], ends[goes_on]
 
     def has_gap_before(self, sequence: Sequence) -> bool:
         """Return whether blocks were given back that the sequence's next token reads."""

@@ -1,13 +1,14 @@
 """The simulation on its own; tests/job/test_plan_file.py holds it against runs of a model."""
 
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
+from pagedrun.paged.cache.block_pool import PoolCounts
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.block_sizes import BlockSizes, best_block_size
@@ -48,10 +49,11 @@ def make_simulator(kind: type[S], plan: Plan, num_blocks: int, **settings: Any) 
     config = EngineConfig(
         model=Path("."), **{"max_num_seqs": 12, "max_num_batched_tokens": 100, **flags}
     )
+    pools = {None: num_blocks, **settings.pop("windowed", {})}
     return kind(
         [plan],
         config,
-        pools=PlannedPools([num_blocks], [None], 64, {None: 2, 40: 1}),
+        pools=PlannedPools([*pools.values()], [*pools], 64, {None: 2, 40: 1}),
         max_model_len=250,
         **settings,
     )
@@ -83,6 +85,10 @@ class CountedSimulator(Simulator):
         self._scheduler.check()
         super()._record_step()
 
+    @property
+    def pool_counts(self) -> list[PoolCounts]:
+        return [group.pool.counts for group in self._scheduler.groups]
+
 
 class OneByOne(CountedSimulator):
     """Does every step by itself."""
@@ -91,8 +97,15 @@ class OneByOne(CountedSimulator):
         return 0
 
 
-@pytest.mark.parametrize("num_blocks", [40, 60, 300])
-@pytest.mark.parametrize("flags", [{}, {"prefix_caching": False}, {"swap_space_bytes": 0}], ids=str)
+@pytest.mark.parametrize(
+    ("num_blocks", "flags"),
+    [
+        *product([40, 60, 300], [{}, {"prefix_caching": False}, {"swap_space_bytes": 0}]),
+        (300, {"windowed": {40: 300}}),
+        (60, {"windowed": {20: 30, 1: 20}}),  # so few that a window makes sequences give way
+    ],
+    ids=str,
+)
 def test_many_steps_at_once_are_the_same_as_one_by_one(
     num_blocks: int, flags: dict[str, Any]
 ) -> None:
@@ -106,6 +119,7 @@ def test_many_steps_at_once_are_the_same_as_one_by_one(
         quick, slow = (each.run() for each in simulators)
         assert without_timeline(quick) == without_timeline(slow)
         assert quick.timeline == slow.timeline
+        assert simulators[0].pool_counts == simulators[1].pool_counts
         num_quick, num_slow = (each.num_single_steps for each in simulators)
         assert num_slow == slow.num_steps
         assert num_blocks < 300 or num_quick < 0.9 * quick.num_steps
