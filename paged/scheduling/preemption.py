@@ -24,14 +24,20 @@ class Preemption:
         num_needed = max(self._pool.num_blocks_for(end) - needy.num_blocks, 1)
         return Shortage(needy.request.index, num_needed, self._pool.num_free)
 
-    def preempt(self, sequence: Sequence, cause: Shortage, step: StepBuilder) -> None:
+    def preempt(
+        self, sequence: Sequence, cause: Shortage, step: StepBuilder, goes_on_from: int
+    ) -> None:
         """Take a sequence's blocks; its private ones are saved to the host if it has room.
 
-        The caller lets the sequence wait.
+        The caller lets the sequence wait. goes_on_from: the first token that it, or a beam folded
+        into it, goes on from; where a window reaches further back than what would be saved, it is
+        computed again.
         """
         self.pin_prompt(sequence)
         mode = self._mode
-        if mode is PreemptionMode.SWAP and not self._swap_out(sequence, step):
+        if mode is PreemptionMode.SWAP and (
+            self._misses_blocks(sequence, goes_on_from) or not self._swap_out(sequence, step)
+        ):
             mode = PreemptionMode.RECOMPUTE
         self._books.counts.preemptions[mode] += 1
         sequence.num_preemptions += 1
@@ -42,6 +48,13 @@ class Preemption:
             group.tables.set(sequence.place, [])
         if mode is PreemptionMode.RECOMPUTE:
             sequence.forget_blocks()
+
+    def _misses_blocks(self, sequence: Sequence, goes_on_from: int) -> bool:
+        """Return whether what is saved of a sequence begins behind what a window reaches back to
+        from some token."""
+        computed = sequence.num_computed_tokens
+        groups = self._books.further
+        return any(each.first_read(goes_on_from) < each.first_read(computed) for each in groups)
 
     def _swap_out(self, sequence: Sequence, step: StepBuilder) -> bool:
         """Save every stored block but those a published prefix will give back for nothing."""

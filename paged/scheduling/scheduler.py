@@ -326,8 +326,9 @@ class Scheduler:
         group = self._beams.of(sequence)
         if group is None:
             return [(sequence, min(sequence.num_tokens, sequence.num_computed_tokens + budget))]
-        if group.may_unfold:
-            self.running[position + 1 : position + 1] = self._beams.unfold(group)
+        if group.folded:
+            behind = position + len(group.members)
+            self.running[behind:behind] = self._beams.unfold(group)
         is_first = budget == self.limits.max_num_batched_tokens
         return list(zip(group.members, group.ends(budget, is_first=is_first), strict=True))
 
@@ -338,7 +339,7 @@ class Scheduler:
             while not self._chunks.reserve(sequence, end, step):
                 cause = self._preemption.shortage(sequence, end)
                 victim = self._pop_youngest()
-                self._preemption.preempt(victim, cause, step)
+                self._preemption.preempt(victim, cause, step, self._beams.first_parting(victim))
                 self.waiting.appendleft(victim)
                 if victim is first:
                     return False

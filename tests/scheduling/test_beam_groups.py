@@ -5,7 +5,6 @@ from collections.abc import Sequence as Seq
 
 import pytest
 
-from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.block_transfer import TransferKind
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
@@ -13,6 +12,7 @@ from pagedrun.paged.report.inspect.inspection import Question, inspect_run
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.scheduling.beams.beam_search import NextBeam
+from pagedrun.paged.scheduling.groups.kv_group import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.step_input import StepInput
@@ -20,6 +20,8 @@ from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from tests.scheduling.admit_all import AdmitAll
+from tests.scheduling.fake_model import FakeModel, RecordingPool
+from tests.scheduling.step import Step
 
 SIZE = 4
 
@@ -33,11 +35,28 @@ class PlayedBeams:
         num_blocks: int = 32,
         budget: int = 64,
         mode: PreemptionMode = PreemptionMode.SWAP,
+        windows: dict[int | None, int] | None = None,
     ) -> None:
-        self.pool = BlockPool(num_blocks, SIZE)
+        """windows: blocks by window, of further groups of layers."""
+        pools: dict[int | None, int] = {None: num_blocks, **(windows or {})}
+        groups = [
+            GroupPool(RecordingPool(count, SIZE), SwapSpace(num_blocks), window)
+            for window, count in pools.items()
+        ]
+        self.models = [
+            FakeModel(group.pool, index, group.window)
+            for index, group in enumerate(groups)
+            if isinstance(group.pool, RecordingPool)
+        ]
+        self.pool = groups[0].pool
         limits = SchedulerLimits(16, budget)
         self.scheduler = Scheduler(
-            self.pool, SwapSpace(num_blocks), limits, mode, predictor=AdmitAll()
+            self.pool,
+            groups[0].swap_space,
+            limits,
+            mode,
+            predictor=AdmitAll(),
+            further=groups[1:],
         )
         plan = Plan(list(requests), SIZE, prefix_caching=True)
         self.scheduler.add(plan, len(plan))
@@ -49,6 +68,9 @@ class PlayedBeams:
         """Schedule a step and draw its tokens, none of which is known."""
         self.scheduler.begin_step()
         step = self.scheduler.schedule()
+        made = Step.of(step, self.scheduler)
+        for model in self.models:
+            model.run(made)
         self.scheduler.update()
         self.scheduler.check()
         return step
@@ -147,8 +169,13 @@ def ref_counts_of(snapshot: Snapshot, step: int) -> list[int]:
     return counts
 
 
-def play(played: PlayedBeams, rows: Seq[int], num_steps: int, seed: int) -> None:
-    """Let beams fork and die as chance will have it; all of a row are always in a step together."""
+def play(
+    played: PlayedBeams, rows: Seq[int], num_steps: int, seed: int, *, calm: float = 0.0
+) -> None:
+    """Let beams fork and die as chance will have it; all of a row are always in a step together.
+
+    calm: the share of steps in which each beam goes on by itself, so that all part early.
+    """
     chance = random.Random(seed)
     scheduler = played.scheduler
     for _ in range(num_steps):
@@ -165,7 +192,10 @@ def play(played: PlayedBeams, rows: Seq[int], num_steps: int, seed: int) -> None
             beams = scheduler.beams(row)
             assert mine == {each.sample_index for each in beams}
             width = beams[0].request.params.beam_width
-            played.branch(row, *sorted(chance.choices(range(len(beams)), k=width)))
+            parents = sorted(chance.choices(range(len(beams)), k=width))
+            if chance.random() < calm and len(beams) == width:
+                parents = list(range(width))
+            played.branch(row, *parents)
         played.note()
 
 
@@ -185,6 +215,42 @@ def test_the_log_has_every_reference_of_the_pool(
     assert forked == played.scheduler.counts.forks > 20
     gave_way = len(played.scheduler.residency.preemptions.items)
     assert (gave_way > 0) == (num_blocks == 16)
+
+
+def play_behind_windows(seed: int) -> PlayedBeams:
+    """Rows with beams in pools from just enough for one row to room for all."""
+    pick = random.Random(seed)
+    rows = [
+        request(index, pick.randint(1, 12), width=pick.randint(2, 4), max_tokens=40)
+        for index in range(4)
+    ]
+    widest = max(row.params.beam_width for row in rows)
+    budget = pick.choice([1, 3, 5, 9, 40])
+    played = PlayedBeams(
+        *rows,
+        num_blocks=pick.randint(3 + 4 * 7, 40),
+        budget=budget,
+        mode=pick.choice(list(PreemptionMode)),
+        windows={
+            window: widest * (-(-window // SIZE) + 3) + 2 * -(-budget // SIZE) + pick.randint(4, 14)
+            for window in pick.sample([1, 2, 3, 5, 8, 13, 30], k=pick.choice([1, 2]))
+        },
+    )
+    play(played, range(len(rows)), num_steps=24, seed=seed, calm=0.9)
+    return played
+
+
+def test_beams_read_their_own_tokens_where_layers_have_windows() -> None:
+    """Also those that are folded, and go on where blocks were given back behind the first."""
+    played = [play_behind_windows(seed) for seed in range(12)]
+    preempted = sum(len(each.scheduler.residency.preemptions.items) for each in played)
+    assert preempted > 3
+
+
+@pytest.mark.long
+def test_beams_read_their_own_tokens_where_layers_have_windows_long() -> None:
+    for seed in range(100, 900):
+        play_behind_windows(seed)
 
 
 def test_beams_of_one_row_cannot_fill_the_log() -> None:

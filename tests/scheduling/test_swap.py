@@ -191,7 +191,7 @@ def test_samples_that_share_all_blocks_come_back_on_their_own() -> None:
     assert parent.block_table == child.block_table
     builder = StepBuilder(scheduler.table)
     cause = scheduler._preemption.shortage(parent, parent.num_tokens)
-    scheduler._preemption.preempt(scheduler.running.pop(), cause, builder)
+    scheduler._preemption.preempt(scheduler.running.pop(), cause, builder, SIZE + 1)
     scheduler.waiting.appendleft(child)
     assert list(child.host_blocks) == [1]
     assert builder.transfers == [BlockTransfer(TransferKind.SWAP_OUT, parent.block_table[1], 0)]

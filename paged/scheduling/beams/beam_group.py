@@ -10,12 +10,15 @@ class BeamGroup:
 
     `members` are the beams, best first; one while the prompt is computed. When they give way,
     the first one waits for all, and `folded` are the generated tokens of the others: these go on
-    from the tokens that they have in common with it, once it has computed all but its last.
+    from the tokens that they have in common with it, once it has computed all but its last. Where
+    layers have windows, the first one computes its tokens again, and each goes on when that has
+    come to where they part: by the end it has given back what the other reads.
     `is_running` tells a group with seats in the batch from one that waits.
     """
 
-    def __init__(self, first: Sequence) -> None:
+    def __init__(self, first: Sequence, *, has_windows: bool) -> None:
         self.width = first.request.params.beam_width
+        self._has_windows = has_windows
         self.members = [first]
         self.folded: list[list[int]] = []
         self.is_running = False
@@ -31,10 +34,10 @@ class BeamGroup:
         return self.width - len(self.members)
 
     @property
-    def may_unfold(self) -> bool:
-        """Whether beams are folded that can go on now."""
+    def first_parting(self) -> int:
+        """The first token that a beam, the first or a folded one, has not in common with all."""
         first = self.members[0]
-        return bool(self.folded) and first.num_computed_tokens >= first.num_tokens - 1
+        return min([first.num_tokens, *map(self._num_common, self.folded)])
 
     def num_blocks_needed(self, block_size: int) -> int:
         """Return how many blocks the tokens of all beams take, at most."""
@@ -51,13 +54,18 @@ class BeamGroup:
         To its last token only if all are, as then they are sampled. `is_first`: nothing else is in
         the step; beams that have one token each to go are then computed, whatever the budget.
         """
+        first = self.members[0]
         if len(self.members) == 1 and not self.folded:
-            (first,) = self.members
             return [min(first.num_tokens, first.num_computed_tokens + budget)]
         left = [each.num_tokens - each.num_computed_tokens for each in self.members]
         is_whole = sum(left) <= budget or (is_first and max(left) == 1)
         if is_whole and not self.folded:
             return [each.num_tokens for each in self.members]
+        if self._has_windows and self.folded:
+            partings = (self._num_common(tokens) for tokens in self.folded)
+            computed = first.num_computed_tokens
+            ahead = (each - computed for each in partings if each > computed)
+            left[0] = min([left[0], *(num_tokens + 1 for num_tokens in ahead)])
         ends = []
         for each, num_left in zip(self.members, left, strict=True):
             count = min(num_left - 1, budget)
@@ -75,22 +83,29 @@ class BeamGroup:
         return others
 
     def unfold(self, block_size: int) -> list[Sequence]:
-        """Return the members that were folded, again members.
+        """Return those that were folded and can go on now, again members.
 
         They hold the blocks with the tokens that they have in common with the first; the caller
         counts the references.
         """
-        first = self.members[0]
+        first, unfolded, folded = self.members[0], [], []
+        is_ready = first.num_computed_tokens >= first.num_tokens - 1
         for tokens in self.folded:
             num_common = self._num_common(tokens)
+            has_passed = self._has_windows and num_common <= first.num_computed_tokens
+            if not is_ready and not has_passed:
+                folded.append(tokens)
+                continue
             beam = first.branch(self._free_index())
             beam.output_token_ids = tokens
             beam.go_back_to(num_common, -(-num_common // block_size))
             beam.num_tokens_ever_computed = beam.num_tokens - 1
             self.members.append(beam)
-        self.folded = []
-        self._count_each_once()
-        return self.members[1:]
+            unfolded.append(beam)
+        self.folded = folded
+        if unfolded and not folded:
+            self._count_each_once()
+        return unfolded
 
     def branch(self, parents: Seq[int]) -> tuple[list[Sequence], list[Sequence]]:
         """Let each new member go on from an old one; return the forked and those without children.

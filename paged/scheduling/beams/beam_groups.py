@@ -26,7 +26,8 @@ class BeamGroups:
 
     def begin(self, sequence: Sequence) -> None:
         """Take note of a sequence that computes a prompt for beams."""
-        self._groups[sequence.request.index] = BeamGroup(sequence)
+        has_windows = any(group.window is not None for group in self._books.further)
+        self._groups[sequence.request.index] = BeamGroup(sequence, has_windows=has_windows)
 
     def of(self, sequence: Sequence) -> BeamGroup | None:
         """Return the group that a sequence is of, None for one that is no beam."""
@@ -41,13 +42,20 @@ class BeamGroups:
         self._groups.pop(row, None)
 
     def unfold(self, group: BeamGroup) -> list[Sequence]:
-        """Let folded beams go on, with the blocks that they share with the first; return them."""
+        """Let folded beams go on that can, with the blocks that they share with the first; return
+        them."""
         beams = group.unfold(self._books.pool.block_size)
         for beam in beams:
-            if any(each.has_gap_before(beam) for each in self._books.further):
-                beam.forget_blocks()
+            assert not any(each.has_gap_before(beam) for each in self._books.further), "a gap"
             self._adopt(beam)
         return beams
+
+    def first_parting(self, sequence: Sequence) -> int:
+        """Return the first token that a sequence which gives way, or a beam that is folded into it,
+        goes on from."""
+        group = self.of(sequence)
+        computed = sequence.num_computed_tokens
+        return computed if group is None else min(computed, group.first_parting)
 
     def fold(self, group: BeamGroup) -> None:
         """Take the blocks of all beams but the first, which is about to give way for them all."""
