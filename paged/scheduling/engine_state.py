@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from pagedrun.paged.scheduling.groups.kv_group import KVGroup
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
 
@@ -11,6 +12,7 @@ MAX_SEQUENCES = 64  # of each kind that are listed one by one
 def engine_state(scheduler: Scheduler, num_steps: int, num_finished: int) -> dict[str, object]:
     """Return what JSON can hold of a scheduler and its pool; any thread may ask."""
     pool = scheduler.pool
+    groups = [_group(each) for each in scheduler.groups]
     return {
         "steps": num_steps,
         "rows_finished": num_finished,
@@ -31,11 +33,24 @@ def engine_state(scheduler: Scheduler, num_steps: int, num_finished: int) -> dic
             "num_blocks": scheduler.swap_space.num_blocks,
             "free": scheduler.swap_space.num_free,
         },
+        **({"kv_groups": groups} if len(groups) > 1 else {}),
         "sequences": {
             "running": _told(scheduler.running),
             "waiting": _told(scheduler.waiting),
             "ending": _told(scheduler.ending),
         },
+    }
+
+
+def _group(group: KVGroup) -> dict[str, object]:
+    pool, swap_space = group.pool, group.swap_space
+    return {
+        "window": group.window,
+        "num_blocks": pool.num_blocks,
+        "free": pool.num_free,
+        "held": pool.num_held,
+        "cached": pool.num_cached,
+        "host_blocks_free": swap_space.num_free,
     }
 
 

@@ -19,10 +19,14 @@ class Preemption:
 
     def shortage(self, needy: Sequence, end: int) -> Shortage:
         """Return why a sequence has to give way to one that wants to store its tokens up to `end`,
-        which may be the same."""
+        which may be the same: in the first group that has no room for them."""
+        for group in self._books.groups:
+            missing = group.pool.num_blocks_for(end) - int(group.tables.ends[needy.place])
+            if missing > group.pool.num_free:
+                return Shortage(needy.request.index, missing, group.pool.num_free)
         # No block is missing where it only needs a copy of a shared one.
-        num_needed = max(self._pool.num_blocks_for(end) - needy.num_blocks, 1)
-        return Shortage(needy.request.index, num_needed, self._pool.num_free)
+        missing = max(self._pool.num_blocks_for(end) - needy.num_blocks, 1)
+        return Shortage(needy.request.index, missing, self._pool.num_free)
 
     def preempt(
         self, sequence: Sequence, cause: Shortage, step: StepBuilder, goes_on_from: int

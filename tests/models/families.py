@@ -136,9 +136,10 @@ TINY: dict[str, Tiny] = {
 }
 
 
-def save_tiny(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    """Save a model of `TINY` with a tokenizer to a folder; return it as an oracle, in float32."""
-    config = TINY[name].config()
+def save_tiny(what: str | Tiny, folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """Save a model, by its name in `TINY`, with a tokenizer to a folder; return it as an oracle,
+    in float32."""
+    config = (TINY[what] if isinstance(what, str) else what).config()
     with torch.random.fork_rng():
         torch.manual_seed(20_261_122)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)

@@ -143,3 +143,19 @@ def test_decode_steps_that_go_on_by_themselves(setting: str, folder: Path) -> No
     assert run.captured_shapes
     assert not at_once.captured_shapes
     assert any(shape.num_shared_partitions for shape in run.captured_shapes)
+
+
+@pytest.mark.parametrize("model", ["some", "all"])
+def test_decode_steps_go_on_by_themselves_behind_windows(model: str, make_model: MakeModel) -> None:
+    """The device keeps table entries of blocks that were given back, and must not read them; where
+    all layers have windows, rows read nothing together."""
+    layers = {"use_sliding_window": True, "max_window_layers": 1}
+    family, fields = {"some": ("qwen2", layers), "all": ("mistral", {})}[model]
+    folder = make_model(family, f"{model}-windows", sliding_window=20, **fields)
+    settings: dict[str, Any] = {"block_size": 16, "max_num_seqs": 9, "num_blocks": 60}
+    expected, _ = answers(folder, False, **settings)
+    got, run = answers(folder, True, graphs=True, **settings)
+    assert {i: c.outputs for i, c in got.items()} == {i: c.outputs for i, c in expected.items()}
+    shared = any(shape.num_shared_partitions for shape in run.captured_shapes)
+    assert run.captured_shapes
+    assert shared == (model == "some")

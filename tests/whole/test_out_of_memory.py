@@ -48,6 +48,16 @@ def test_the_answers_stay_the_same(
     assert failed == sorted(failed, reverse=True)
 
 
+def test_a_step_in_pieces_reads_its_windows(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies behind the window of the whole chunk was given back; its last piece needs less."""
+    llm = LLM(make_model("mistral", "memory", sliding_window=20), dtype="float32", block_size=16)
+    expected = llm.generate(PROMPTS, PARAMS)
+    Shortage(monkeypatch, 37, MemoryError())
+    assert [c.outputs for c in llm.generate(PROMPTS, PARAMS)] == [c.outputs for c in expected]
+
+
 def test_no_endless_retry(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
     llm = LLM(make_model("qwen3", "memory"), dtype="float32")
     shortage = Shortage(monkeypatch, 0, MemoryError())

@@ -2,9 +2,11 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from pagedrun.paged.scheduling.engine_state import engine_state
 from pagedrun.paged.values.block_key import BlockKey
 from pagedrun.paged.values.branch_point import BranchPoint
 from pagedrun.paged.values.preemption_mode import PreemptionMode
@@ -83,6 +85,22 @@ def test_a_short_pool_of_a_window_makes_a_sequence_give_way(mode: PreemptionMode
     drive = Drive(requests, SIZE, 200, budget=12, mode=mode, swap_blocks=40, windows={9: 7})
     drive.finish()
     assert drive.scheduler.counts.preemptions[mode] > 0
+    causes = [each.cause for each in drive.scheduler.residency.preemptions.items]
+    assert all(0 < cause.num_needed <= 4 and cause.num_free < 7 for cause in causes)  # not of 200
+
+
+def test_the_state_of_an_engine_shows_every_group() -> None:
+    requests = [request(0, range(30), max_tokens=12)]
+    alone = Drive(requests, SIZE, 200)
+    assert "kv_groups" not in engine_state(alone.scheduler, 0, 0)
+    drive = Drive(requests, SIZE, 200, budget=12, windows={9: 7})
+    while drive.scheduler.has_work:
+        drive.step()
+        groups: Any = engine_state(drive.scheduler, 0, 0)["kv_groups"]
+        [full, sliding] = groups
+        assert (full["window"], sliding["window"]) == (None, 9)
+        for shown, pool in ((full, drive.pool), (sliding, drive.windowed_pools[0])):
+            assert (shown["num_blocks"], shown["held"]) == (pool.num_blocks, pool.num_held)
 
 
 def test_what_led_to_nan_is_found_by_nobody_behind_the_window_either() -> None:

@@ -1,0 +1,55 @@
+"""A job that ran undisturbed, against which it is held however else it runs."""
+
+import json
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.job import JobResult, run_job
+from pagedrun.paged.job.model import LocalModel
+from pagedrun.paged.run_policy import RunPolicy
+from tests.engines import ANY_PREFIX
+from tests.scheduling.admit_all import AdmitAll
+from tests.whole.comparable import comparable_bytes
+
+SOME_PREFIX = RunPolicy(read_once=ANY_PREFIX)
+# Whoever fits is let in, so that somebody must give way.
+CROWDED = RunPolicy(AdmitAll, read_once=ANY_PREFIX)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A job that ran undisturbed, and what it wrote."""
+
+    config: JobConfig
+    answers: bytes
+
+    def run(self, folder: Path, policy: RunPolicy = SOME_PREFIX, **engine: Any) -> JobResult:
+        """Run the job another way; what it writes must be the same."""
+        settings = replace(self.config.engine, **engine)
+        config = replace(self.config, output=str(folder / "out.jsonl"), engine=settings)
+        return self.compared(config, policy)
+
+    def compared(self, config: JobConfig, policy: RunPolicy = SOME_PREFIX) -> JobResult:
+        """Run a job; what it writes must be the same."""
+        result = run(config, policy)
+        found = comparable_bytes(config.output).splitlines()
+        wanted = self.answers.splitlines()
+        assert [json.loads(line)["index"] for line in found] == [*range(len(wanted))]
+        for one, other in zip(found, wanted, strict=True):
+            assert one == other
+        return result
+
+    def died_at(self, num_bytes: int, folder: Path) -> JobConfig:
+        """Return the job as a run leaves it that dies when so many bytes are written."""
+        output = folder / "out.jsonl"
+        output.write_bytes(Path(self.config.output).read_bytes()[:num_bytes])
+        manifest = Path(f"{self.config.output}.run.json").read_bytes()
+        Path(f"{output}.run.json").write_bytes(manifest)
+        return replace(self.config, output=str(output), resume=True)
+
+
+def run(config: JobConfig, policy: RunPolicy) -> JobResult:
+    return run_job(config, None, partial(LocalModel, policy=policy))
