@@ -61,7 +61,8 @@ class Drive:
     prefix_caching: bool = True
     fails_at: dict[int, int] = field(default_factory=dict)  # request index → tokens before NaN
     predictor: OutputLengthPredictor = field(default_factory=OutputLengthPredictor)
-    windows: dict[int, int] = field(default_factory=dict)  # blocks by window, of further groups
+    # Blocks by window, of further groups.
+    windows: dict[int | None, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.plan = Plan(

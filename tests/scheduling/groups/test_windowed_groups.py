@@ -45,6 +45,14 @@ def test_a_crowded_run_ends_with_the_right_tokens_long(first_seed: int) -> None:
         windowed_drive(seed).finish()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_second_group_may_keep_all_blocks_as_well(seed: int) -> None:
+    """Layers with full attention whose heads differ from those of the first group."""
+    plain = random_drive(seed)
+    window = least_blocks(9, plain.budget, plain.block_size) + 4
+    replace(plain, windows={None: plain.num_blocks + seed % 3, 9: window}).finish()
+
+
 @pytest.mark.parametrize("window", [1, 4, 5, 50])
 def test_a_long_prompt_takes_no_more_than_window_and_chunk(window: int) -> None:
     """Blocks behind the window are given back while a prompt is computed and while it decodes."""
