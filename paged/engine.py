@@ -108,8 +108,8 @@ class Engine:
         sizer.check_max_model_len()
         planner = self._planner(sizer.most, done)
         first = planner.window(requests, has_next=more is not None)
-        num_blocks = sizer.num_blocks(first.plan, is_whole=more is None)
-        cache, graphs = loaded.memory.take(config, specs, [num_blocks] * len(specs))
+        sizes = sizer.sizes(first.plan, is_whole=more is None)
+        cache, graphs = loaded.memory.take(config, specs, sizes)
         return Run(
             engine_config=config,
             policy=self.policy,

@@ -159,7 +159,7 @@ class _FilePlan:
         self._listener.on_phase(Phase.PLAN)
         requests = self._asked(prepared.rows)
         first = planner.window(requests, has_next=prepared.more is not None).plan
-        num_blocks = sizer.num_blocks(first, is_whole=prepared.more is None)
+        [num_blocks] = sizer.sizes(first, is_whole=prepared.more is None)
         show = _show_with(model.tokenizer) if self._show_text else None
         forecast = Forecast(config, specs, num_blocks, show)
 

@@ -122,6 +122,26 @@ class Plan:
         return self._column("num_sequences", self.tree.order)
 
     @property
+    def num_beams(self) -> NDArray[np.int64]:
+        """[num_rows] int64, beams that run together for each, in run order; 1 without a search."""
+        return self._column("beam_width", self.tree.order)
+
+    @property
+    def branch_points(self) -> Seq[BranchPoint]:
+        """Where later rows leave the path of each, in run order."""
+        return self._branches
+
+    @property
+    def num_blocks_at_full_length(self) -> NDArray[np.int64]:
+        """[num_rows] int64, blocks of each row's prompt and longest answer, in run order."""
+        return self._full_blocks(self.tree, self.tree.block_size)
+
+    @property
+    def num_blocks_at_once(self) -> NDArray[np.int64]:
+        """[num_rows] int64, `Request.num_blocks_at_once` of each, in run order."""
+        return self._blocks_at_once(self.tree, self.tree.block_size)
+
+    @property
     def num_blocks_found(self) -> NDArray[np.int64]:
         """[num_rows] int64, blocks of each that the one before has left, in run order."""
         found = self.tree.num_hit_blocks.astype(np.int64)
@@ -130,9 +150,7 @@ class Plan:
     @property
     def num_private_blocks(self) -> NDArray[np.int64]:
         """[num_rows] int64, blocks that each needs for itself at full length, in run order."""
-        size = self.tree.block_size
-        full = self._full_blocks(self.tree, size)
-        prompt = self.tree.num_tokens // size
+        full, prompt = self.num_blocks_at_full_length, self.tree.num_tokens // self.tree.block_size
         samples = self.num_samples
         return (full - prompt) * samples + prompt - self.num_blocks_found
 

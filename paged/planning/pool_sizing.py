@@ -1,4 +1,4 @@
-"""PoolSizer: how many blocks the KV pool gets."""
+"""PoolSizer: how many blocks the KV pools get, one for each group of layers."""
 
 import sys
 from collections.abc import Sequence as Seq
@@ -7,13 +7,19 @@ from functools import cached_property
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.pool_demand import PoolDemand
+from pagedrun.paged.planning.pool_split import PoolSplit, Sizes
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 
 
 class PoolSizer:
-    """Sizes the pool of a run, and says beforehand what it will be."""
+    """Sizes the pools of a run, and says beforehand what they will be.
+
+    Blocks are those of the first group, which keeps whole sequences; the pools of groups with a
+    window follow from it, see `PoolSplit`.
+    """
 
     def __init__(
         self,
@@ -22,22 +28,24 @@ class PoolSizer:
         budget: MemoryBudget,
         max_model_len: int,
     ) -> None:
-        """Size a pool for the groups of layers `specs` within `budget`.
+        """Size pools for the groups of layers `specs` within `budget`.
 
         max_model_len: the most tokens that a prompt and its answer may have together.
         """
         self._config = config
+        self._specs = specs
         self._budget = budget
         self._max_model_len = max_model_len
-        self._bytes_per_block = sum(spec.bytes_per_token for spec in specs) * config.block_size
 
     @cached_property
     def most(self) -> int:
         """The most blocks that the pool can have, whatever the requests need.
 
-        Raises `UsageError` where `choose_num_blocks` does.
+        Raises `UsageError` where `choose_sizes` does.
         """
-        return self._choose(sys.maxsize)
+        least = PoolDemand(longest=self._longest, num_sequences=0)
+        first, *_ = self._choose(least, sys.maxsize)
+        return first
 
     def check_max_model_len(self) -> None:
         """Raise `UsageError` if the pool cannot hold one row of the length that was asked for."""
@@ -50,76 +58,101 @@ class PoolSizer:
                 f"{option('max_model_len')} {fits}"
             )
 
-    def num_blocks(self, first: Plan, *, is_whole: bool) -> int:
-        """Return the size of the pool for a file that begins with the window `first`.
+    def sizes(self, first: Plan, *, is_whole: bool) -> Sizes:
+        """Return the pools' sizes for a file that begins with the window `first`.
 
         What later windows need is not known yet: unless the first is the whole file, they may
-        need everything.
+        need everything. Raises `UsageError` where rows of the plan need more together than the
+        memory holds: one that is long, and another one with many beams in windows.
         """
         config = self._config
+        windows = [spec.window for spec in self._specs[1:] if spec.window is not None]
+        demand = PoolDemand.of(first, windows, is_whole=is_whole)
         needed = self.most
-        if is_whole and not self._budget.is_filled:
+        is_filled = self._budget.is_filled and self._specs[0].bytes_per_token > 0
+        if is_whole and not is_filled:
             needed = first.num_blocks_needed(config.max_num_seqs)
-        return self._choose(min(needed, self._most_in_use))
+        sizes = self._choose(demand, min(needed, self._most_in_use))
+        if sizes[0] < demand.largest:
+            raise UsageError(
+                f"the memory for keys and values has no room for a row of {demand.largest} blocks "
+                f"beside the windows of {demand.num_together} beams; pass more "
+                f"{option('kv_cache_memory_bytes')}, or a smaller {option('beam_width')}"
+            )
+        return sizes
+
+    @property
+    def _longest(self) -> int:
+        """Blocks of a sequence of the greatest length."""
+        return -(-self._max_model_len // self._config.block_size)
 
     @property
     def _most_in_use(self) -> int:
         """How many blocks a run can ever use: every sequence that runs at full length, and as
         much for the prefix that is kept for the next one."""
-        config = self._config
-        return (config.max_num_seqs + 1) * -(-self._max_model_len // config.block_size)
+        return (self._config.max_num_seqs + 1) * self._longest
 
-    def _choose(self, num_needed: int) -> int:
-        return choose_num_blocks(
-            bytes_per_block=self._bytes_per_block,
+    def _choose(self, demand: PoolDemand, num_needed: int) -> Sizes:
+        config = self._config
+        split = PoolSplit(
+            self._specs,
+            config.block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            demand=demand,
+        )
+        return choose_sizes(
+            split,
             num_needed=max(num_needed, 1),
-            num_blocks=self._config.num_blocks,
-            kv_cache_memory_bytes=self._config.kv_cache_memory_bytes,
+            num_blocks=config.num_blocks,
+            kv_cache_memory_bytes=config.kv_cache_memory_bytes,
             budget=self._budget,
         )
 
 
-def choose_num_blocks(
+def choose_sizes(
+    split: PoolSplit,
     *,
-    bytes_per_block: int,
     num_needed: int,
     num_blocks: int | None,
     kv_cache_memory_bytes: int | None,
     budget: MemoryBudget,
-) -> int:
-    """Return the size of the pool in blocks.
+) -> Sizes:
+    """Return the sizes of the pools in blocks.
 
-    `num_blocks` decides if given, then `kv_cache_memory_bytes`; otherwise the pool takes what the
-    requests need (`num_needed`), up to what the `budget` has for it. Raises `UsageError` when
-    not even one block comes out, or more is asked for than is available.
+    `num_blocks` decides on the first if given, then `kv_cache_memory_bytes` on all; otherwise they
+    take what the requests need (`num_needed`), up to what the `budget` has for them. Raises
+    `UsageError` when not even one block comes out, or more is asked for than is available.
     """
-    available = budget.available
+    available, block_bytes = budget.available, split.block_bytes
     if num_blocks is not None:
         if num_blocks < 1:
             raise UsageError(f"{option('num_blocks')} is {num_blocks}; it must be at least 1")
-        if num_blocks * bytes_per_block > available:
+        sizes = split.beside(num_blocks, available)
+        if (num_bytes := split.num_bytes(sizes)) > available:
             raise UsageError(
-                f"{option('num_blocks')} {num_blocks} takes {num_blocks * bytes_per_block} bytes, "
-                f"but {available} are free; pass at most {available // bytes_per_block}"
+                f"{option('num_blocks')} {num_blocks} takes {num_bytes} bytes, "
+                f"but {available} are free; pass at most {split.within(available, num_blocks)[0]}"
             )
-        return num_blocks
+        return sizes
     if kv_cache_memory_bytes is not None:
-        count = kv_cache_memory_bytes // bytes_per_block
-        if count < 1:
+        most_blocks = num_needed if split.first_is_free else sys.maxsize
+        sizes = split.within(kv_cache_memory_bytes, most_blocks)
+        if sizes[0] < 1:
             raise UsageError(
                 f"{option('kv_cache_memory_bytes')} {kv_cache_memory_bytes} holds no block: one "
-                f"takes {bytes_per_block} bytes; give more, or a smaller {option('block_size')}"
+                f"takes {block_bytes} bytes; give more, or a smaller {option('block_size')}"
             )
         if kv_cache_memory_bytes > available:
             raise UsageError(
                 f"{option('kv_cache_memory_bytes')} is {kv_cache_memory_bytes}, but {available} "
                 "bytes are free; pass less"
             )
-        return count
-    count = min(num_needed, budget.pool // bytes_per_block)
-    if count < 1:
+        return sizes
+    sizes = split.within(budget.pool, num_needed)
+    if sizes[0] < 1:
         raise UsageError(
             f"no memory for the KV pool: {budget.pool} bytes are free for it and one block takes "
-            f"{bytes_per_block}; free some memory or use a smaller {option('block_size')}"
+            f"{block_bytes}; free some memory or use a smaller {option('block_size')}"
         )
-    return count
+    return sizes

@@ -5,13 +5,16 @@ from pathlib import Path
 import pytest
 
 from pagedrun.kernels.environment import cgroup
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.planning.memory import (
     POOL_SHARE_OF_FREE,
     HostMemory,
     MemoryBudget,
     peak_resident_bytes,
 )
-from pagedrun.paged.planning.pool_sizing import choose_num_blocks
+from pagedrun.paged.planning.pool_demand import PoolDemand
+from pagedrun.paged.planning.pool_sizing import choose_sizes
+from pagedrun.paged.planning.pool_split import PoolSplit
 from pagedrun.paged.values.errors import UsageError
 
 MIB = 2**20
@@ -162,19 +165,25 @@ def test_this_machine() -> None:
 
 def choose(
     *,
-    bytes_per_block: int = 100,
     num_needed: int = 50,
     num_blocks: int | None = None,
     kv_cache_memory_bytes: int | None = None,
     available: int = 10_000,
 ) -> int:
-    return choose_num_blocks(
-        bytes_per_block=bytes_per_block,
+    """The size of one pool whose blocks take 128 bytes."""
+    spec = KVCacheSpec(num_layers=1, num_kv_heads=1, head_dim=2, dtype="float32")
+    split = PoolSplit(
+        [spec], 8, max_num_seqs=4, max_num_batched_tokens=16, demand=PoolDemand(longest=10)
+    )
+    assert split.block_bytes == 128
+    [size] = choose_sizes(
+        split,
         num_needed=num_needed,
         num_blocks=num_blocks,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
         budget=MemoryBudget(20_000, available, int(available * POOL_SHARE_OF_FREE)),
     )
+    return size
 
 
 def test_the_number_of_blocks_decides_over_all_else() -> None:
@@ -182,28 +191,28 @@ def test_the_number_of_blocks_decides_over_all_else() -> None:
 
 
 def test_the_bytes_decide_over_the_need() -> None:
-    assert choose(kv_cache_memory_bytes=999) == 9
-    assert choose(kv_cache_memory_bytes=100) == 1
+    assert choose(kv_cache_memory_bytes=10 * 128 - 1) == 9
+    assert choose(kv_cache_memory_bytes=128) == 1
 
 
 def test_more_than_is_free_is_refused() -> None:
-    assert choose(num_blocks=100) == choose(kv_cache_memory_bytes=10_000) == 100
-    with pytest.raises(UsageError, match=r"num_blocks 101 takes 10100 bytes.* at most 100"):
-        choose(num_blocks=101)
+    assert choose(num_blocks=78) == choose(kv_cache_memory_bytes=10_000) == 78
+    with pytest.raises(UsageError, match=r"num_blocks 79 takes 10112 bytes.* at most 78"):
+        choose(num_blocks=79)
     with pytest.raises(UsageError, match=r"kv_cache_memory_bytes is 10001, but 10000"):
         choose(kv_cache_memory_bytes=10_001)
 
 
 def test_the_pool_takes_what_is_needed_up_to_its_share() -> None:
     assert choose(num_needed=50) == 50
-    assert choose(num_needed=5_000) == int(10_000 * POOL_SHARE_OF_FREE) // 100 == 80
+    assert choose(num_needed=5_000) == int(10_000 * POOL_SHARE_OF_FREE) // 128 == 62
 
 
 def test_no_room_for_a_single_block() -> None:
     with pytest.raises(UsageError, match=r"num_blocks is 0; it must be at least 1"):
         choose(num_blocks=0)
-    with pytest.raises(UsageError, match=r"kv_cache_memory_bytes 99 holds no block.* 100 bytes"):
-        choose(kv_cache_memory_bytes=99)
-    with pytest.raises(UsageError, match=r"99 bytes are free for it and one block takes 100"):
-        choose(available=124)
-    assert choose(available=125) == 1
+    with pytest.raises(UsageError, match=r"kv_cache_memory_bytes 127 holds no block.* 128 bytes"):
+        choose(kv_cache_memory_bytes=127)
+    with pytest.raises(UsageError, match=r"127 bytes are free for it and one block takes 128"):
+        choose(available=159)
+    assert choose(available=160) == 1
