@@ -14,6 +14,7 @@ import numpy as np
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
@@ -114,8 +115,7 @@ class Run:
         self._stored = stored
         self.statistics = RunStatistics(
             block_size=config.block_size,
-            num_blocks=first.num_blocks,
-            bytes_per_token=sum(spec.bytes_per_token for spec in cache.specs),
+            pools=PoolShape.of_all(cache.specs, [each.num_blocks for each in cache.groups]),
             max_model_len=max_model_len,
         )
         self._recorder = Recorder(self.pool, self.scheduler.residency)
@@ -226,7 +226,8 @@ class Run:
         if self._stored is not None:
             self._stored.note_step(step.rows, step.ends, step.block_tables[0])
         num_sequences = len(scheduler.running) + len(scheduler.ending)
-        self.statistics.note_step(step.num_tokens, step.num_samples, self.pool, num_sequences)
+        pools = [group.pool for group in scheduler.groups]
+        self.statistics.note_step(step.num_tokens, step.num_samples, pools, num_sequences)
         table, grown = scheduler.table, scheduler.update()
         self._in_flight.append(InFlight.launched(result, step, table, grown, self._device))
         is_last = table.num_output_tokens[grown] == table.max_tokens[grown]

@@ -1,6 +1,7 @@
 """The figures of `inspect-cache`: pool, prefix cache and lifetimes, a line each."""
 
-from pagedrun.cli.report.report_figures import Figure, sparkline
+from pagedrun.cli.report.figure import Figure
+from pagedrun.cli.report.report_figures import sparkline
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.report.inspect.inspection_sections import (
     InspectedBeams,

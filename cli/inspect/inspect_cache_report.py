@@ -17,9 +17,9 @@ from pagedrun.cli.inspect.block_table_lines import (
 )
 from pagedrun.cli.inspect.inspect_cache_figures import cache_figures, lifetime_figures, pool_figures
 from pagedrun.cli.inspect.shown_inspection import ShownInspection
+from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.prefix_lines import draw_prefixes
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
-from pagedrun.cli.report.report_figures import Figure
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.paged.report.inspect.inspection_sections import (
     BlockLife,

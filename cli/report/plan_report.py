@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pagedrun.cli.report.figure import Figure
+from pagedrun.cli.report.group_figures import group_figures
 from pagedrun.cli.report.prefix_lines import draw_prefixes
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
-from pagedrun.cli.report.report_figures import Figure, sparkline
+from pagedrun.cli.report.report_figures import sparkline
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.planning.preview.forecast_sections import (
@@ -106,15 +108,18 @@ def _draw_tree(console: Console, forecast: PlanReport) -> None:
 
 def _memory(forecast: PlanReport) -> list[Line]:
     kv, preemptions = forecast["kv"], forecast["preemptions"]
+    groups = kv.get("groups", [])
+    whose = "the first group's" if groups else "the pool"
     pool = f"of {kv['block_size']} tokens, {show_size(kv['pool_bytes'])} in all"
     others = ", ".join(
         f"{show_size(size)} in {name}"
         for name, size in kv["bytes_per_token_as"].items()
         if name != kv["dtype"]
     )
-    peak = f"{show_size(kv['peak_bytes'])}, {kv['peak_blocks'] / kv['num_blocks']:.1%} of the pool"
+    peak = f"{show_size(kv['peak_bytes'])}, {kv['peak_blocks'] / kv['num_blocks']:.1%} of {whose}"
     lines: list[Line] = [
         ("a token takes", show_size(kv["bytes_per_token"]), f"in {kv['dtype']}; {others}"),
+        *((each.label, each.value, each.note) for each in group_figures(groups)),
         ("blocks in the pool", _count(kv["num_blocks"]), pool),
         ("needed at most", _count(kv["blocks_needed"]), "to keep every prefix at full batch"),
         ("in use at peak", _count(kv["peak_blocks"]), peak),

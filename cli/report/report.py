@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from pagedrun.cli.report.report_figures import Figure, sections
+from pagedrun.cli.report.figure import Figure
+from pagedrun.cli.report.report_figures import sections
 from pagedrun.cli.terminal.safe_text import safe
 
 if TYPE_CHECKING:

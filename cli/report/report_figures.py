@@ -1,9 +1,11 @@
 """The memory report in words: sections of figures, each a label, a value and what it means."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pagedrun.cli.progress.durations import show_seconds
+from pagedrun.cli.report.figure import Figure
+from pagedrun.cli.report.group_figures import group_figures
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
 from pagedrun.paged.report.record.report_sections import (
@@ -27,15 +29,6 @@ _MEMORY: dict[_MemoryPart, tuple[str, str]] = {
     "device_total": ("memory of the machine", "or of the container in it"),
 }
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-class Figure(NamedTuple):
-    """One line of the report. `style` is Rich's, for the value."""
-
-    label: str
-    value: str
-    note: str = ""
-    style: str = "bold"
 
 
 def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, list[Figure]]]:
@@ -115,13 +108,14 @@ def _memory(memory: MemoryFigures) -> list[Figure]:
 
 
 def _pool(report: JobReport, sparkline_chars: int) -> list[Figure]:
-    kv = report["kv"]
-    block_bytes = show_size(kv["block_size"] * kv["bytes_per_token"])
+    kv, groups = report["kv"], report["kv"].get("groups", [])
+    each = f"{show_size(kv['block_size'] * kv['bytes_per_token'])} each"
+    if groups:
+        each = f"in {len(groups)} groups of layers; the first:"
     expected = f"at half a block for each row: {kv['tail_waste_expected']:.1%}"
     figures = [
-        Figure(
-            "blocks", _count(kv["num_blocks"]), f"of {kv['block_size']} tokens, {block_bytes} each"
-        ),
+        *group_figures(groups),
+        Figure("blocks", _count(kv["num_blocks"]), f"of {kv['block_size']} tokens, {each}"),
         Figure(
             "in use at peak",
             _count(kv["peak_blocks"]),

@@ -159,9 +159,9 @@ class _FilePlan:
         self._listener.on_phase(Phase.PLAN)
         requests = self._asked(prepared.rows)
         first = planner.window(requests, has_next=prepared.more is not None).plan
-        [num_blocks] = sizer.sizes(first, is_whole=prepared.more is None)
+        sizes = sizer.sizes(first, is_whole=prepared.more is None)
         show = _show_with(model.tokenizer) if self._show_text else None
-        forecast = Forecast(config, specs, num_blocks, show)
+        forecast = Forecast(config, specs, sizes, show)
 
         def asked(rows: Sequence[JobRow]) -> list[Request]:
             warn_of_rows(rows, prepared.max_model_len, self._listener)
@@ -182,7 +182,7 @@ class _FilePlan:
         simulation = Simulator(
             rest,
             config,
-            pools=PlannedPools.of(network, specs, [num_blocks] * len(specs)),
+            pools=PlannedPools.of(network, specs, sizes),
             max_model_len=planner.reserved_len(requests),
             max_rows=self._max_simulated_rows,
             async_scheduling=device.async_scheduling,

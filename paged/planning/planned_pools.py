@@ -5,6 +5,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 
@@ -13,23 +14,20 @@ from pagedrun.paged.models.network.layer_spec import LayerSpec
 class PlannedPools:
     """A pool for each group of layers.
 
-    num_blocks, windows: of each group. bytes_per_token: what a token takes in all of them.
     bytes_read: what attention reads of a token in all layers with a window, or with None.
     """
 
-    num_blocks: Seq[int]
-    windows: Seq[int | None]
-    bytes_per_token: int
+    shapes: tuple[PoolShape, ...]
     bytes_read: Mapping[int | None, int]
 
     @classmethod
     def of(
-        cls, network: DecoderSpec[LayerSpec], specs: Seq[KVCacheSpec], num_blocks: Seq[int]
+        cls, network: DecoderSpec[LayerSpec], specs: Seq[KVCacheSpec], sizes: Seq[int]
     ) -> "PlannedPools":
         """Return the pools of a network whose groups keep `specs`, with so many blocks each."""
-        return cls(
-            num_blocks,
-            [spec.window for spec in specs],
-            sum(spec.bytes_per_token for spec in specs),
-            network.bytes_read(specs),
-        )
+        return cls(PoolShape.of_all(specs, sizes), network.bytes_read(specs))
+
+    @property
+    def bytes_per_token(self) -> int:
+        """What a token takes in all groups."""
+        return sum(shape.bytes_per_token for shape in self.shapes)

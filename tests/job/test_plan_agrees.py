@@ -23,7 +23,7 @@ from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.window_size import WindowSize
 from tests.conftest import MakeModel
 from tests.every_pair import every_pair
-from tests.job.test_plan_file import generated_rows, job
+from tests.job.test_plan_file import LAYERS, generated_rows, job
 from tests.jsonl import write_jsonl
 
 NUM_ROWS = 220
@@ -100,6 +100,44 @@ def test_a_plan_says_what_a_run_reports(
     assert forecast["preemptions"] == report["preemptions"]
     assert sum(forecast["rows"]["refused"].values()) == report["rows"]["failed"]
     assert report["rows"]["total"] == NUM_ROWS
+
+
+@pytest.mark.parametrize("layers", ["both", "windows"])
+@pytest.mark.parametrize(
+    "pool",
+    [
+        {},
+        {"num_blocks": 45},
+        {"kv_cache_memory_bytes": 1_500_000, "preemption_mode": "recompute"},
+        {"max_num_seqs": 7, "max_num_batched_tokens": 60, "block_size": 8},
+    ],
+    ids=str,
+)
+def test_a_plan_of_windows_says_what_a_run_reports(
+    make_model: MakeModel, tmp_path: Path, layers: str, pool: dict[str, Any]
+) -> None:
+    """Group by group; and where rows neither branch off nor give way, a window takes no more than
+    its tokens and those of the steps' chunks, with a block for the edges of each sequence."""
+    path = write_jsonl(tmp_path / "rows.jsonl", generated_rows(60, seed=3))
+    family, changes = LAYERS[layers]
+    config = job(path, make_model(family, "agrees", **changes), device="cpu", **pool)
+    forecast, report = told_and_done(config, "cpu")
+    for name in ("prompt", "cached", "computed", "generated", "preempted_recomputed"):
+        assert forecast["tokens"][name] == report["tokens"][name], name
+    for name in ("num_blocks", "peak_blocks", "bytes_per_token", "pool_bytes", "groups"):
+        assert forecast["kv"][name] == report["kv"][name], name
+    assert forecast["preemptions"] == report["preemptions"]
+    for name in ("attention_bytes_read", "attention_bytes_without_sharing", "bytes_saved"):
+        assert forecast["prefix"][name] == report["prefix"][name], name
+    full, windowed = report["kv"]["groups"]
+    assert (full["window"], windowed["window"]) == (None, 50)
+    assert sum(each["pool_bytes"] for each in (full, windowed)) == report["kv"]["pool_bytes"]
+    assert report["kv"]["pool_bytes"] == report["memory"]["kv_pool"]
+    assert windowed["peak_blocks"] <= windowed["num_blocks"] <= full["num_blocks"]
+    engine = config.engine
+    running = forecast["steps"]["max_running"]
+    size, chunks = engine.block_size, 2 * engine.max_num_batched_tokens
+    assert windowed["peak_blocks"] <= (running * (50 - 1) + chunks) / size + 2 * running
 
 
 def rows(tmp_path: Path) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 from pagedrun.paged.bench.memory.memory_figures import FlowFigures, FlowOverTime, FlowPoint
+from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
@@ -52,7 +53,7 @@ class Flow:
             [Plan(requests, block_size, prefix_caching=False)],
             config,
             # What attention reads is no figure of this.
-            pools=PlannedPools([num_blocks], [None], bytes_per_token, bytes_read={}),
+            pools=PlannedPools((PoolShape(1, None, num_blocks, bytes_per_token),), bytes_read={}),
             max_model_len=max(lengths),
         )
         return cls(block_size, num_blocks, simulator.run())

@@ -17,6 +17,7 @@ from pagedrun.paged.report.record.report_sections import (
     TemplateAdvice,
     TimeFigures,
     TokenFigures,
+    groups_part,
     section_of,
 )
 from pagedrun.paged.values.option_names import as_flag, spelled
@@ -27,7 +28,7 @@ def empty_engine_report() -> EngineReport:
     return {
         "tokens": _zeros(TokenFigures),
         "time": _zeros(TimeFigures),
-        "kv": _zeros(KVFigures),
+        "kv": {**_zeros(KVFigures), **groups_part([])},
         "prefix": _zeros(PrefixFigures),
         "copy_on_write": _zeros(CopyCounts),
         "preemptions": _zeros(PreemptionCounts),

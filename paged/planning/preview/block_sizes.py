@@ -4,9 +4,12 @@ Small blocks share prefixes to the last tokens and leave little empty; they make
 and many keys. Everything follows from what neighbours in the run order have in common.
 """
 
+from collections.abc import Sequence as Seq
+
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.planning.prefix_tree import PrefixTree
 from pagedrun.paged.planning.preview.forecast_sections import BlockSizeFigures
 from pagedrun.paged.planning.preview.prefix_reads import common_with_previous
@@ -39,13 +42,20 @@ class BlockSizes:
             hits = np.minimum(common.astype(np.int64) // size * size, tree.num_tokens - 1)
             self._hit_tokens[size] += int(hits.sum()) + num_copied_tokens
 
-    def figures(self, at_peak: Int64s, bytes_per_token: int) -> list[BlockSizeFigures]:
-        """Return the figures, smallest blocks first; `at_peak` is `Simulation.at_peak`."""
+    def figures(self, at_peak: Int64s, specs: Seq[KVCacheSpec]) -> list[BlockSizeFigures]:
+        """Return the figures, smallest blocks first; `at_peak` is `Simulation.at_peak`.
+
+        specs: of the groups of layers; the blocks are those of the first.
+        """
         tokens = at_peak[:, 1]
         common = self._common_at_peak(at_peak)
         found: list[BlockSizeFigures] = []
         for size in self._sizes:
-            blocks = int((-(-tokens // size)).sum() - (common // size).sum())
+            blocks = _num_blocks(tokens, common, size, None)
+            peak_bytes = sum(
+                _num_blocks(tokens, common, size, spec.window) * size * spec.bytes_per_token
+                for spec in specs
+            )
             shared_tokens = int((common // size * size).sum())
             stored = int(tokens.sum()) - shared_tokens
             found.append(
@@ -54,7 +64,7 @@ class BlockSizes:
                     "hit_tokens": self._hit_tokens[size],
                     "computed_tokens": self._prompt_tokens - self._hit_tokens[size],
                     "peak_blocks": blocks,
-                    "peak_bytes": blocks * size * bytes_per_token,
+                    "peak_bytes": peak_bytes,
                     "tail_waste": 1.0 - stored / (blocks * size) if blocks else 0.0,
                 }
             )
@@ -68,6 +78,20 @@ class BlockSizes:
         common[first[:1]] = 0
         common[first[1:]] = common_with_previous(self._common, unique)
         return np.asarray(np.minimum(common, tokens))
+
+
+def _num_blocks(tokens: Int64s, common: Int64s, size: int, window: int | None) -> int:
+    """Return how many blocks sequences of so many tokens hold of which the next one sees a window.
+
+    common: what each has in common with the one before. A block of it counts once as far as it
+    lies in both windows.
+    """
+    first = np.zeros_like(tokens)
+    if window is not None:
+        first = np.maximum(tokens - window + 1, 0) // size
+    before = np.append(first[:1], first[:-1])
+    shared = np.maximum(common // size - np.maximum(first, before), 0)
+    return int((-(-tokens // size) - first - shared).sum())
 
 
 def best_block_size(figures: list[BlockSizeFigures], generated_tokens: int) -> BlockSizeFigures:

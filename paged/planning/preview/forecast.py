@@ -24,6 +24,7 @@ from pagedrun.paged.planning.preview.forecast_sections import (
     SimulatedPoint,
 )
 from pagedrun.paged.planning.preview.simulation import Simulation
+from pagedrun.paged.report.record.report_sections import groups_part
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.preemption_mode import PreemptionMode
@@ -43,13 +44,13 @@ class Forecast:
         self,
         config: EngineConfig,
         specs: Seq[KVCacheSpec],
-        num_blocks: int,
+        sizes: Seq[int],
         show: Callable[[tuple[int, ...]], str] | None = None,
     ) -> None:
         self._config = config
         self._specs = specs
         self._bytes_per_token = sum(spec.bytes_per_token for spec in specs)
-        self._num_blocks = num_blocks
+        self._sizes = sizes
         self._show = show
         self._block_sizes = BlockSizes(config.block_size, prefix_caching=config.prefix_caching)
         self._totals: Counter[str] = Counter()
@@ -85,7 +86,7 @@ class Forecast:
         self._depth = max(self._depth, tree.depth)
         self._longest = max(self._longest, int(lengths.max(initial=0)))
         self._block_sizes.add(tree, copied)
-        self._rows_at_once.append(_rows_at_once(plan, self._num_blocks))
+        self._rows_at_once.append(_rows_at_once(plan, self._specs, self._sizes))
         self._note_prefixes(plan)
 
     def _note_prefixes(self, plan: Plan) -> None:
@@ -165,15 +166,14 @@ class Forecast:
         rows_at_once = np.concatenate([*self._rows_at_once, np.zeros(0, dtype=np.int64)])
         return {
             **simulation.kv,
+            **groups_part(simulation.groups),
             "dtype": self._dtype_name(),
             "bytes_per_token_as": {
                 name: sum(spec.stored_as(name).bytes_per_token for spec in self._specs)
                 for name in ("float32", "bfloat16", "fp8", "int8")
             },
             "blocks_needed": self._needed,
-            "peak_bytes": simulation.kv["peak_blocks"]
-            * self._config.block_size
-            * self._bytes_per_token,
+            "peak_bytes": sum(group["peak_bytes"] for group in simulation.groups),
             "rows_at_once_everywhere": int(rows_at_once.min()) if len(rows_at_once) else 0,
             "rows_at_once_typical": int(np.median(rows_at_once)) if len(rows_at_once) else 0,
         }
@@ -185,7 +185,7 @@ class Forecast:
         return asked if first.is_quantized else first.dtype
 
     def _compared_block_sizes(self, simulation: Simulation) -> BlockSizeComparison:
-        figures = self._block_sizes.figures(simulation.at_peak, self._bytes_per_token)
+        figures = self._block_sizes.figures(simulation.at_peak, self._specs)
         most_hits = max(figures, key=lambda each: (each["hit_tokens"], each["block_size"]))
         least_memory = min(figures, key=lambda each: (each["peak_bytes"], -each["block_size"]))
         return {
@@ -219,22 +219,34 @@ class Forecast:
         return told
 
 
-def _rows_at_once(plan: Plan, num_blocks: int) -> NDArray[np.int64]:
-    """Return, from each row on, how many in run order fit into the pool at full length.
+def _rows_at_once(plan: Plan, specs: Seq[KVCacheSpec], sizes: Seq[int]) -> NDArray[np.int64]:
+    """Return, from each row on, how many in run order fit into the pools at full length.
 
     Those near the end that would all fit are left out, unless all rows do: [num_places] int64.
     """
-    num_rows = len(plan)
+    num_rows, size = len(plan), plan.tree.block_size
     private = plan.num_private_blocks
-    sums = np.concatenate([[0], np.cumsum(private)])
-    # The first row of a batch holds the blocks that it shares with those before, too.
-    hits = plan.num_blocks_found
-    ends = np.searchsorted(sums, num_blocks - hits + sums[:-1], side="right") - 1
+    ends = _ends(private, plan.num_blocks_found, sizes[0])
+    for spec, num_blocks in zip(specs[1:], sizes[1:], strict=True):
+        if spec.window is not None:  # shared or not: the windows of few rows overlap at their ends
+            whole = plan.num_blocks_at_full_length
+            reached = np.minimum(whole, -(-(spec.window - 1) // size) + 1) * plan.num_samples
+            ends = np.minimum(ends, _ends(reached, np.zeros_like(reached), num_blocks))
     full = ends < num_rows
     counts = ends - np.arange(num_rows)
     if not full.any():
         return np.full(min(num_rows, 1), num_rows, dtype=np.int64)
     return np.asarray(counts[full], dtype=np.int64)
+
+
+def _ends(taken: NDArray[np.int64], found: NDArray[np.int64], num_blocks: int) -> NDArray[np.int64]:
+    """Return, from each row on, behind which row a pool is full: [num_rows] int64.
+
+    taken: blocks of each row beside the one before. found: [num_rows] int64, what it has from that
+    one, which the first row of a batch holds too.
+    """
+    sums = np.concatenate([[0], np.cumsum(taken)])
+    return np.asarray(np.searchsorted(sums, num_blocks - found + sums[:-1], side="right") - 1)
 
 
 def _num_copied_answers(asked: dict[int, list[Request]]) -> int:

@@ -6,6 +6,7 @@ Where it says the same as a run's memory report it has the report's names.
 from typing import NotRequired, TypedDict, final
 
 from pagedrun.paged.report.record.report_sections import (
+    GroupsPart,
     PlainValue,
     PoolFigures,
     PreemptionCounts,
@@ -70,7 +71,7 @@ class ForecastSavings(TypedDict):
     attention_bytes_without_sharing: int
 
 
-class ForecastKV(PoolFigures):
+class ForecastKV(PoolFigures, GroupsPart):
     """`kv`; `rows_at_once_…` are rows of full length, anywhere in the file and by the median."""
 
     dtype: str

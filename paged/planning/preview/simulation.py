@@ -15,7 +15,7 @@ from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.prefix_reads import PrefixReads
 from pagedrun.paged.report.record.decimated import Decimated
-from pagedrun.paged.report.record.report_sections import PoolFigures
+from pagedrun.paged.report.record.report_sections import GroupFigures, PoolFigures
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
 from pagedrun.paged.report.record.timeline import StepRecord
@@ -37,10 +37,10 @@ class Simulation:
     """What a run of the first `num_rows` rows, in run order, comes to.
 
     `counts` are the scheduler's at the end, without duplicates, which never reach it. `kv` is the
-    report's object of that name. `reads_without_sharing` and `reads_with_sharing`: bytes of keys
-    and values that attention reads. `at_peak`: [num_running, 3]
-    int64, one line for each sequence that ran when most blocks were held: its row's place in the
-    run order, ascending, its stored tokens and its prompt's tokens.
+    report's object of that name, `groups` its part of each group of layers. `reads_without_sharing`
+    and `reads_with_sharing`: bytes of keys and values that attention reads. `at_peak`:
+    [num_running, 3] int64, one line for each sequence that ran when most blocks were held: its
+    row's place in the run order, ascending, its stored tokens and its prompt's tokens.
     """
 
     num_rows: int
@@ -49,6 +49,7 @@ class Simulation:
     generated_tokens: int
     counts: SchedulerCounts
     kv: PoolFigures
+    groups: list[GroupFigures]
     timeline: tuple[StepRecord, ...]
     reads_without_sharing: int
     reads_with_sharing: int
@@ -90,8 +91,8 @@ class Simulator:
         self._places: dict[int, int] = {}
         num_host_blocks = config.swap_space_bytes // (pools.bytes_per_token * config.block_size)
         first, *further = (
-            GroupPool.of(config.block_size, num_blocks, num_host_blocks, window)
-            for num_blocks, window in zip(pools.num_blocks, pools.windows, strict=True)
+            GroupPool.of(config.block_size, shape.num_blocks, num_host_blocks, shape.window)
+            for shape in pools.shapes
         )
         self._pool = first.pool
         self._scheduler = Scheduler(
@@ -104,8 +105,7 @@ class Simulator:
         )
         self._statistics = RunStatistics(
             block_size=config.block_size,
-            num_blocks=self._pool.num_blocks,
-            bytes_per_token=pools.bytes_per_token,
+            pools=pools.shapes,
             max_model_len=max_model_len,
             timeline=Decimated(max_records),
         )
@@ -133,6 +133,7 @@ class Simulator:
             generated_tokens=statistics.generated_tokens,
             counts=scheduler.counts,
             kv=statistics.kv(),
+            groups=statistics.groups(),
             timeline=statistics.timeline.items,
             reads_without_sharing=self._reads.without_sharing,
             reads_with_sharing=self._reads.without_sharing - self._reads.saved,
@@ -256,7 +257,8 @@ class Simulator:
 
     def _note_step(self, num_tokens: int, num_samples: int) -> None:
         active = [*self._scheduler.running, *self._scheduler.ending]
-        self._statistics.note_step(num_tokens, num_samples, self._pool, len(active))
+        pools = [group.pool for group in self._scheduler.groups]
+        self._statistics.note_step(num_tokens, num_samples, pools, len(active))
         self._max_running = max(self._max_running, len(active))
         held = (self._pool.num_held, self._pool.num_tokens_held)
         if held > self._peak:

@@ -9,6 +9,7 @@ from pagedrun.paged.report.record.report_sections import (
     LedgerFigures,
     PlainValue,
     StageTimes,
+    groups_part,
 )
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
@@ -66,6 +67,7 @@ def memory_report(
         },
         "kv": {
             **statistics.kv(),
+            **groups_part(statistics.groups()),
             "mean_use_when_short": _mean_use_when_short(scheduler, statistics.num_blocks),
             "short_of_blocks": scheduler.steps_short_of_memory / max(statistics.num_steps, 1),
         },

@@ -104,11 +104,36 @@ class PoolFigures(TypedDict):
     paged_max_requests: int
 
 
+class GroupFigures(TypedDict):
+    """The pool of a group of layers. `window` is how many tokens they see, None: all."""
+
+    num_layers: int
+    window: int | None
+    num_blocks: int
+    bytes_per_token: int
+    pool_bytes: int
+    peak_blocks: int
+    peak_bytes: int
+
+
+class GroupsPart(TypedDict, total=False):
+    """The part of `kv` that is there for a model with several groups of layers.
+
+    The other figures are of the first of them, which keeps whole sequences; bytes are of all.
+    """
+
+    groups: list[GroupFigures]
+
+
 class KVFigures(PoolFigures):
-    """`kv`."""
+    """`kv` of every model."""
 
     mean_use_when_short: float
     short_of_blocks: float
+
+
+class KVSection(KVFigures, GroupsPart):
+    """`kv`."""
 
 
 class PrefixFigures(TypedDict):
@@ -194,7 +219,7 @@ class EngineReport(TypedDict):
 
     tokens: TokenFigures
     time: TimeFigures
-    kv: KVFigures
+    kv: KVSection
     prefix: PrefixFigures
     copy_on_write: CopyCounts
     preemptions: PreemptionCounts
@@ -259,6 +284,11 @@ class JobReport(EngineReport, AnswersPart, ScoredPromptsPart):
     errors: dict[str, int]
     template_advice: TemplateAdvice | None
     advice: list[AdviceEntry]
+
+
+def groups_part(groups: list[GroupFigures]) -> GroupsPart:
+    """Return what `kv` says of groups of layers: nothing of a single one."""
+    return {"groups": groups} if len(groups) > 1 else {}
 
 
 def section_of(kind: type[Section], value: Callable[[str], object]) -> Section:

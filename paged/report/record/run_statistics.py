@@ -1,11 +1,13 @@
 """RunStatistics: what a run did, counted as it happens, in the report's terms."""
 
 from collections import Counter
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.report.record.decimated import Decimated
-from pagedrun.paged.report.record.report_sections import PoolFigures
+from pagedrun.paged.report.record.report_sections import GroupFigures, PoolFigures
 from pagedrun.paged.report.record.step_times import StepTimes
 from pagedrun.paged.report.record.timeline import TIMELINE_RECORDS, StepRecord
 from pagedrun.paged.values.planned_sharing import PlannedSharing
@@ -14,11 +16,11 @@ from pagedrun.paged.values.request import Completion
 
 @dataclass(slots=True)
 class RunStatistics:
-    """Counts of one run. `bytes_per_token` is that of keys and values in all layers."""
+    """Counts of one run. `pools` are those of its groups of layers; blocks are those of the first,
+    which keeps whole sequences."""
 
     block_size: int
-    num_blocks: int
-    bytes_per_token: int
+    pools: Seq[PoolShape]
     max_model_len: int
     achievable_hit_tokens: int = 0
     num_shared_blocks_planned: int = 0
@@ -35,6 +37,7 @@ class RunStatistics:
     run_s: float = 0.0
     max_step_tokens: int = 0
     max_step_logits: int = 0
+    _further_peaks: tuple[int, ...] = ()  # of the other groups
     _peak_blocks: int = 0
     _tokens_at_peak: int = 0
     _sequences_at_peak: int = 0
@@ -53,10 +56,23 @@ class RunStatistics:
             self.num_shared_blocks_planned, planned.num_shared_blocks
         )
 
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the first pool."""
+        return self.pools[0].num_blocks
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token in all layers."""
+        return sum(each.bytes_per_token for each in self.pools)
+
     def note_step(
-        self, num_tokens: int, num_samples: int, pool: BlockPool, num_sequences: int
+        self, num_tokens: int, num_samples: int, pools: Seq[BlockPool], num_sequences: int
     ) -> None:
-        """Count one step of so many tokens and logits, in which so many sequences hold blocks."""
+        """Count one step of so many tokens and logits, in which so many sequences hold blocks of
+        each group's pool."""
+        pool, *further = pools
+        self._further_peaks = tuple(each.counts.peak_held for each in further)
         self.num_steps += 1
         self._most_sequences = max(self._most_sequences, num_sequences)
         self.last_step = (num_tokens - num_samples, num_samples)
@@ -87,25 +103,52 @@ class RunStatistics:
         """Return what the pool held, as the report's `kv` object has it."""
         slots = self._peak_blocks * self.block_size
         utilization = self._tokens_at_peak / slots if slots else 0.0
-        pool_tokens = self.num_blocks * self.block_size
+        pool_bytes = sum(each.num_bytes(self.block_size) for each in self.pools)
         samples = max(self._finished_samples, 1)
         mean_tokens = self._finished_tokens / samples
-        mean_private = max(self._private_blocks / samples, 1 / self.block_size)
-        own_blocks = max(self.num_blocks - self.num_shared_blocks_planned, 0)
         return {
             "block_size": self.block_size,
             "num_blocks": self.num_blocks,
             "bytes_per_token": self.bytes_per_token,
-            "pool_bytes": pool_tokens * self.bytes_per_token,
+            "pool_bytes": pool_bytes,
             "peak_blocks": self._peak_blocks,
             "utilization_at_peak": utilization,
             "tail_waste": 1.0 - utilization if slots else 0.0,
             "tail_waste_expected": self._expected_waste(slots),
             "contiguous_utilization": min(mean_tokens / self.max_model_len, 1.0),
-            "contiguous_max_requests": pool_tokens // self.max_model_len,
+            "contiguous_max_requests": pool_bytes // (self.max_model_len * self.bytes_per_token),
             # Not all prefixes are there at once: what was seen to fit, fits.
-            "paged_max_requests": max(int(own_blocks / mean_private), self._most_sequences),
+            "paged_max_requests": max(self._paged_requests(samples), self._most_sequences),
         }
+
+    def groups(self) -> list[GroupFigures]:
+        """Return what each pool held, for a model with several."""
+        further = self._further_peaks or (0,) * (len(self.pools) - 1)  # without a step
+        peaks = (self._peak_blocks, *further)
+        return [
+            {
+                "num_layers": each.num_layers,
+                "window": each.window,
+                "num_blocks": each.num_blocks,
+                "bytes_per_token": each.bytes_per_token,
+                "pool_bytes": each.num_bytes(self.block_size),
+                "peak_blocks": peak,
+                "peak_bytes": peak * self.block_size * each.bytes_per_token,
+            }
+            for each, peak in zip(self.pools, peaks, strict=True)
+        ]
+
+    def _paged_requests(self, samples: int) -> int:
+        """Return how many requests of mean length all pools have room for."""
+        mean_private = max(self._private_blocks / samples, 1 / self.block_size)
+        own_blocks = max(self.num_blocks - self.num_shared_blocks_planned, 0)
+        rooms = [int(own_blocks / mean_private)]
+        mean_blocks = max(self._finished_tokens / samples / self.block_size, 1)
+        for each in self.pools[1:]:
+            if each.window is not None:
+                reached = -(-(each.window - 1) // self.block_size) + 1
+                rooms.append(int(each.num_blocks / min(reached, mean_blocks)))
+        return min(rooms)
 
     def _expected_waste(self, slots: int) -> float:
         """Return the share of slots that half an empty block for each sequence would be."""

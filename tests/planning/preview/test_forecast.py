@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.forecast import Forecast
@@ -49,12 +50,12 @@ def blocks_of_batch(plan: Plan, begin: int, end: int) -> int:
 def forecast_of(plan: Plan, num_blocks: int) -> ForecastFigures:
     config = EngineConfig(model=Path("."), block_size=BLOCK)
     kv = KVCacheSpec(num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
-    forecast = Forecast(config, [kv], num_blocks)
+    forecast = Forecast(config, [kv], [num_blocks])
     forecast.add(plan)
     simulation = Simulator(
         [plan],
         config,
-        pools=PlannedPools([num_blocks], [None], 32, {None: 32}),
+        pools=PlannedPools(PoolShape.of_all([kv], [num_blocks]), {None: 32}),
         max_model_len=80,
     ).run()
     return forecast.to_dict(simulation, Counter(), len(plan))

@@ -1,6 +1,6 @@
 """The simulation on its own; tests/job/test_plan_file.py holds it against runs of a model."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.cache.block_pool import PoolCounts
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.block_sizes import BlockSizes, best_block_size
@@ -39,6 +41,7 @@ def make_plan(seed: int, *, prefix_caching: bool = True, most_samples: int = 3) 
     return Plan(requests, 16, prefix_caching=prefix_caching)
 
 
+SPEC = KVCacheSpec(num_layers=4, num_kv_heads=1, head_dim=2, dtype="float32")  # 64 bytes a token
 S = TypeVar("S", bound=Simulator)
 
 
@@ -49,11 +52,12 @@ def make_simulator(kind: type[S], plan: Plan, num_blocks: int, **settings: Any) 
     config = EngineConfig(
         model=Path("."), **{"max_num_seqs": 12, "max_num_batched_tokens": 100, **flags}
     )
-    pools = {None: num_blocks, **settings.pop("windowed", {})}
+    sizes = {None: num_blocks, **settings.pop("windowed", {})}
+    shapes = PoolShape.of_all([replace(SPEC, window=each) for each in sizes], [*sizes.values()])
     return kind(
         [plan],
         config,
-        pools=PlannedPools([*pools.values()], [*pools], 64, {None: 2, 40: 1}),
+        pools=PlannedPools(shapes, {None: 2, 40: 1}),
         max_model_len=250,
         **settings,
     )
@@ -174,7 +178,7 @@ def test_block_sizes_tell_the_simulated_peak_for_the_size_in_force(prefix_cachin
         simulation = simulate(plan, 400, prefix_caching=prefix_caching)
         sizes = BlockSizes(16, prefix_caching=prefix_caching)
         sizes.add(plan.tree, 0)
-        figures = {each["block_size"]: each for each in sizes.figures(simulation.at_peak, 64)}
+        figures = {each["block_size"]: each for each in sizes.figures(simulation.at_peak, [SPEC])}
         # Rows that begin in one step may each have computed what only the first one publishes.
         assert figures[16]["peak_blocks"] == pytest.approx(simulation.kv["peak_blocks"], rel=0.05)
         assert figures[16]["hit_tokens"] == (plan.sharing.block_hit_tokens if prefix_caching else 0)

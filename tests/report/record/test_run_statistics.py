@@ -3,6 +3,7 @@
 import pytest
 
 from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
@@ -16,8 +17,7 @@ def statistics(
 ) -> RunStatistics:
     return RunStatistics(
         block_size=SIZE,
-        num_blocks=num_blocks,
-        bytes_per_token=100,
+        pools=[PoolShape(2, None, num_blocks, 100)],
         max_model_len=max_model_len,
         num_shared_blocks_planned=num_shared_blocks_planned,
     )
@@ -39,8 +39,8 @@ def completion(
 
 def test_the_widest_step() -> None:
     counted, pool = statistics(), BlockPool(4, SIZE)
-    counted.note_step(12, 1, pool, 1)
-    counted.note_step(3, 3, pool, 1)
+    counted.note_step(12, 1, [pool], 1)
+    counted.note_step(3, 3, [pool], 1)
     assert (counted.max_step_tokens, counted.max_step_logits) == (12, 3)
 
 
@@ -49,18 +49,18 @@ def test_utilization_at_the_peak() -> None:
     counted, pool = statistics(), BlockPool(10, SIZE)
     one = pool.allocate(1) or []
     pool.record_fill(one[0], 4)
-    counted.note_step(1, 1, pool, 1)
+    counted.note_step(1, 1, [pool], 1)
     assert counted.kv()["utilization_at_peak"] == 1.0
     two = pool.allocate(2) or []
     pool.record_fill(two[0], 4)
     pool.record_fill(two[1], 1)
-    counted.note_step(1, 1, pool, 1)
+    counted.note_step(1, 1, [pool], 1)
     pool.record_fill(two[1], 2)
-    counted.note_step(1, 1, pool, 1)
+    counted.note_step(1, 1, [pool], 1)
     pool.release([*one, *two])
-    counted.note_step(1, 1, pool, 1)
+    counted.note_step(1, 1, [pool], 1)
     pool.allocate(3)  # as many blocks again, with nothing in them yet
-    counted.note_step(1, 1, pool, 1)
+    counted.note_step(1, 1, [pool], 1)
     figures = counted.kv()
     assert figures["peak_blocks"] == 3
     assert figures["utilization_at_peak"] == pytest.approx(10 / 12)
@@ -73,7 +73,7 @@ def test_a_shared_block_counts_once() -> None:
     for block_id in blocks:
         pool.record_fill(block_id, 3)
     pool.share(blocks)
-    counted.note_step(1, 1, pool, 1)
+    counted.note_step(1, 1, [pool], 1)
     assert counted.kv()["peak_blocks"] == 2
     assert counted.kv()["utilization_at_peak"] == pytest.approx(6 / 8)
 
