@@ -42,6 +42,7 @@ from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.scheduling.beams.beam_searches import BeamSearches
 from pagedrun.paged.scheduling.engine_state import engine_state
+from pagedrun.paged.scheduling.groups.group_watch import GroupWatch
 from pagedrun.paged.scheduling.groups.kv_group import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
@@ -113,12 +114,18 @@ class Run:
             ],
         )
         self._stored = stored
+        shapes = PoolShape.of_all(cache.specs, [each.num_blocks for each in cache.groups])
         self.statistics = RunStatistics(
             block_size=config.block_size,
-            pools=PoolShape.of_all(cache.specs, [each.num_blocks for each in cache.groups]),
+            pools=shapes,
             max_model_len=max_model_len,
         )
-        self._recorder = Recorder(self.pool, self.scheduler.residency)
+        self._recorder = Recorder(
+            self.pool,
+            self.scheduler.residency,
+            first_group=shapes[0] if others else None,
+            further=GroupWatch.of_further(self.scheduler, shapes),
+        )
         self._runner = ModelRunner(
             model,
             self.cache,

@@ -5,8 +5,11 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from pagedrun.cli.inspect.block_map import NAMES, STYLES
+from pagedrun.cli.report.group_figures import group_name
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.paged.report.inspect.inspection_sections import (
+    GroupTable,
+    HeldBlock,
     InspectedRow,
     PoolMoment,
     ShownTable,
@@ -77,10 +80,32 @@ def table_sentence(table: ShownTable, block_size: int, sample: str = "sample") -
     )
 
 
-def table_lines(blocks: Sequence[TableBlock], block_size: int, width: int) -> Iterator[Text]:
-    """Yield the lines of one block table, in as many columns as `width` has room for."""
+def group_sentence(table: GroupTable, sample: str = "sample") -> str:
+    """Return which blocks a table of a further group of layers has, of what is `sample`."""
+    held, name = table["blocks"], group_name(table["num_layers"], table["window"])
+    told = f"{name}, {sample} {table['sample']}: "
+    if not held:
+        return f"{told}no blocks"
+    first, last = held[0]["logical"], held[-1]["logical"]
+    return f"{told}{_count(len(held), 'block')}, {first:,} to {last:,} of the row"
+
+
+def block_origins(blocks: Sequence[TableBlock]) -> list[str]:
+    """Return how each block came to its holder."""
+    return [
+        "copied" if block["copied"] else "found" if block["found"] else "filled" for block in blocks
+    ]
+
+
+def table_lines(
+    blocks: Sequence[HeldBlock], block_size: int, width: int, origins: Sequence[str] = ()
+) -> Iterator[Text]:
+    """Yield the lines of one block table, in as many columns as `width` has room for.
+
+    origins: how each block came to its holder, where that is known.
+    """
     shown = blocks[:MAX_BLOCKS]
-    entries = _entries(shown, block_size)
+    entries = _entries(shown, block_size, origins or [""] * len(shown))
     if not entries:
         return
     size = max(len(entry) for entry in entries)
@@ -97,20 +122,20 @@ def table_lines(blocks: Sequence[TableBlock], block_size: int, width: int) -> It
         yield Text(f"  … and {len(blocks) - len(shown):,} blocks more (--json has all)", "dim")
 
 
-def _entries(blocks: Sequence[TableBlock], block_size: int) -> list[Text]:
+def _entries(blocks: Sequence[HeldBlock], block_size: int, origins: Sequence[str]) -> list[Text]:
     """Return one piece for each block, all equally long."""
     logical = max((len(f"{block['logical']:,}") for block in blocks), default=0)
     physical = max((len(f"{block['physical']:,}") for block in blocks), default=0)
     refs = max((len(f"{block['ref_count']:,}") for block in blocks), default=0)
     full = len(str(block_size))
     entries = []
-    for block in blocks:
+    for block, origin in zip(blocks, origins, strict=False):  # which may be of more blocks
         letter = _LETTERS[block["state"]]
         text = Text(f"{block['logical']:>{logical},} → {block['physical']:>{physical},}  ")
         text.append(f"{letter} ×{block['ref_count']:<{refs},}", STYLES[letter])
         text.append(f"  {block['tokens']:>{full}}/{block_size}")
-        origin = "copied" if block["copied"] else "found" if block["found"] else "filled"
-        text.append(f"  {origin:<6}", "dim")
+        if origin:
+            text.append(f"  {origin:<6}", "dim")
         entries.append(text)
     return entries
 

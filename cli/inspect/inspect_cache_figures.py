@@ -1,10 +1,14 @@
 """The figures of `inspect-cache`: pool, prefix cache and lifetimes, a line each."""
 
+from collections.abc import Sequence
+
 from pagedrun.cli.report.figure import Figure
+from pagedrun.cli.report.group_figures import group_figures
 from pagedrun.cli.report.report_figures import sparkline
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.report.inspect.inspection_sections import (
     InspectedBeams,
+    InspectedGroup,
     Inspection,
     Lifetimes,
     PoolMoment,
@@ -20,9 +24,14 @@ def pool_figures(found: Inspection, num_bars: int) -> list[Figure]:
     pool, shown, peak = found["pool"], found["moment"], found["peak"]
     if not pool["num_blocks"]:
         return [Figure("blocks", "0", "no row reached the engine")]
-    block_bytes = show_size(pool["block_size"] * pool["bytes_per_token"])
-    each = f"of {pool['block_size']} tokens, {block_bytes} each; {show_size(pool['pool_bytes'])}"
-    figures = [Figure("blocks", _count(pool["num_blocks"]), each)]
+    groups, total = found.get("groups", []), show_size(pool["pool_bytes"])
+    each = f"{show_size(pool['block_size'] * pool['bytes_per_token'])} each; {total}"
+    if groups:
+        each = f"{total} in {len(groups)} groups of layers; the first:"
+    figures = _groups(groups, shown)
+    figures.append(
+        Figure("blocks", _count(pool["num_blocks"]), f"of {pool['block_size']} tokens, {each}")
+    )
     if shown is not None:
         figures += _moment(f"at step {shown['step']:,}", shown, pool["num_blocks"])
     if peak is not None and (shown is None or shown["step"] != peak["step"]):
@@ -36,6 +45,20 @@ def pool_figures(found: Inspection, num_bars: int) -> list[Figure]:
     if num_bars and len(found["use_over_time"]) > 1:
         line = sparkline(found["use_over_time"], num_bars)
         figures.append(Figure("allocated over time", "", line))
+    return figures
+
+
+def _groups(groups: Sequence[InspectedGroup], shown: PoolMoment | None) -> list[Figure]:
+    """Return a line for the pool of each group, and one for what was in it at the moment shown."""
+    figures = []
+    for group, of_pool in zip(groups, group_figures(groups), strict=True):
+        figures.append(of_pool)
+        counts = group["moment"]
+        if counts is not None and shown is not None:
+            what = f"at step {shown['step']:,}; shared {counts['shared']:,}, cached "
+            figures.append(
+                Figure("  allocated", _count(counts["allocated"]), f"{what}{counts['cached']:,}")
+            )
     return figures
 
 

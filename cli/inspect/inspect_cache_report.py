@@ -10,6 +10,8 @@ from rich.text import Text
 
 from pagedrun.cli.inspect.block_map import NAMES, STYLES, map_lines
 from pagedrun.cli.inspect.block_table_lines import (
+    block_origins,
+    group_sentence,
     row_lines,
     sample_word,
     table_lines,
@@ -74,6 +76,8 @@ def _draw_map(console: Console, found: Inspection) -> None:
     asked = moment["asked"]
     if asked.isdecimal() and int(asked) != moment["step"]:
         _wrapped(console, f"step {asked} was not sampled; this is the nearest that was")
+    if found.get("groups"):
+        _wrapped(console, "the first group of layers, which keeps whole sequences")
     lines, per_cell = map_lines(block_map["blocks"], width)
     for line in lines:
         console.print(line, soft_wrap=True)
@@ -113,7 +117,12 @@ def _draw_rows(console: Console, found: Inspection) -> None:
             _wrapped(console, f"prompt: {' '.join(text.split())}", "dim")
         for table in row["tables"]:
             _wrapped(console, table_sentence(table, block_size, sample_word(row)))
-            for line in table_lines(table["blocks"], block_size, _width(console, MAX_WIDTH)):
+            blocks, width = table["blocks"], _width(console, MAX_WIDTH)
+            for line in table_lines(blocks, block_size, width, block_origins(blocks)):
+                console.print(line, soft_wrap=True)
+        for other in row.get("group_tables", []):
+            _wrapped(console, group_sentence(other, sample_word(row)))
+            for line in table_lines(other["blocks"], block_size, _width(console, MAX_WIDTH)):
                 console.print(line, soft_wrap=True)
 
 

@@ -7,6 +7,7 @@ from typing import Literal, TypedDict
 
 from pagedrun.paged.report.record.report_sections import (
     CopyCounts,
+    GroupFigures,
     KVFigures,
     MemoryFigures,
     PreemptionCounts,
@@ -84,6 +85,19 @@ class ReportReading:
         """Where the bytes went, by the report's names, in its order."""
         memory = self._section("memory", MemoryFigures)
         return {name: memory[name] for name in LEDGER}
+
+    def groups(self) -> list[GroupFigures]:
+        """Return the pools of a model with several groups of layers."""
+        found = self._object("kv").get("groups")
+        records = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        return [self._group(one) for one in records]
+
+    def _group(self, record: Mapping[str, object]) -> GroupFigures:
+        has_window = record.get("window") is not None
+        return section_of(
+            GroupFigures,
+            lambda name: _number(record.get(name)) if name != "window" or has_window else None,
+        )
 
     def numbers(self, part: str) -> dict[str, float]:
         """Return the figures of an object by name; names are whatever the report has."""

@@ -1,6 +1,6 @@
 """The page of a run: what `generate --html` and `inspect-cache --html` write."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,11 @@ from pagedrun.cli.page.document import Document
 from pagedrun.cli.page.headline import Headline
 from pagedrun.cli.page.report_reading import LedgerPart, ReportReading
 from pagedrun.cli.page.run_data import MAX_PREFIXES, kept_moments, run_data
+from pagedrun.cli.report.group_figures import group_name
 from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.report.inspect.groups import inspected_groups
+from pagedrun.paged.report.inspect.inspection_sections import InspectedGroup
+from pagedrun.paged.report.record.report_sections import GroupFigures
 from pagedrun.paged.report.record.snapshot import Snapshot
 
 MAX_PREEMPTIONS = 200
@@ -51,6 +55,7 @@ def run_document(
             "has_run": snapshot is not None or reading.kv["num_blocks"] > 0,
             "has_report": report is not None,
             "ledger": _ledger(reading),
+            "groups": _groups(reading, snapshot),
             "endings": _endings(reading),
             "tables": _tables(reading),
             "map_notes": _map_notes(snapshot),
@@ -125,6 +130,27 @@ def _ledger(reading: ReportReading) -> list[tuple[str, str, float]]:
     return [*lines, ("memory of the device", show_size(total), 1.0)]
 
 
+def _groups(
+    reading: ReportReading, snapshot: Snapshot | None
+) -> list[tuple[str, str, str, str, str]]:
+    """Return name, blocks and bytes of the pool of each group of layers, and what of it was held at
+    its peak; nothing for a model with one."""
+    if snapshot is None:
+        pools: Sequence[GroupFigures | InspectedGroup] = reading.groups()
+    else:
+        pools = inspected_groups(snapshot, None)
+    return [
+        (
+            group_name(each["num_layers"], each["window"]),
+            f"{each['num_blocks']:,.0f}",
+            show_size(each["pool_bytes"]),
+            f"{each['peak_blocks']:,.0f}",
+            show_size(each["peak_bytes"]),
+        )
+        for each in pools
+    ]
+
+
 def _endings(reading: ReportReading) -> list[tuple[str, str]]:
     """Return how rows ended, and the errors by their code."""
     reasons, errors = reading.numbers("finish_reasons"), reading.numbers("errors")
@@ -148,6 +174,8 @@ def _map_notes(snapshot: Snapshot | None) -> list[str]:
     if snapshot is None or not len(snapshot.samples):
         return []
     notes = []
+    if snapshot.first_group is not None:
+        notes.append("It is that of the first group of layers, which keeps whole sequences.")
     kept = len(kept_moments(len(snapshot.samples), snapshot.num_blocks))
     if kept < snapshot.num_steps:
         notes.append(f"{kept:,} of {snapshot.num_steps:,} steps are kept.")

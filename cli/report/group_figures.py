@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.report.inspect.inspection_sections import InspectedGroup
 from pagedrun.paged.report.record.report_sections import GroupFigures
 
 
-def group_figures(groups: Sequence[GroupFigures]) -> list[Figure]:
+def group_figures(groups: Sequence[GroupFigures | InspectedGroup]) -> list[Figure]:
     """Return what each pool is, and how much of it was held when most of it was."""
     return [
         Figure(

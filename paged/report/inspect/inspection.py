@@ -14,6 +14,11 @@ from pagedrun.paged.report.inspect.block_table import (
     block_tables,
     residencies,
 )
+from pagedrun.paged.report.inspect.groups import (
+    group_tables,
+    inspected_groups,
+    reported_groups,
+)
 from pagedrun.paged.report.inspect.inspection_sections import (
     BlockLife,
     HeldPrefixes,
@@ -77,12 +82,17 @@ def inspect_run(
         "preemptions": None,
         "beams": None,
     }
+    groups = [] if report is None else reported_groups(report)
     if snapshot is not None:
+        groups = inspected_groups(snapshot, Moment.find(snapshot, question.at))
         _add_blocks(found, snapshot, question)
     elif report is not None:
         found["moment"] = timeline_moment(report, question.at)
         found["peak"] = timeline_moment(report, PEAK)
         found["use_over_time"] = [int(point["blocks_used"]) for point in report.timeline]
+    if groups:
+        found["groups"] = groups
+        found["pool"]["pool_bytes"] = sum(group["pool_bytes"] for group in groups)
     return found
 
 
@@ -180,7 +190,7 @@ def _row(snapshot: Snapshot, row: int, moment: Moment | None, top: int) -> Inspe
     seen = [np.searchsorted(steps, each) for each in periods]
     sampled = [int(steps[first]) for first, after in seen if first < after]
     beams = row_beams(snapshot, row, top)
-    return {
+    found: InspectedRow = {
         "row": row,
         "is_kept": row % snapshot.row_stride == 0,
         "num_stays": len(periods),
@@ -191,6 +201,9 @@ def _row(snapshot: Snapshot, row: int, moment: Moment | None, top: int) -> Inspe
         "beams": beams,
         "preemptions": preemption_events(gone.where(mine[:top]), () if beams is None else (row,)),
     }
+    if snapshot.further:
+        found["group_tables"] = [] if moment is None else group_tables(snapshot, row, moment)
+    return found
 
 
 def _table(table: BlockTable) -> ShownTable:

@@ -56,6 +56,22 @@ class PoolMoment(StateCounts):
     time_s: float
 
 
+class InspectedGroup(TypedDict):
+    """One entry of `groups`, the pool of a group of layers, as the report's `kv.groups` has it.
+
+    `moment` is what was in it after the step shown, None where no snapshot tells.
+    """
+
+    num_layers: int
+    window: int | None
+    num_blocks: int
+    bytes_per_token: int
+    pool_bytes: int
+    peak_blocks: int
+    peak_bytes: int
+    moment: StateCounts | None
+
+
 class BlockMap(TypedDict):
     """`block_map`: a letter for each block, and the state that each letter is for."""
 
@@ -97,14 +113,33 @@ class PreemptionEvents(TypedDict):
     events: list[PreemptionEvent]
 
 
-class TableBlock(TypedDict):
-    """One block of a table, as `TableEntry` has it; the state by its name."""
+class HeldBlock(TypedDict):
+    """One block of a table: the sequence's `logical` is the pool's `physical`."""
 
     logical: int
     physical: int
     ref_count: int
     state: str
     tokens: int
+
+
+class GroupTable(TypedDict):
+    """The block table of one sample of a row in a further group of layers.
+
+    `group` is the group's number, `num_layers` and `window` its layers. Blocks behind the window
+    are not in it, since they were given back.
+    """
+
+    group: int
+    num_layers: int
+    window: int | None
+    sample: int
+    blocks: list[HeldBlock]
+
+
+class TableBlock(HeldBlock):
+    """One block of a table, as `TableEntry` has it; the state by its name."""
+
     found: bool
     copied: bool
     since: int
@@ -170,7 +205,8 @@ class InspectedRow(TypedDict):
     held blocks; `sampled_at` is the first sampled step in one of them. `beams` is None for a row
     without; else the samples of its tables are beams.
 
-    `id` is how somebody asked for it, `text` how its prompt begins.
+    `group_tables` are those of the groups of layers behind the first, if there are several. `id` is
+    how somebody asked for it, `text` how its prompt begins.
     """
 
     row: int
@@ -182,6 +218,7 @@ class InspectedRow(TypedDict):
     shared: list[SharedBlocks]
     beams: RowBeams | None
     preemptions: list[PreemptionEvent]
+    group_tables: NotRequired[list[GroupTable]]
     id: NotRequired[str | None]
     text: NotRequired[str | None]
 
@@ -251,3 +288,4 @@ class Inspection(TypedDict):
     preemptions: PreemptionEvents | None
     beams: InspectedBeams | None
     row_stride: NotRequired[int]
+    groups: NotRequired[list[InspectedGroup]]

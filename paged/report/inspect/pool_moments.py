@@ -11,7 +11,7 @@ from pagedrun.paged.report.inspect.block_states import (
 from pagedrun.paged.report.inspect.inspection_sections import PoolMoment, StateCounts
 from pagedrun.paged.report.inspect.moment import PEAK, Moment, choose_sample
 from pagedrun.paged.report.inspect.saved_report import SavedReport
-from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.snapshot import PoolSamples, Snapshot
 
 LETTERS = {
     BlockState.FREE: ".",
@@ -23,15 +23,20 @@ LETTERS = {
 
 def snapshot_moment(snapshot: Snapshot, moment: Moment) -> PoolMoment:
     """Return the counts of one sample: blocks in each state, allocated ones, tokens in these."""
-    states = block_states(snapshot.samples, moment.number)
-    free, cached, private, shared = np.bincount(states, minlength=len(BlockState)).tolist()
-    tokens = num_tokens_held(snapshot.samples, moment.number)
     return {
         "asked": moment.asked,
         "step": moment.step,
         "time_s": moment.time_s,
-        **_counts(free, cached, private, shared, tokens, snapshot.block_size),
+        **sample_counts(snapshot.samples, moment.number, snapshot.block_size),
     }
+
+
+def sample_counts(samples: PoolSamples, number: int, block_size: int) -> StateCounts:
+    """Return the counts of a pool in sample `number`."""
+    states = block_states(samples, number)
+    free, cached, private, shared = np.bincount(states, minlength=len(BlockState)).tolist()
+    tokens = num_tokens_held(samples, number)
+    return _counts(free, cached, private, shared, tokens, block_size)
 
 
 def timeline_moment(report: SavedReport, asked: str) -> PoolMoment | None:

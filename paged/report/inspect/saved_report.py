@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pagedrun.paged.report.record.report_sections import GroupFigures, section_of
 from pagedrun.paged.values.errors import UsageError
 
 MAX_BYTES = 2**26  # a report has two thousand points in time and a few hundred figures
@@ -43,11 +44,13 @@ class SavedReport:
     """Figures by name (the keys of `_PATHS`); one that the report lacks is not there.
 
     `timeline` has the pool's counts at some steps: `t` seconds, `step`, `blocks_used`,
-    `blocks_shared`, `blocks_cached` and `tokens`, by rising step.
+    `blocks_shared`, `blocks_cached` and `tokens`, by rising step. `groups` are the pools of a model
+    with several groups of layers.
     """
 
     figures: Mapping[str, Number]
     timeline: tuple[Mapping[str, Number], ...]
+    groups: tuple[GroupFigures, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> "SavedReport":
@@ -95,13 +98,29 @@ class SavedReport:
             used, shared, cached = (point[name] for name in _POINT[2:5])
             if shared > used or used + cached > most:
                 raise ValueError('"timeline" holds more blocks than there are')
-        return cls(figures, points)
+        groups = report["kv"].get("groups") or []
+        if not isinstance(groups, list):
+            raise ValueError('"kv.groups" is no list')
+        return cls(figures, points, tuple(map(_group, groups)))
 
 
 def _point(record: Any) -> dict[str, Number]:
     if not isinstance(record, dict):
         raise ValueError('"timeline" holds something that is no object')
     return {name: _number(f"timeline.{name}", record.get(name)) for name in _POINT}
+
+
+def _group(record: Any) -> GroupFigures:
+    if not isinstance(record, dict):
+        raise ValueError('"kv.groups" holds something that is no object')
+
+    def figure(name: str) -> int | None:
+        value = record.get(name)
+        if value is None and name == "window":
+            return None
+        return int(_number(f"kv.groups.{name}", value))
+
+    return section_of(GroupFigures, figure)
 
 
 def _number(name: str, value: Any) -> Number:

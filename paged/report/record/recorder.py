@@ -3,6 +3,7 @@
 from array import array
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from itertools import chain
 from typing import NamedTuple
 
@@ -10,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.report.record.decimated import Decimated
+from pagedrun.paged.report.record.group_samples import (
+    GroupSamples,
+    HeldBlocks,
+    HeldTables,
+    WatchedGroup,
+)
 from pagedrun.paged.report.record.residency import Branching, Residencies, Residency
 from pagedrun.paged.report.record.snapshot import PoolSamples, Snapshot
 from pagedrun.paged.report.record.snapshot_tables import (
@@ -29,13 +37,24 @@ MIN_SAMPLES = 16
 MAX_SAMPLED_BLOCKS = 8_000_000  # in all samples together: 32 MB
 
 
+class _Books(NamedTuple):
+    """The books of a pool after a step."""
+
+    ref_counts: NDArray[np.uint16]
+    fills: NDArray[np.uint16]
+
+    @classmethod
+    def of(cls, pool: BlockPool) -> "_Books":
+        return cls(_compact(pool.ref_counts), _compact(pool.fills))
+
+
 class _Sample(NamedTuple):
-    """The books of the pool after a step."""
+    """The books of all pools after a step, and who holds what of those behind the first."""
 
     step: int
     seconds: float
-    ref_counts: NDArray[np.uint16]
-    fills: NDArray[np.uint16]
+    books: _Books
+    further: tuple[tuple[_Books, HeldBlocks], ...]
 
 
 class Recorder:
@@ -45,10 +64,22 @@ class Recorder:
     takes a few thousand on its way to them, so they cost far less than a hundredth of its time.
     """
 
-    def __init__(self, pool: BlockPool, log: Residencies, max_samples: int = MAX_SAMPLES) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        log: Residencies,
+        max_samples: int = MAX_SAMPLES,
+        first_group: PoolShape | None = None,
+        further: Seq[WatchedGroup] = (),
+    ) -> None:
+        """Watch the pool and the residency log of a model's first group, and the groups behind it,
+        if any. first_group: the shape of the first then."""
         self._pool = pool
         self._log = log
-        capacity = max(MAX_SAMPLED_BLOCKS // pool.num_blocks, MIN_SAMPLES)
+        self._first_group = first_group
+        self._further = further
+        num_blocks = pool.num_blocks + sum(each.pool.num_blocks for each in further)
+        capacity = max(MAX_SAMPLED_BLOCKS // num_blocks, MIN_SAMPLES)
         self._samples: Decimated[_Sample] = Decimated(min(capacity, max_samples))
         self._peak: _Sample | None = None  # kept in any case: the moment that one looks at first
         self._peak_blocks = 0
@@ -62,8 +93,8 @@ class Recorder:
         self._num_steps = step
         is_peak = self._pool.num_held > self._peak_blocks
         if is_peak or self._samples.wants(step):
-            ref_counts, fills = _compact(self._pool.ref_counts), _compact(self._pool.fills)
-            sample = _Sample(step, seconds, ref_counts, fills)
+            further = tuple((_Books.of(each.pool), each.held()) for each in self._further)
+            sample = _Sample(step, seconds, _Books.of(self._pool), further)
             self._samples.add(step, sample)
             if is_peak:
                 self._peak_blocks, self._peak = self._pool.num_held, sample
@@ -80,32 +111,74 @@ class Recorder:
 
     def snapshot(self, bytes_per_token: int) -> Snapshot:
         """Return what was seen so far."""
+        samples = self._kept_samples()
         return Snapshot(
             block_size=self._pool.block_size,
             num_blocks=self._pool.num_blocks,
             bytes_per_token=bytes_per_token,
             num_steps=self._num_steps,
             row_stride=self._log.row_stride,
-            samples=self._pool_samples(),
+            samples=_pool_samples(samples, self._pool.num_blocks),
             holdings=_holdings(self._log, self._num_steps + 1),
             preemptions=_preemptions(self._log),
             prefixes=self._prefixes,
             lengths=_lengths(self._prompts, self._answers),
             branchings=_branchings(self._log),
+            first_group=self._first_group,
+            further=tuple(
+                _group_samples(group, [sample.further[index] for sample in samples])
+                for index, group in enumerate(self._further)
+            ),
         )
 
-    def _pool_samples(self) -> PoolSamples:
+    def _kept_samples(self) -> list[_Sample]:
         kept = {sample.step: sample for sample in self._samples.items}
         if self._peak is not None:
             kept[self._peak.step] = self._peak
-        samples = [kept[step] for step in sorted(kept)]
-        shape = (len(samples), self._pool.num_blocks)
-        return PoolSamples(
-            steps=np.array([sample.step for sample in samples], dtype=np.int64),
-            times=np.array([sample.seconds for sample in samples], dtype=np.float64),
-            ref_counts=np.array([each.ref_counts for each in samples], np.uint16).reshape(shape),
-            fills=np.array([each.fills for each in samples], np.uint16).reshape(shape),
-        )
+        return [kept[step] for step in sorted(kept)]
+
+
+def _pool_samples(samples: Seq[_Sample], num_blocks: int) -> PoolSamples:
+    ref_counts, fills = _stacked([sample.books for sample in samples], num_blocks)
+    return PoolSamples(
+        steps=np.array([sample.step for sample in samples], dtype=np.int64),
+        times=np.array([sample.seconds for sample in samples], dtype=np.float64),
+        ref_counts=ref_counts,
+        fills=fills,
+    )
+
+
+def _group_samples(group: WatchedGroup, samples: Seq[tuple[_Books, HeldBlocks]]) -> GroupSamples:
+    """Return what was sampled of one group, sample by sample."""
+    ref_counts, fills = _stacked([books for books, _ in samples], group.shape.num_blocks)
+    held = [each for _, each in samples]
+
+    def column(name: str) -> NDArray[np.int32]:
+        return np.concatenate([np.zeros(0, np.int32), *(getattr(each, name) for each in held)])
+
+    return GroupSamples(
+        shape=group.shape,
+        peak_blocks=group.pool.counts.peak_held,
+        ref_counts=ref_counts,
+        fills=fills,
+        tables=HeldTables.of(
+            moment=np.repeat(np.arange(len(held)), [len(each.rows) for each in held]),
+            row=column("rows"),
+            sample=column("samples"),
+            first=column("firsts"),
+            count=column("counts"),
+        ),
+        blocks=column("blocks"),
+    )
+
+
+def _stacked(books: Seq[_Books], num_blocks: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+    """Return holders and fills of a pool's blocks, [num_samples, num_blocks] uint16 each."""
+    shape = (len(books), num_blocks)
+    return (
+        np.array([each.ref_counts for each in books], np.uint16).reshape(shape),
+        np.array([each.fills for each in books], np.uint16).reshape(shape),
+    )
 
 
 def _compact(numbers: "array[int]") -> NDArray[np.uint16]:

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.paged.cache.pool_shape import PoolShape
+from pagedrun.paged.report.record.group_columns import group_columns, group_facts
+from pagedrun.paged.report.record.group_samples import GroupSamples
 from pagedrun.paged.report.record.snapshot_tables import (
     Branchings,
     Float64s,
@@ -55,6 +58,8 @@ class PoolSamples:
 class Snapshot:
     """One run's pool, block by block. Bytes per token are those of all layers.
 
+    Of a model with several groups of layers it is the pool of the first, which keeps whole
+    sequences: `first_group` is its shape then, and `further` are the others.
     `row_stride`: holdings and branchings are those of rows whose index it divides; 1 means all.
     `num_steps` is how many steps the run had. Counts of tokens and hits are in the report.
     """
@@ -70,10 +75,16 @@ class Snapshot:
     prefixes: PrefixNodes
     lengths: Lengths
     branchings: Branchings = field(default_factory=Branchings.of)
+    first_group: PoolShape | None = None
+    further: tuple[GroupSamples, ...] = ()
 
     def to_bytes(self) -> bytes:
         """Return the snapshot as a NumPy archive (.npz)."""
-        facts = {"format": FORMAT} | {name: getattr(self, name) for name in FACTS}
+        facts: dict[str, object] = {"format": FORMAT} | {
+            name: getattr(self, name) for name in FACTS
+        }
+        if self.first_group is not None:
+            facts |= group_facts(self.first_group, self.further)
         columns: dict[str, NDArray[Any]] = {
             "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),
             "samples.steps": self.samples.steps,
@@ -84,6 +95,7 @@ class Snapshot:
         for table in TABLES:
             for name, column in getattr(self, table).columns().items():
                 columns[f"{table}.{name}"] = column
+        columns |= group_columns(self.further)
         archive = io.BytesIO()
         np.savez_compressed(archive, allow_pickle=False, **columns)
         return archive.getvalue()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.paged.report.record.group_samples import GroupSamples
 from pagedrun.paged.report.record.snapshot import Snapshot
 
 MAX_BLOCK_SIZE = 2**16 - 1  # fills are 16 bits wide
@@ -26,6 +27,7 @@ def check_snapshot(snapshot: Snapshot) -> None:
     _check_samples(snapshot)
     _check_holdings(snapshot)
     _check_tables(snapshot)
+    _check_groups(snapshot)
 
 
 def _check_samples(snapshot: Snapshot) -> None:
@@ -70,6 +72,35 @@ def _check_tables(snapshot: Snapshot) -> None:
     _rising("lengths.tokens", lengths.tokens)
     for name in ("prompts", "answers"):
         _in_range(f"lengths.{name}", getattr(lengths, name), 0, 2**53)
+
+
+def _check_groups(snapshot: Snapshot) -> None:
+    shapes = [each.shape for each in snapshot.further]
+    if snapshot.first_group is not None:
+        shapes.append(snapshot.first_group)
+        if snapshot.first_group.num_blocks != snapshot.num_blocks:
+            raise ValueError("the first group of layers has another pool")
+    for shape in shapes:
+        _within("groups.num_layers", shape.num_layers, 0, MAX_COUNT)
+        _within("groups.window", shape.window or 1, 1, MAX_COUNT)
+        _within("groups.num_blocks", shape.num_blocks, 1, MAX_COUNT)
+        _within("groups.bytes_per_token", shape.bytes_per_token, 0, MAX_BYTES_PER_TOKEN)
+    for group in snapshot.further:
+        _check_group(group, len(snapshot.samples), snapshot.block_size)
+
+
+def _check_group(group: GroupSamples, num_samples: int, block_size: int) -> None:
+    num_blocks, tables = group.shape.num_blocks, group.tables
+    _within("groups.peak_blocks", group.peak_blocks, 0, num_blocks)
+    if not group.ref_counts.shape == group.fills.shape == (num_samples, num_blocks):
+        raise ValueError("the samples of a group are of different lengths")
+    _in_range("groups.fills", group.fills, 0, block_size)
+    _in_range("groups.moment", tables.moment, 0, num_samples - 1)
+    for name in ("row", "sample", "first", "count"):
+        _in_range(f"groups.{name}", getattr(tables, name), 0, MAX_COUNT)
+    if group.blocks.shape != (tables.count.sum(dtype=np.int64),):
+        raise ValueError("the tables of a group have other blocks than it lists")
+    _in_range("groups.blocks", group.blocks, 0, num_blocks - 1)
 
 
 def _within(name: str, value: int, least: int, most: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.paged.report.record.group_columns import read_groups
 from pagedrun.paged.report.record.snapshot import FACTS, FORMAT, TABLES, PoolSamples, Snapshot
 from pagedrun.paged.report.record.snapshot_checks import check_snapshot
 from pagedrun.paged.values.errors import UsageError
@@ -52,12 +53,19 @@ def _unpack(packed: bytes, max_bytes: int) -> Snapshot:
         if any(type(facts[name]) is not int or facts[name] < 0 for name in FACTS):
             raise ValueError("its facts are not counts")
         samples = _samples(columns, facts["num_blocks"])
+        first_group, further = read_groups(facts, columns)
         tables: dict[str, Any] = {
             table: kind(**{name: columns[f"{table}.{name}"] for name in kind.DTYPES})
             for table, kind in TABLES.items()
             if table not in ADDED or any(name.startswith(f"{table}.") for name in columns)
         }
-    return Snapshot(**{name: facts[name] for name in FACTS}, samples=samples, **tables)
+    return Snapshot(
+        **{name: facts[name] for name in FACTS},
+        samples=samples,
+        first_group=first_group,
+        further=further,
+        **tables,
+    )
 
 
 def _read_regular(path: Path, max_bytes: int) -> bytes:
