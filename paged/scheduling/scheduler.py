@@ -174,8 +174,11 @@ class Scheduler:
                 self._note_running()
                 continue
             end = min(candidate.num_tokens, candidate.num_computed_tokens + budget)
-            end = min(end, self._chunks.num_tokens_held(candidate))
-            budget -= self._chunks.add(candidate, end, step)
+            # What it was given of another one's block may reach past its blocks behind the first.
+            held = self._chunks.num_tokens_held(candidate)
+            if end > held and not self._chunks.reserve(candidate, end, step):
+                end = held
+            budget -= self._add([(candidate, end)], step)
         if short:
             self.counts.steps_short_of_memory += 1
             self.counts.blocks_held_when_short += self.pool.num_held
