@@ -25,6 +25,7 @@ from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.decode_attention import gather_context
 from pagedrun.kernels.reference.quantize import quantize
+from pagedrun.kernels.softmax import Softmax
 
 DEMO = Path(__file__).parents[1] / "recipes" / "demo"
 CACHES = (torch.bfloat16, torch.int8, torch.float8_e4m3fn)
@@ -109,7 +110,7 @@ def attend(sample: Sample, cache: torch.dtype | None) -> Tensor:
         KVLayer(keys, values, scales),
         as_int32(0)[None],
         PrefillInputs(as_int32(0, num_queries), as_int32(0), as_int32(num_tokens - num_queries)),
-        sample.q.shape[2] ** -0.5,
+        Softmax(sample.q.shape[2] ** -0.5),
         None,
     )
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
+from pagedrun.kernels.softmax import Softmax
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class Attention(Protocol):
     """Attention over the `AttentionInputs` that it was prepared from, in one layer after the other.
 
     q: [num_tokens, num_heads, head_dim], of the step's prefill tokens or of its decode tokens.
-    `layer` holds their own keys and values already. `scale` multiplies scores. `window`: how many
-    tokens a query sees, None for all before it. `softcap` bends scores into -softcap .. softcap.
+    `layer` holds their own keys and values already. `window`: how many tokens a query sees, None
+    for all before it.
     The ops are defined in `pagedrun.kernels.reference`.
     """
 
@@ -34,16 +35,13 @@ class Attention(Protocol):
         self,
         q: Tensor,
         layer: KVLayer,
-        scale: float,
+        softmax: Softmax,
         window: int | None = None,
-        softcap: float | None = None,
     ) -> Tensor:
         """Attend from the chunks of prompt tokens; returns the shape and dtype of `q`."""
         ...
 
-    def prefix(
-        self, q: Tensor, layer: KVLayer, scale: float, softcap: float | None = None
-    ) -> PrefixResult | None:
+    def prefix(self, q: Tensor, layer: KVLayer, softmax: Softmax) -> PrefixResult | None:
         """Attend from generated tokens over the partitions that they read together.
 
         Returns what `decode` goes on from, None where no rows read together. There is no window:
@@ -55,10 +53,9 @@ class Attention(Protocol):
         self,
         q: Tensor,
         layer: KVLayer,
-        scale: float,
+        softmax: Softmax,
         window: int | None = None,
         prefix: PrefixResult | None = None,
-        softcap: float | None = None,
     ) -> Tensor:
         """Attend from generated tokens, each over what is not in `prefix`; as `prefill` returns."""
         ...

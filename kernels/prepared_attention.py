@@ -9,6 +9,7 @@ from torch import Tensor
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult, PrefixState
+from pagedrun.kernels.softmax import Softmax
 
 Work_contra = TypeVar("Work_contra", contravariant=True)  # groups as a backend works on them
 Work = TypeVar("Work")
@@ -24,9 +25,8 @@ class AttentionOps(Protocol[Work_contra, Result]):
         layer: KVLayer,
         block_tables: Tensor,
         chunks: PrefillInputs,
-        scale: float,
+        softmax: Softmax,
         window: int | None,
-        softcap: float | None = None,
     ) -> Tensor:
         """Attend from chunks of consecutive queries."""
         ...
@@ -37,8 +37,7 @@ class AttentionOps(Protocol[Work_contra, Result]):
         layer: KVLayer,
         block_tables: Tensor,
         groups: Work_contra,
-        scale: float,
-        softcap: float | None = None,
+        softmax: Softmax,
     ) -> Result:
         """Attend over shared partitions."""
         ...
@@ -49,10 +48,9 @@ class AttentionOps(Protocol[Work_contra, Result]):
         layer: KVLayer,
         block_tables: Tensor,
         rows: DecodeInputs,
-        scale: float,
+        softmax: Softmax,
         window: int | None,
         prefix: Result | None = None,
-        softcap: float | None = None,
     ) -> Tensor:
         """Attend from single queries, going on from `prefix`."""
         ...
@@ -74,42 +72,36 @@ class PreparedAttention(ABC, Generic[Work, Result]):
         self,
         q: Tensor,
         layer: KVLayer,
-        scale: float,
+        softmax: Softmax,
         window: int | None = None,
-        softcap: float | None = None,
     ) -> Tensor:
         """Attend from the chunks of prompt tokens."""
         chunks = self.inputs.prefill
         assert chunks is not None, "there are no prompt tokens"
         return self.ops.prefill_attention(
-            q, layer, self.inputs.block_tables, chunks, scale, window, softcap
+            q, layer, self.inputs.block_tables, chunks, softmax, window
         )
 
-    def prefix(
-        self, q: Tensor, layer: KVLayer, scale: float, softcap: float | None = None
-    ) -> PrefixResult | None:
+    def prefix(self, q: Tensor, layer: KVLayer, softmax: Softmax) -> PrefixResult | None:
         """Attend from generated tokens over the partitions that they read together."""
         if self.work is None:
             return None
-        return self.ops.prefix_attention(
-            q, layer, self.inputs.block_tables, self.work, scale, softcap
-        )
+        return self.ops.prefix_attention(q, layer, self.inputs.block_tables, self.work, softmax)
 
     def decode(
         self,
         q: Tensor,
         layer: KVLayer,
-        scale: float,
+        softmax: Softmax,
         window: int | None = None,
         prefix: PrefixResult | None = None,
-        softcap: float | None = None,
     ) -> Tensor:
         """Attend from generated tokens, each over what is not in `prefix`."""
         rows = self.inputs.decode
         assert rows is not None, "there are no generated tokens"
         assert prefix is None or isinstance(prefix, self.result_type), "of another backend"
         return self.ops.decode_attention(
-            q, layer, self.inputs.block_tables, rows, scale, window, prefix, softcap
+            q, layer, self.inputs.block_tables, rows, softmax, window, prefix
         )
 
     @abstractmethod

@@ -25,11 +25,13 @@ from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.processor import processor_name
+from pagedrun.kernels.softmax import Softmax
 
 # What the results of random data may be off, as a share of the largest.
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 _NUM_ROWS = 40  # more than a panel, so that rows are computed in blocks of all kinds
 _SOME_ROWS = (1, 5, 17, 33)
+_SOFTMAX = Softmax(0.125)
 
 
 def check_products(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
@@ -75,7 +77,7 @@ def _wrong_attention(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
 
     def attend(num_rows: int) -> Tensor:
         return prefill_attention(
-            q[:num_rows], layer, tables, chunk(num_rows), 0.125, None, kernel_set=kernel_set
+            q[:num_rows], layer, tables, chunk(num_rows), _SOFTMAX, None, kernel_set=kernel_set
         )
 
     together = attend(_NUM_ROWS)
@@ -83,7 +85,7 @@ def _wrong_attention(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
         if not torch.equal(attend(num_rows), together[:num_rows]):
             return f"attention changes with the number of rows ({num_rows} of {_NUM_ROWS})"
     wide = KVLayer(keys.double(), values.double())
-    exact = reference.prefill_attention(q.double(), wide, tables, chunk(_NUM_ROWS), 0.125, None)
+    exact = reference.prefill_attention(q.double(), wide, tables, chunk(_NUM_ROWS), _SOFTMAX, None)
     return _wrong(together, exact, "attention")
 
 

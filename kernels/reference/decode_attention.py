@@ -9,6 +9,7 @@ from pagedrun.kernels.attention_inputs import DecodeInputs
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixState
+from pagedrun.kernels.softmax import Softmax
 
 
 def decode_attention(
@@ -16,12 +17,11 @@ def decode_attention(
     layer: KVLayer,
     block_tables: Tensor,
     rows: DecodeInputs,
-    scale: float,
+    softmax: Softmax,
     window: int | None,
     prefix: PrefixState | None = None,
-    softcap: float | None = None,
 ) -> Tensor:
-    """Return `softmax(q · k * scale) @ v` for each query row over its own visible keys.
+    """Return `softmax(scores) @ v` for each query row over its own visible keys; see `Softmax`.
 
     q: [num_rows, num_heads, head_dim]. block_tables: [num_tables, max_blocks] int32, block ids in
     order of position. rows: which table a row reads (rows may share one), and its context: row r
@@ -31,8 +31,6 @@ def decode_attention(
     `prefix_attention` made of a row's first partitions; only the rest is read then. It goes with no
     window.
 
-    `softcap` bends the scaled scores into -softcap .. softcap, as Gemma 2 does (arXiv:2408.00118,
-    section 2): `softcap * tanh(score / softcap)`.
     Returns [num_rows, num_heads, head_dim] in the dtype of `q`.
     """
     out = torch.zeros_like(q)
@@ -46,7 +44,7 @@ def decode_attention(
         context = gather_context(layer, block_tables[table], last, q.dtype)
         key, value = (each[:, first:] for each in context)
         query = q[row].to(key.dtype).view(len(key), -1, q.shape[-1])  # [kv_heads, group, head_dim]
-        scores = cap(query @ key.transpose(1, 2) * scale, softcap)
+        scores = score(query @ key.transpose(1, 2), softmax)
         if prefix is None:
             out[row] = (torch.softmax(scores, dim=-1) @ value).view(q.shape[1:])
         else:
@@ -67,8 +65,9 @@ def _continue(scores: Tensor, value: Tensor, prefix: PrefixState, row: int) -> T
     return total / (prefix.masses[row] * old + weights.sum(dim=-1))[:, None]
 
 
-def cap(scores: Tensor, softcap: float | None) -> Tensor:
-    """Return scores bent into -softcap .. softcap, or as they are where there is no cap."""
+def score(products: Tensor, softmax: Softmax) -> Tensor:
+    """Return the scores of products `q · k`."""
+    scores, softcap = products * softmax.scale, softmax.softcap
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 

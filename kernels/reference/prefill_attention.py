@@ -5,7 +5,8 @@ from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import PrefillInputs
 from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.reference.decode_attention import cap, gather_context
+from pagedrun.kernels.reference.decode_attention import gather_context, score
+from pagedrun.kernels.softmax import Softmax
 
 
 def prefill_attention(
@@ -13,9 +14,8 @@ def prefill_attention(
     layer: KVLayer,
     block_tables: Tensor,
     chunks: PrefillInputs,
-    scale: float,
+    softmax: Softmax,
     window: int | None,
-    softcap: float | None = None,
 ) -> Tensor:
     """Return causal attention for chunks of consecutive queries, each over its own context.
 
@@ -27,7 +27,6 @@ def prefill_attention(
     a chunk's last position are never read into the result. A NaN or infinity in a key or value
     makes the queries that see it NaN, and no others.
 
-    `softcap` is as in `decode_attention`.
     Returns [num_tokens, num_heads, head_dim] in the dtype of `q`.
     """
     out = torch.empty_like(q)
@@ -41,7 +40,7 @@ def prefill_attention(
         visible = distance >= 0 if window is None else (distance >= 0) & (distance < window)
         # [num_queries, heads, dim] -> [kv_heads, group, num_queries, dim]
         query = torch.unflatten(q[rows].to(key.dtype).transpose(0, 1), 0, (len(key), -1))
-        scores = cap(query @ key.transpose(1, 2).unsqueeze(1) * scale, softcap)
+        scores = score(query @ key.transpose(1, 2).unsqueeze(1), softmax)
         weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
         finite = (key.isfinite() & value.isfinite()).all(dim=-1)  # [kv_heads, num_keys]
         spoiled = (visible & ~finite[:, None]).any(dim=-1)  # [kv_heads, num_queries]

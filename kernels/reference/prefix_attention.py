@@ -8,7 +8,8 @@ from torch import Tensor
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixState
-from pagedrun.kernels.reference.decode_attention import cap, gather_context
+from pagedrun.kernels.reference.decode_attention import gather_context, score
+from pagedrun.kernels.softmax import Softmax
 
 
 def prefix_attention(
@@ -16,14 +17,12 @@ def prefix_attention(
     layer: KVLayer,
     block_tables: Tensor,
     groups: PrefixGroups,
-    scale: float,
-    softcap: float | None = None,
+    softmax: Softmax,
 ) -> PrefixState:
     """Attend from each row over the partitions of its groups; `decode_attention` takes it up.
 
     q: [num_rows, num_heads, head_dim]. block_tables: [num_tables, max_blocks] int32. The partitions
     of a group are full and visible to all of its rows: there is no mask and no sliding window.
-    `softcap`: see `decode_attention`.
     Returns the state of each row, see `PrefixState`; float64 for float64 inputs.
     """
     num_rows, num_heads, head_dim = q.shape
@@ -39,7 +38,7 @@ def prefix_attention(
         key, value = (each[:, first:] for each in context)
         for row in groups.rows[starts[group] : starts[group + 1]].tolist():
             query = q[row].to(key.dtype).view(len(key), -1, head_dim)
-            scores = cap(query @ key.transpose(1, 2) * scale, softcap) * math.log2(math.e)
+            scores = score(query @ key.transpose(1, 2), softmax) * math.log2(math.e)
             scores = scores.flatten(0, 1)
             peak = torch.maximum(peaks[row], scores.amax(dim=-1))
             weights = torch.exp2(scores - peak[:, None])

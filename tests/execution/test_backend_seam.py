@@ -18,6 +18,7 @@ from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
 from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.kernels.softmax import Softmax
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.workload import Workload
 
@@ -40,17 +41,14 @@ class CountedAttention:
         self,
         q: Tensor,
         layer: KVLayer,
-        scale: float,
+        softmax: Softmax,
         window: int | None = None,
-        softcap: float | None = None,
     ) -> Tensor:
         self._calls["prefill"] += 1
-        return self._attention.prefill(q, layer, scale, window, softcap)
+        return self._attention.prefill(q, layer, softmax, window)
 
-    def prefix(
-        self, q: Tensor, layer: KVLayer, scale: float, softcap: float | None = None
-    ) -> PrefixResult | None:
-        result = self._attention.prefix(q, layer, scale, softcap)
+    def prefix(self, q: Tensor, layer: KVLayer, softmax: Softmax) -> PrefixResult | None:
+        result = self._attention.prefix(q, layer, softmax)
         self._calls["prefix"] += result is not None
         return result
 
@@ -58,13 +56,12 @@ class CountedAttention:
         self,
         q: Tensor,
         layer: KVLayer,
-        scale: float,
+        softmax: Softmax,
         window: int | None = None,
         prefix: PrefixResult | None = None,
-        softcap: float | None = None,
     ) -> Tensor:
         self._calls["decode"] += 1
-        return self._attention.decode(q, layer, scale, window, prefix, softcap)
+        return self._attention.decode(q, layer, softmax, window, prefix)
 
     def regroup(self, groups: PrefixGroups) -> None:
         self._attention.regroup(groups)

@@ -7,6 +7,7 @@ from pagedrun.kernels.attention_inputs import PrefillInputs
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.quantize import quantize
+from pagedrun.kernels.softmax import Softmax
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, scales: KVScales | None) -> Tensor:
@@ -15,7 +16,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, scales: KVScales | None) -> 
     chunks = PrefillInputs(*(torch.tensor(each, dtype=torch.int32) for each in ints))
     table = torch.zeros(1, 1, dtype=torch.int32)
     layer = KVLayer(keys, values, scales)
-    return reference.prefill_attention(q, layer, table, chunks, q.shape[2] ** -0.5, None)
+    return reference.prefill_attention(q, layer, table, chunks, Softmax(q.shape[2] ** -0.5), None)
 
 
 # Half as much again as what was measured: benchmarks/results/2026-11-21-kv-quantization.md.

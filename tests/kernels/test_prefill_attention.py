@@ -10,6 +10,7 @@ from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.attention_inputs import PrefillInputs
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.softmax import Softmax
 
 DTYPES = [torch.float32, torch.bfloat16]
 P = PARTITION_TOKENS
@@ -34,7 +35,7 @@ def run(
     described = ([0, *accumulate(sizes)], list(tables), list(firsts))
     inputs = PrefillInputs(*map(as_int32, described))
     out: Tensor = backend.prefill_attention(
-        q, layer, context.block_tables, inputs, q.shape[2] ** -0.5, window
+        q, layer, context.block_tables, inputs, Softmax(q.shape[2] ** -0.5), window
     )
     return out
 
@@ -182,7 +183,7 @@ def test_a_later_token_that_is_nan_does_not_reach_an_earlier_one(
         KVLayer(context.key_cache, context.value_cache),
         context.block_tables,
         PrefillInputs(torch.tensor([0, 150], dtype=torch.int32), one, one),
-        0.25,
+        Softmax(0.25),
         None,
     )
     assert out[:position].isfinite().all()

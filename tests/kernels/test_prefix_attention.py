@@ -14,6 +14,7 @@ from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.kernels.softmax import Softmax
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 
 P = PARTITION_TOKENS
@@ -69,13 +70,15 @@ def test_prefix_then_decode_equals_decode_of_everything(
     context, lengths, shared = nested(make_context, num_kv_heads, head_dim, block_size, dtype)
     q = torch.randn(len(lengths), num_kv_heads * group, head_dim).to(dtype)
     rows = DecodeInputs(torch.arange(len(lengths), dtype=torch.int32), lengths)
-    scale = head_dim**-0.5
+    softmax = Softmax(head_dim**-0.5)
     layer = KVLayer(context.key_cache, context.value_cache)
     groups = groups_of(context, shared, block_size)
-    prefix = backend.prefix_attention(q, layer, context.block_tables, groups, scale)
-    out = backend.decode_attention(q, layer, context.block_tables, rows, scale, None, prefix)
+    prefix = backend.prefix_attention(q, layer, context.block_tables, groups, softmax)
+    out = backend.decode_attention(q, layer, context.block_tables, rows, softmax, None, prefix)
     wide = KVLayer(layer.keys.double(), layer.values.double())
-    expected = reference.decode_attention(q.double(), wide, context.block_tables, rows, scale, None)
+    expected = reference.decode_attention(
+        q.double(), wide, context.block_tables, rows, softmax, None
+    )
     assert_close(out, expected)
 
 
@@ -96,15 +99,14 @@ def test_capped_scores_of_quantised_caches(
     layer = KVLayer(codes[0], codes[1], scales)
     rows = DecodeInputs(torch.arange(len(lengths), dtype=torch.int32), lengths)
     tables, groups = context.block_tables, groups_of(context, shared, 16)
-    prefix = backend.prefix_attention(q, layer, tables, groups, 0.2, softcap)
-    out = backend.decode_attention(q, layer, tables, rows, 0.2, None, prefix, softcap)
+    softmax = Softmax(0.2, softcap)
+    prefix = backend.prefix_attention(q, layer, tables, groups, softmax)
+    out = backend.decode_attention(q, layer, tables, rows, softmax, None, prefix)
     wide: Any = [
         code.double() * scale[..., None]
         for code, scale in zip(codes, (scales.keys, scales.values), strict=True)
     ]
-    expected = reference.decode_attention(
-        q.double(), KVLayer(*wide), tables, rows, 0.2, None, softcap=softcap
-    )
+    expected = reference.decode_attention(q.double(), KVLayer(*wide), tables, rows, softmax, None)
     assert_close(out, expected)
 
 
@@ -119,7 +121,7 @@ def test_a_row_gets_the_same_bytes_in_any_group(
     layer = KVLayer(context.key_cache, context.value_cache)
     together, alone = (
         cpu.prefix_attention(
-            q, layer, context.block_tables, groups_of(context, shared, 16, share), 0.1
+            q, layer, context.block_tables, groups_of(context, shared, 16, share), Softmax(0.1)
         )
         for share in (True, False)
     )
@@ -137,7 +139,7 @@ def test_a_row_gets_the_same_bytes_in_a_crowd(make_context: Callable[..., Any]) 
     def totals(num_rows: int) -> Tensor:
         groups = groups_of_copies(num_rows)
         tables = context.block_tables.expand(num_rows, -1).contiguous()
-        return cpu.prefix_attention(q[:num_rows], layer, tables, groups, 0.1).totals
+        return cpu.prefix_attention(q[:num_rows], layer, tables, groups, Softmax(0.1)).totals
 
     def groups_of_copies(num_rows: int) -> PrefixGroups:
         tables = context.block_tables.expand(num_rows, -1).numpy()

@@ -9,6 +9,7 @@ import torch
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
 from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.softmax import Softmax
 
 LENGTHS = [300, 77, 131]
 
@@ -40,8 +41,8 @@ def test_what_a_gap_names_changes_no_bit(
         inputs = AttentionInputs(tables, 60, prefill, decode).placed(lambda t: t.to(twin.device))
         attention = twin.ops.prepare(inputs, AttentionShape(4, 2, 16, dtype, dtype))
         return [
-            attention.prefill(q, layer, 0.25, window),
-            attention.decode(q[:3], layer, 0.25, window),
+            attention.prefill(q, layer, Softmax(0.25), window),
+            attention.decode(q[:3], layer, Softmax(0.25), window),
         ]
 
     for got, expected in zip(attend(with_gaps), attend(context.block_tables), strict=True):

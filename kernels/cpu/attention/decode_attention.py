@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import DecodeInputs
 from pagedrun.kernels.cpu.attention.decode_softmax import bend, weigh
+from pagedrun.kernels.cpu.attention.operands import SoftmaxNumbers
 from pagedrun.kernels.cpu.attention.scale_arrays import scale_arrays
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.exp2 import LOG2_E, exp2
@@ -26,6 +27,7 @@ from pagedrun.kernels.cpu.simd.words import read_lanes
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixState
+from pagedrun.kernels.softmax import Softmax
 
 
 def decode_attention(
@@ -33,10 +35,9 @@ def decode_attention(
     layer: KVLayer,
     block_tables: Tensor,
     rows: DecodeInputs,
-    scale: float,
+    softmax: Softmax,
     window: int | None,
     prefix: PrefixState | None = None,
-    softcap: float | None = None,
 ) -> Tensor:
     """Attend from single query rows over the blocks of their tables; see the reference."""
     assert layer.keys.is_contiguous(), "a copy would cost too much"
@@ -52,8 +53,7 @@ def decode_attention(
         as_array(rows.table_rows),
         as_array(rows.context_lens),
         *scale_arrays(layer.scales),
-        np.float32(scale) if softcap else np.float32(scale) * LOG2_E,
-        np.float32(softcap or 0.0),
+        *SoftmaxNumbers.of(softmax),
         window or 0,
         *_prefix_arrays(prefix),
         as_array(out),

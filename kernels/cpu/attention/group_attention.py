@@ -13,7 +13,7 @@ from pagedrun.kernels.cpu.attention.groups import cut_tiles
 from pagedrun.kernels.cpu.attention.operands import (
     BLOCK_ROWS,
     Cache,
-    Softmax,
+    SoftmaxNumbers,
     State,
     Work,
     bfloat16_operands,
@@ -21,12 +21,12 @@ from pagedrun.kernels.cpu.attention.operands import (
 )
 from pagedrun.kernels.cpu.attention.scale_arrays import scale_arrays
 from pagedrun.kernels.cpu.bfloat16 import as_array
-from pagedrun.kernels.cpu.exp2 import LOG2_E
 from pagedrun.kernels.cpu.jit import kernel, num_threads
 from pagedrun.kernels.cpu.simd.amx import configure, release, tile_shapes
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixState
+from pagedrun.kernels.softmax import Softmax
 
 MAX_TILE_ROWS = 512  # queries and totals of a tile stay in L2
 TASKS_PER_THREAD = 4
@@ -37,17 +37,15 @@ def attend_groups(
     q: Tensor,
     layer: KVLayer,
     work: Work,
-    scale: float,
-    softcap: float | None,
+    softmax: Softmax,
     state: PrefixState | None,
     out: Tensor | None,
     kernel_set: KernelSet,
 ) -> None:
     """Attend from the tokens of each group over its partitions.
 
-    q: [num_tokens, num_heads, head_dim]. softcap: as for the reference. Tokens whose groups go to
-    the end are written to `out`; what others have read is kept in `state`, which may be None if no
-    token has two groups.
+    q: [num_tokens, num_heads, head_dim]. Tokens whose groups go to the end are written to `out`;
+    what others have read is kept in `state`, which may be None if no token has two groups.
     """
     num_heads, head_dim = q.shape[1:]
     group_size = num_heads // layer.num_kv_heads
@@ -67,10 +65,7 @@ def attend_groups(
         Cache(as_array(layer.keys), as_array(layer.keys.view(-1)), key_scales),
         Cache(as_array(layer.values), as_array(layer.values.view(-1)), value_scales),
         work,
-        Softmax(
-            np.float32(scale) if softcap else np.float32(scale) * LOG2_E,
-            np.float32(softcap or 0.0),
-        ),
+        SoftmaxNumbers.of(softmax),
         _state_arrays(state),
         as_array(torch.empty(0, 0, 0, dtype=q.dtype) if out is None else out),
     )

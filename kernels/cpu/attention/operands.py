@@ -4,9 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pagedrun.kernels.cpu.exp2 import LOG2_E
 from pagedrun.kernels.cpu.jit import part
 from pagedrun.kernels.cpu.simd.aligned import aligned_zeros
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.softmax import Softmax
 
 BLOCK_ROWS = 32  # a row is one query head of one token
 
@@ -38,11 +40,17 @@ class Work(NamedTuple):
     highs: Any
 
 
-class Softmax(NamedTuple):
+class SoftmaxNumbers(NamedTuple):
     """scale: log2(e) included where there is no cap. softcap: 0 for none. Both are float32."""
 
     scale: Any
     softcap: Any
+
+    @classmethod
+    def of(cls, softmax: Softmax) -> "SoftmaxNumbers":
+        """Return what kernels read of it."""
+        scale, softcap = np.float32(softmax.scale), np.float32(softmax.softcap or 0.0)
+        return cls(scale if softmax.softcap else scale * LOG2_E, softcap)
 
 
 class State(NamedTuple):

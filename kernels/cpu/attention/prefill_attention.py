@@ -12,6 +12,7 @@ from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixState
+from pagedrun.kernels.softmax import Softmax
 
 
 def prefill_attention(
@@ -19,9 +20,8 @@ def prefill_attention(
     layer: KVLayer,
     block_tables: Tensor,
     chunks: PrefillInputs,
-    scale: float,
+    softmax: Softmax,
     window: int | None,
-    softcap: float | None = None,
     *,
     kernel_set: KernelSet | None = None,
 ) -> Tensor:
@@ -41,8 +41,7 @@ def prefill_attention(
         q,
         layer,
         Work(as_array(block_tables.contiguous()), rows, groups, lows, highs),
-        scale,
-        softcap,
+        softmax,
         state,
         out,
         KernelSet.usable(kernel_set),

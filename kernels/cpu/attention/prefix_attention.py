@@ -11,6 +11,7 @@ from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixState
+from pagedrun.kernels.softmax import Softmax
 
 
 def prefix_attention(
@@ -18,8 +19,7 @@ def prefix_attention(
     layer: KVLayer,
     block_tables: Tensor,
     groups: PrefixGroups,
-    scale: float,
-    softcap: float | None = None,
+    softmax: Softmax,
     *,
     kernel_set: KernelSet | None = None,
 ) -> PrefixState:
@@ -44,8 +44,7 @@ def prefix_attention(
         q,
         layer,
         Work(as_array(block_tables.contiguous()), rows, levels, everything, everything),
-        scale,
-        softcap,
+        softmax,
         state,
         None,
         KernelSet.usable(kernel_set),

@@ -23,6 +23,7 @@ from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.softmax import Softmax
 
 # Keys, counted from token 0, that are attended to on their own before the result merges. Part of
 # what decides a row's bytes, so it depends on nothing.
@@ -61,23 +62,22 @@ def decode_attention(
     layer: KVLayer,
     block_tables: Tensor,
     rows: DecodeInputs,
-    scale: float,
+    softmax: Softmax,
     window: int | None,
     prefix: PrefixPartials | None = None,
-    softcap: float | None = None,
 ) -> Tensor:
     """Attend from single query rows over the blocks of their tables; see the reference.
 
-    float32, float16 and bfloat16 queries; a cache of the same dtype, or one with `scales`. `scale`
-    is above 0. Rows are split over partitions where rows and kv heads alone would leave processors
-    idle; a row's bytes are the same either way.
+    float32, float16 and bfloat16 queries; a cache of the same dtype, or one with `scales`. Rows are
+    split over partitions where rows and kv heads alone would leave processors idle; a row's bytes
+    are the same either way.
     """
     num_programs = q.shape[0] * layer.num_kv_heads
     num_processors = chip.chip_of(q.device).num_processors
     max_partitions = max_row_partitions(block_tables.shape[1] * layer.block_size, window)
     is_filled = num_programs >= 2 * num_processors or max_partitions == 1
     form = decode_single_pass if is_filled else decode_split
-    return form(q, layer, block_tables, rows, scale, window, prefix, softcap)
+    return form(q, layer, block_tables, rows, softmax, window, prefix)
 
 
 def max_row_partitions(num_tokens: int, window: int | None) -> int:
@@ -93,13 +93,12 @@ def decode_single_pass(
     layer: KVLayer,
     block_tables: Tensor,
     rows: DecodeInputs,
-    scale: float,
+    softmax: Softmax,
     window: int | None,
     prefix: PrefixPartials | None = None,
-    softcap: float | None = None,
 ) -> Tensor:
     """Return `decode_attention` by one program for each row and kv head."""
-    _check(q, layer, scale, window, prefix)
+    _check(q, layer, softmax, window, prefix)
     on = chip.chip_of(q.device)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     num_kv_heads = layer.num_kv_heads
@@ -107,9 +106,9 @@ def decode_single_pass(
         return out
     single_pass[(num_kv_heads, q.shape[0])](
         q, *_memory(layer, on), block_tables, rows.table_rows, rows.context_lens,
-        out, *_states(prefix), *_numbers(scale, window, softcap),
+        out, *_states(prefix), *_numbers(softmax, window),
         q.stride(0), block_tables.stride(0), *_strides(layer),
-        **_constants(q, layer.keys, window, prefix, softcap, on), PREFIX_UNIT=UNIT_TOKENS,
+        **_constants(q, layer.keys, window, prefix, softmax, on), PREFIX_UNIT=UNIT_TOKENS,
     )  # fmt: skip
     return out
 
@@ -119,16 +118,15 @@ def decode_split(
     layer: KVLayer,
     block_tables: Tensor,
     rows: DecodeInputs,
-    scale: float,
+    softmax: Softmax,
     window: int | None,
     prefix: PrefixPartials | None = None,
-    softcap: float | None = None,
 ) -> Tensor:
     """Return `decode_attention` by programs for partitions of rows, and one merging launch.
 
     How many programs a row has follows from shapes; those behind its end leave at once.
     """
-    _check(q, layer, scale, window, prefix)
+    _check(q, layer, softmax, window, prefix)
     on = chip.chip_of(q.device)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     num_rows, num_heads, head_dim = q.shape
@@ -141,10 +139,10 @@ def decode_split(
         num_rows, max_partitions, num_heads, head_dim + 2, dtype=torch.float32, device=q.device
     )
     peaks, masses, totals = _fields(states)
-    constants = _constants(q, layer.keys, window, prefix, softcap, on)
+    constants = _constants(q, layer.keys, window, prefix, softmax, on)
     partial_states[(num_kv_heads, num_rows, min(wanted, max_partitions))](
         q, *_memory(layer, on), block_tables, rows.table_rows, rows.context_lens,
-        peaks, masses, totals, _states(prefix)[-1], *_numbers(scale, window, softcap),
+        peaks, masses, totals, _states(prefix)[-1], *_numbers(softmax, window),
         max_partitions, q.stride(0), block_tables.stride(0),
         *_strides(layer), **constants,
     )  # fmt: skip
@@ -158,7 +156,7 @@ def decode_split(
 
 
 def _check(
-    q: Tensor, layer: KVLayer, scale: float, window: int | None, prefix: PrefixPartials | None
+    q: Tensor, layer: KVLayer, softmax: Softmax, window: int | None, prefix: PrefixPartials | None
 ) -> None:
     keys, values, scales = layer
     assert q[:1].is_contiguous(), "heads of a row must lie side by side"
@@ -167,7 +165,7 @@ def _check(
         assert scales is not None or cache.dtype is q.dtype
     if scales is not None:
         assert scales.keys[:1].is_contiguous() and scales.values.stride() == scales.keys.stride()
-    assert scale > 0, "the largest score must stay the largest"
+    assert softmax.scale > 0, "the largest score must stay the largest"
     assert prefix is None or window is None, "a window may end inside a prefix"
 
 
@@ -199,10 +197,9 @@ def _states(prefix: PrefixPartials | None) -> tuple[Tensor | None, ...]:
     return (*states, prefix.first_slots, prefix.num_partitions)
 
 
-def _numbers(
-    scale: float, window: int | None, softcap: float | None
-) -> tuple[float, float | None, int | None]:
+def _numbers(softmax: Softmax, window: int | None) -> tuple[float, float | None, int | None]:
     """Return scale, cap and window as kernels take them: log2(e) in the scale if nothing bends."""
+    scale, softcap = softmax.scale, softmax.softcap
     return (scale * LOG2_E if softcap is None else scale), softcap, window
 
 
@@ -211,7 +208,7 @@ def _constants(
     key_cache: Tensor,
     window: int | None,
     prefix: PrefixPartials | None,
-    softcap: float | None,
+    softmax: Softmax,
     on: Chip,
 ) -> dict[str, Any]:
     """Return the compile-time arguments that both forms share."""
@@ -228,7 +225,7 @@ def _constants(
         "PREFIX_PARTITION": PARTITION_TOKENS,
         "HAS_PREFIX": prefix is not None,
         "HAS_WINDOW": window is not None,
-        "HAS_SOFTCAP": softcap is not None,
+        "HAS_SOFTCAP": softmax.softcap is not None,
         "num_warps": table.num_warps,
         "num_stages": table.num_stages,
         "enable_fp_fusion": False,

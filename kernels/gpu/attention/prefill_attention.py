@@ -26,6 +26,7 @@ from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.quantize import magnitude
 from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.softmax import Softmax
 
 MAX_GROUP = 32
 
@@ -45,13 +46,13 @@ def prefill_attention(
     layer: KVLayer,
     block_tables: Tensor,
     chunks: PrefillInputs,
-    scale: float,
+    softmax: Softmax,
     window: int | None,
-    softcap: float | None = None,
 ) -> Tensor:
     """Attend from chunks of queries over the blocks of their tables; see the reference."""
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads, scales = layer.num_kv_heads, layer.scales
+    scale, softcap = softmax.scale, softmax.softcap
     num_chunks, group = len(chunks.table_rows), num_heads // num_kv_heads
     assert group <= MAX_GROUP, "a token's rows must fit in a tile"
     assert q.stride(2) == 1 and block_tables.stride(1) == 1

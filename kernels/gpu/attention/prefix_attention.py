@@ -23,6 +23,7 @@ from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.kernels.softmax import Softmax
 
 # Programs for each processor: those that find no item left end at once.
 PROGRAMS_PER_PROCESSOR = 2
@@ -106,18 +107,18 @@ def prefix_attention(
     layer: KVLayer,
     block_tables: Tensor,
     groups: PrefixWork,
-    scale: float,
-    softcap: float | None = None,
+    softmax: Softmax,
 ) -> PrefixPartials:
     """Attend from each row over the units of its prefix; see the reference.
 
-    `groups` are work items on the device, so that the launch can be captured. `scale` is above 0.
+    `groups` are work items on the device, so that the launch can be captured.
     """
     assert q[:1].is_contiguous(), "heads of a row must lie side by side"
     keys, values, scales = layer
     assert keys[:1].is_contiguous() and values[:1].is_contiguous()
-    assert scale > 0, "the largest score must stay the largest"
+    assert softmax.scale > 0, "the largest score must stay the largest"
     on = chip.chip_of(q.device)
+    scale, softcap = softmax.scale, softmax.softcap
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, block_size = layer.num_kv_heads, layer.block_size
     group = num_heads // num_kv_heads

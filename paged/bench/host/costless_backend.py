@@ -13,6 +13,7 @@ from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
 from pagedrun.kernels.routing import Routing
 from pagedrun.kernels.score import Score
+from pagedrun.kernels.softmax import Softmax
 from pagedrun.kernels.token_logprobs import TokenLogprobs
 
 NUM_DRAWN = 1 << 16
@@ -201,16 +202,13 @@ class CostlessAttention:
         self,
         q: Tensor,
         layer: KVLayer,
-        scale: float,
+        softmax: Softmax,
         window: int | None = None,
-        softcap: float | None = None,
     ) -> Tensor:
         """Return the queries."""
         return q
 
-    def prefix(
-        self, q: Tensor, layer: KVLayer, scale: float, softcap: float | None = None
-    ) -> PrefixResult | None:
+    def prefix(self, q: Tensor, layer: KVLayer, softmax: Softmax) -> PrefixResult | None:
         """Return nothing to go on from."""
         return None
 
@@ -218,10 +216,9 @@ class CostlessAttention:
         self,
         q: Tensor,
         layer: KVLayer,
-        scale: float,
+        softmax: Softmax,
         window: int | None = None,
         prefix: PrefixResult | None = None,
-        softcap: float | None = None,
     ) -> Tensor:
         """Return the queries."""
         return q

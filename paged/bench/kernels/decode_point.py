@@ -71,13 +71,13 @@ def decode_forms(
     made: KernelContext, rows: DecodeInputs, contexts: KernelContexts, kernels: Backend
 ) -> dict[str, Callable[[], Tensor]]:
     """Return the forms of decode attention that a backend has: both of `FORMS`, or its one."""
-    scale = contexts.shape.scale
+    softmax = contexts.shape.softmax
     if kernels.name != "pagedrun.kernels.gpu":
         inputs = AttentionInputs(made.block_tables, decode=rows)
         attention = kernels.prepare(inputs, contexts.attention_shape)
-        return {"paged": partial(attention.decode, made.q, made.layer, scale)}
+        return {"paged": partial(attention.decode, made.q, made.layer, softmax)}
     from pagedrun.kernels.gpu.attention import decode_attention  # Triton is not everywhere
 
     ops = (decode_attention.decode_single_pass, decode_attention.decode_split)
     read = (made.q, made.layer, made.block_tables, rows)
-    return {name: partial(op, *read, scale, None) for name, op in zip(FORMS, ops, strict=True)}
+    return {name: partial(op, *read, softmax, None) for name, op in zip(FORMS, ops, strict=True)}

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from pagedrun.kernels.softmax import Softmax
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
@@ -60,9 +61,9 @@ class KernelShape:
         return replace(shape, name=f"{name}, other heads", **changes) if changes else shape
 
     @property
-    def scale(self) -> float:
-        """What scores are multiplied by."""
-        return float(self.head_dim**-0.5)
+    def softmax(self) -> Softmax:
+        """How scores become weights."""
+        return Softmax(float(self.head_dim**-0.5))
 
     def kv_elements(self, num_tokens: int) -> int:
         """Return the elements of the keys and values of so many tokens."""

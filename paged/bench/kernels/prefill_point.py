@@ -50,7 +50,7 @@ class PrefillPoint:
         )
         inputs = AttentionInputs(made.block_tables, self.chunk, prefill=chunks)
         attention = kernels.prepare(inputs, contexts.attention_shape)
-        paged = partial(attention.prefill, made.q, made.layer, shape.scale)
+        paged = partial(attention.prefill, made.q, made.layer, shape.softmax)
         return KernelPoint(
             self.place,
             [

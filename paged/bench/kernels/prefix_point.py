@@ -50,14 +50,14 @@ class PrefixPoint:
         decode = DecodeInputs(rows, lengths, _one_group(self))
         inputs = AttentionInputs(made.block_tables, decode=decode)
         attention = kernels.prepare(inputs, contexts.attention_shape)
-        q, layer, scale = made.q, made.layer, contexts.shape.scale
+        q, layer, softmax = made.q, made.layer, contexts.shape.softmax
 
         def once() -> Tensor:
-            prefix = attention.prefix(q, layer, scale)
-            return attention.decode(q, layer, scale, None, prefix)
+            prefix = attention.prefix(q, layer, softmax)
+            return attention.decode(q, layer, softmax, None, prefix)
 
         def reread() -> Tensor:
-            return attention.decode(q, layer, scale)
+            return attention.decode(q, layer, softmax)
 
         own = self.group * OWN_TOKENS
         return KernelPoint(

@@ -15,6 +15,7 @@ from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
+from pagedrun.kernels.softmax import Softmax
 from pagedrun.paged.bench.runs.backend_wrapper import BackendWrapper
 
 
@@ -57,10 +58,8 @@ class _SwitchedAttention:
         self.prefill = attention.prefill
         self.decode = attention.decode
 
-    def prefix(
-        self, q: Tensor, layer: KVLayer, scale: float, softcap: float | None = None
-    ) -> PrefixResult | None:
-        return None if self._switch.is_off else self._attention.prefix(q, layer, scale, softcap)
+    def prefix(self, q: Tensor, layer: KVLayer, softmax: Softmax) -> PrefixResult | None:
+        return None if self._switch.is_off else self._attention.prefix(q, layer, softmax)
 
     def regroup(self, groups: PrefixGroups) -> None:
         self._attention.regroup(groups)

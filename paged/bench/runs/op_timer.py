@@ -14,6 +14,7 @@ from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
+from pagedrun.kernels.softmax import Softmax
 from pagedrun.paged.bench.runs.backend_wrapper import BackendWrapper
 
 OpSeconds = Mapping[str, float]
@@ -103,12 +104,10 @@ class _TimedAttention:
         self.prefill = timer.timed("prefill_attention", attention.prefill)
         self.decode = timer.timed("decode_attention", attention.decode)
 
-    def prefix(
-        self, q: Tensor, layer: KVLayer, scale: float, softcap: float | None = None
-    ) -> PrefixResult | None:
+    def prefix(self, q: Tensor, layer: KVLayer, softmax: Softmax) -> PrefixResult | None:
         """Count it only where rows do read together."""
         began = perf_counter()
-        result = self._attention.prefix(q, layer, scale, softcap)
+        result = self._attention.prefix(q, layer, softmax)
         if result is not None:
             self._timer.note("prefix_attention", perf_counter() - began)
         return result

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.softmax import Softmax
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
@@ -26,6 +27,7 @@ class SelfAttention:
         self._spec = spec
         self._place = place
         self._kernels = source.kernels
+        self._softmax = Softmax(spec.scale, spec.softcap)
         self._cos_sin = tables.table(spec.rope, spec.head_dim)
         self._temper = None if spec.temper is None else tables.factors(spec.temper)
         self._qkv = spec.qkv.load(source)
@@ -50,18 +52,18 @@ class SelfAttention:
         spec = self._spec
         layer, group = cache.layer(self._place), batch.groups[self._place.group]
         q = self._stored(self._qkv(x), batch.positions, group.slots, layer)
-        attention, scale, window, softcap = group.attention, spec.scale, spec.window, spec.softcap
+        attention, softmax, window = group.attention, self._softmax, spec.window
         parts: list[Tensor] = []
         if batch.has_prefill:
             prompts = q[: batch.num_prefill_tokens]
-            parts.append(attention.prefill(prompts, layer, scale, window, softcap))
+            parts.append(attention.prefill(prompts, layer, softmax, window))
         if batch.has_decode:
             generated = q[batch.num_prefill_tokens :]
             # With a sliding window no part is shared, since each row's begins elsewhere.
             prefix = None
             if window is None:
-                prefix = attention.prefix(generated, layer, scale, softcap)
-            parts.append(attention.decode(generated, layer, scale, window, prefix, softcap))
+                prefix = attention.prefix(generated, layer, softmax)
+            parts.append(attention.decode(generated, layer, softmax, window, prefix))
         return torch.cat(parts).flatten(1) if len(parts) > 1 else parts[0].flatten(1)
 
     def _stored(self, qkv: Tensor, positions: Tensor, slots: Tensor, layer: KVLayer) -> Tensor:

@@ -19,6 +19,7 @@ from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixState
+from pagedrun.kernels.softmax import Softmax
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.every_pair import every_pair
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
@@ -66,8 +67,8 @@ def prefill(
             torch.tensor(tables, dtype=torch.int32),
             torch.tensor(firsts, dtype=torch.int32),
         ),
-        tokens.scale,
-        *mask,
+        Softmax(tokens.scale, mask[1]),
+        mask[0],
         kernel_set=way[0],
     )
 
@@ -195,8 +196,7 @@ def prefix(
         cache.layer,
         cache.block_tables,
         groups,
-        tokens.scale,
-        softcap,
+        Softmax(tokens.scale, softcap),
         kernel_set=way[0],
     )
     return state
@@ -295,8 +295,8 @@ def test_prefill_is_near_the_reference(
         KVLayer(cache.key_cache.double(), cache.value_cache.double()),
         cache.block_tables,
         PrefillInputs(starts, torch.zeros(1, dtype=torch.int32), torch.tensor([first])),
-        tokens.scale,
-        *mask,
+        Softmax(tokens.scale, mask[1]),
+        mask[0],
     )
     assert_close(prefill(way, tokens, cache, [(0, first, last - first)], mask), expected)
 
@@ -330,8 +330,7 @@ def test_prefix_is_near_the_reference(
         KVLayer(cache.key_cache.double(), cache.value_cache.double()),
         cache.block_tables,
         groups,
-        tokens.scale,
-        softcap,
+        Softmax(tokens.scale, softcap),
     )
     mean = (state.totals / state.masses[..., None]).to(way[1])
     assert_close(mean, expected.totals / expected.masses[..., None])

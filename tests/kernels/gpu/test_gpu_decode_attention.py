@@ -23,6 +23,7 @@ from pagedrun.kernels.gpu.attention.decode_attention import (
 )
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.softmax import Softmax
 from tests.every_pair import every_pair
 from tests.kernels.conftest import Context, build_context
 
@@ -86,7 +87,7 @@ def run(
         scales = KVScales(scales.keys.to(device), scales.values.to(device))
     layer = KVLayer(context.key_cache.to(device), context.value_cache.to(device), scales)
     tables, rows = context.block_tables.to(device), rows.placed(lambda each: each.to(device))
-    out = form(q.to(device), layer, tables, rows, scale, window, softcap=softcap)
+    out = form(q.to(device), layer, tables, rows, Softmax(scale, softcap), window)
     assert out.dtype is q.dtype
     return out.cpu()
 
@@ -96,9 +97,9 @@ def expect(q: Tensor, context: Context, lengths: Tensor, scale: float, **options
     if layer.scales is None:
         layer = KVLayer(layer.keys.double(), layer.values.double())
     rows = DecodeInputs(torch.arange(len(q), dtype=torch.int32), lengths)
-    window = options.pop("window", None)
+    softmax = Softmax(scale, options.pop("softcap", None))
     return reference.decode_attention(
-        q.double(), layer, context.block_tables, rows, scale, window, **options
+        q.double(), layer, context.block_tables, rows, softmax, **{"window": None} | options
     )
 
 
@@ -291,7 +292,9 @@ def test_one_pass_where_rows_fill_the_chip(
     for num_rows, width in ((num_processors, 1000), (num_processors - 1, 1000), (1, P // 16)):
         tables = torch.zeros(num_rows, width, dtype=torch.int32)
         q = torch.empty(num_rows, 2, 64, device=gpu_device)
-        decode_attention(q, layer, tables, DecodeInputs(tables[:, 0], tables[:, 0]), 1.0, None)
+        decode_attention(
+            q, layer, tables, DecodeInputs(tables[:, 0], tables[:, 0]), Softmax(1.0), None
+        )
     one, two = decode_single_pass.__name__, decode_split.__name__
     assert calls == [(num_processors, one), (num_processors - 1, two), (1, one)]
 

@@ -13,6 +13,7 @@ from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.quantize import quantize
+from pagedrun.kernels.softmax import Softmax
 from tests.every_pair import every_pair
 from tests.kernels.gpu.ahead_of_time import CHIPS
 
@@ -67,10 +68,9 @@ def call(
     chunks: PrefillInputs,
     options: dict[str, Any],
 ) -> Tensor:
-    scale = q.shape[2] ** -0.5
-    out: Tensor = backend.prefill_attention(
-        q, layer, tables, chunks, scale, **{"window": None} | options
-    )
+    softmax = Softmax(q.shape[2] ** -0.5, options.get("softcap"))
+    window = options.get("window")
+    out: Tensor = backend.prefill_attention(q, layer, tables, chunks, softmax, window)
     return out
 
 

@@ -31,6 +31,7 @@ from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.kernels.softmax import Softmax
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.kernels.conftest import Context, build_context
 
@@ -105,10 +106,11 @@ def attend(
     q, keys, values, tables = (each.to(device) for each in tensors)
     work = groups if isinstance(groups, PrefixWork) else work_of(groups, q, keys)
     layer = KVLayer(keys, values, scales)
-    prefix = prefix_attention(q, layer, tables, work, 0.125, softcap)
+    softmax = Softmax(0.125, softcap)
+    prefix = prefix_attention(q, layer, tables, work, softmax)
     table_rows = as_int32(np.arange(len(q)) if rows is None else rows).to(device)
     inputs = DecodeInputs(table_rows, lengths.to(device))
-    return form(q, layer, tables, inputs, 0.125, None, prefix, softcap).cpu()
+    return form(q, layer, tables, inputs, softmax, None, prefix).cpu()
 
 
 def assert_near(actual: Tensor, expected: Tensor) -> None:
@@ -156,7 +158,7 @@ def test_prefix_then_decode_equals_decode_of_everything(
     assert_near(
         out,
         reference.decode_attention(
-            q.double(), wide, context.block_tables, rows, 0.125, None, softcap=softcap
+            q.double(), wide, context.block_tables, rows, Softmax(0.125, softcap), None
         ),
     )
     assert not out[7].any()
@@ -177,7 +179,7 @@ def test_quantised_caches(cache_dtype: torch.dtype, gpu_device: torch.device) ->
     layer = KVLayer(codes[0], codes[1], KVScales(keys, values))
     rows = DecodeInputs(as_int32(range(len(q))), lengths)
     expected = reference.decode_attention(
-        q.double(), layer, context.block_tables, rows, 0.125, None
+        q.double(), layer, context.block_tables, rows, Softmax(0.125), None
     )
     assert_near(out, expected)
 
@@ -274,7 +276,9 @@ def test_a_launch_reads_its_work_from_memory_of_a_fixed_size(gpu_device: torch.d
     out = attend(gpu_device, q, context, lengths, work)
     wide = KVLayer(context.key_cache.double(), context.value_cache.double())
     rows = DecodeInputs(as_int32(range(len(q))), lengths)
-    expected = reference.decode_attention(q.double(), wide, context.block_tables, rows, 0.125, None)
+    expected = reference.decode_attention(
+        q.double(), wide, context.block_tables, rows, Softmax(0.125), None
+    )
     assert_near(out, expected)
 
 
@@ -375,12 +379,12 @@ def test_partials_hold_one_state_for_each_unit(gpu_device: torch.device) -> None
     groups = groups_of(context, shared, 64)
     on_gpu, keys, values, tables = (each.to(gpu_device) for each in (q, *memory))
     work = work_of(groups, on_gpu, keys)
-    prefix = prefix_attention(on_gpu, KVLayer(keys, values), tables, work, 0.125)
+    prefix = prefix_attention(on_gpu, KVLayer(keys, values), tables, work, Softmax(0.125))
     units = -(-shared // U)
     assert prefix.first_slots.tolist() == (units.cumsum(0) - units).tolist()
     assert prefix.totals.shape == (int(units.sum()), 4, 64)
     layer = KVLayer(context.key_cache, context.value_cache)
-    expected = reference.prefix_attention(q, layer, context.block_tables, groups, 0.125)
+    expected = reference.prefix_attention(q, layer, context.block_tables, groups, Softmax(0.125))
     (only,) = (int(prefix.first_slots[row]) for row in [8])  # one unit: its state is the prefix's
     assert_near(prefix.totals[only].cpu(), expected.totals[8].double())
     assert_near(prefix.peaks[only].cpu(), expected.peaks[8].double())

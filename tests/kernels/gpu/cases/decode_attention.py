@@ -8,6 +8,7 @@ from pagedrun.kernels.attention_inputs import DecodeInputs
 from pagedrun.kernels.gpu.attention.decode_attention import decode_single_pass, decode_split
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.softmax import Softmax
 from tests.kernels.gpu.ahead_of_time import Case
 
 NUM_ROWS, MAX_BLOCKS, KV_HEADS = 2, 64, 2
@@ -37,7 +38,7 @@ def launch(
     for form in (decode_single_pass, decode_split):
         inputs = DecodeInputs(rows, lengths)
         layer = KVLayer(cache, cache, scales)
-        form(q, layer, tables, inputs, 0.1, window, prefix, softcap)
+        form(q, layer, tables, inputs, Softmax(0.1, softcap), window, prefix)
 
 
 def case(

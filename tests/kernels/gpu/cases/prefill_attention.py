@@ -8,6 +8,7 @@ from pagedrun.kernels import gpu
 from pagedrun.kernels.attention_inputs import PrefillInputs
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.softmax import Softmax
 from tests.kernels.gpu.ahead_of_time import Case
 
 
@@ -29,9 +30,8 @@ def launch(
         KVLayer(cache, cache.clone(), scales),
         torch.zeros(1, 64, dtype=torch.int32),
         PrefillInputs(ints, ints[:1], ints[:1]),
-        0.1,
+        Softmax(0.1, softcap),
         window,
-        softcap,
     )
 
 

@@ -9,6 +9,7 @@ from pagedrun.kernels.gpu.attention.prefix_attention import matrix_heights, pref
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.softmax import Softmax
 from tests.kernels.gpu.ahead_of_time import Case
 
 KV_HEADS = 8
@@ -36,7 +37,7 @@ def launch(
             tile_rows=max(1, height // group),
             device=q.device,
         )
-        prefix_attention(q, KVLayer(cache, cache, scales), tables, work, 0.1, softcap)
+        prefix_attention(q, KVLayer(cache, cache, scales), tables, work, Softmax(0.1, softcap))
 
 
 def case(
