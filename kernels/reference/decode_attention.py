@@ -46,13 +46,15 @@ def decode_attention(
         query = q[row].to(key.dtype).view(len(key), -1, q.shape[-1])  # [kv_heads, group, head_dim]
         scores = score(query @ key.transpose(1, 2), softmax)
         if prefix is None:
-            out[row] = (torch.softmax(scores, dim=-1) @ value).view(q.shape[1:])
+            out[row] = (weigh(scores, softmax) @ value).view(q.shape[1:])
         else:
-            out[row] = _continue(scores, value, prefix, row)
+            out[row] = _continue(scores, value, prefix, row, softmax)
     return out
 
 
-def _continue(scores: Tensor, value: Tensor, prefix: PrefixState, row: int) -> Tensor:
+def _continue(
+    scores: Tensor, value: Tensor, prefix: PrefixState, row: int, softmax: Softmax
+) -> Tensor:
     """Return the attention of one row over its prefix and the keys behind it.
 
     scores: [kv_heads, group, num_keys], value: [kv_heads, num_keys, head_dim].
@@ -62,13 +64,25 @@ def _continue(scores: Tensor, value: Tensor, prefix: PrefixState, row: int) -> T
     weights, old = torch.exp2(powers - peak[:, None]), torch.exp2(prefix.peaks[row] - peak)
     own = (weights.view(scores.shape) @ value).flatten(0, 1)
     total = prefix.totals[row] * old[:, None] + own
-    return total / (prefix.masses[row] * old + weights.sum(dim=-1))[:, None]
+    mass = prefix.masses[row] * old + weights.sum(dim=-1)
+    if softmax.sinks is not None:
+        mass = mass + torch.exp2(softmax.sinks * math.log2(math.e) - peak)
+    return total / mass[:, None]
 
 
 def score(products: Tensor, softmax: Softmax) -> Tensor:
     """Return the scores of products `q · k`."""
     scores, softcap = products * softmax.scale, softmax.softcap
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def weigh(scores: Tensor, softmax: Softmax) -> Tensor:
+    """Return the weights of scores [kv_heads, group, .., num_keys], those of all that is seen."""
+    if softmax.sinks is None:
+        return torch.softmax(scores, dim=-1)
+    sinks = softmax.sinks.to(scores.dtype).view(*scores.shape[:2], *[1] * (scores.dim() - 2))
+    joined = torch.cat([scores, sinks.expand(*scores.shape[:-1], 1)], dim=-1)
+    return torch.softmax(joined, dim=-1)[..., :-1]
 
 
 def gather_context(

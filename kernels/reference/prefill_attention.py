@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import PrefillInputs
 from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.reference.decode_attention import gather_context, score
+from pagedrun.kernels.reference.decode_attention import gather_context, score, weigh
 from pagedrun.kernels.softmax import Softmax
 
 
@@ -41,7 +41,7 @@ def prefill_attention(
         # [num_queries, heads, dim] -> [kv_heads, group, num_queries, dim]
         query = torch.unflatten(q[rows].to(key.dtype).transpose(0, 1), 0, (len(key), -1))
         scores = score(query @ key.transpose(1, 2).unsqueeze(1), softmax)
-        weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
+        weights = weigh(scores.masked_fill(~visible, -torch.inf), softmax)
         finite = (key.isfinite() & value.isfinite()).all(dim=-1)  # [kv_heads, num_keys]
         spoiled = (visible & ~finite[:, None]).any(dim=-1)  # [kv_heads, num_queries]
         # Without this, a weight of 0 times NaN would be NaN for queries that do not see the key.

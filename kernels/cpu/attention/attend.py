@@ -25,6 +25,7 @@ from pagedrun.kernels.cpu.attention.tile import (
     SOME_HIGH,
     SOME_LOW,
     begin,
+    join_sinks,
     keep_state,
     load_state,
     look,
@@ -75,7 +76,7 @@ def attend_tiles(
     key_cache, key_flat, _ = keys
     value_cache, value_flat, _ = values
     tables, all_rows, groups, lows, highs = work
-    scale, softcap = softmax
+    scale, softcap, sinks = softmax
     key_copy, value_copy, packed, queries, _, weights = operands
     num_kv_heads = key_cache.shape[1]
     group_size = q.shape[1] // num_kv_heads
@@ -157,6 +158,8 @@ def attend_tiles(
                     )
                 multiply_values(packed, dim, weights, totals, block, num_tokens, both)
         if group[LAST] == TO_THE_END:
+            if sinks.shape[0] > 0:
+                join_sinks(tile, sinks, num_rows, head, group_size)
             write_results(tile, rows, head, group_size, dim, out)
         else:
             keep_state(tile, state, rows, head, group_size, dim)

@@ -82,6 +82,7 @@ def _decode(
     value_scales: Any,
     scale: Any,
     softcap: Any,
+    sinks: Any,
     window: Any,
     num_partitions: Any,
     peaks: Any,
@@ -126,6 +127,9 @@ def _decode(
             peak,
             mass,
         )
+        if sinks.shape[0] > 0:
+            for g in range(group):
+                mass[g] += exp2(sinks[heads][g] - peak[g])
         _write(total, mass, out[row, heads])
 
 

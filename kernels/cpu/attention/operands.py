@@ -41,16 +41,23 @@ class Work(NamedTuple):
 
 
 class SoftmaxNumbers(NamedTuple):
-    """scale: log2(e) included where there is no cap. softcap: 0 for none. Both are float32."""
+    """scale: log2(e) included where there is no cap. softcap: 0 for none. Both are float32.
+
+    sinks: [num_heads] float32, times log2(e); empty for none.
+    """
 
     scale: Any
     softcap: Any
+    sinks: Any
 
     @classmethod
     def of(cls, softmax: Softmax) -> "SoftmaxNumbers":
         """Return what kernels read of it."""
         scale, softcap = np.float32(softmax.scale), np.float32(softmax.softcap or 0.0)
-        return cls(scale if softmax.softcap else scale * LOG2_E, softcap)
+        sinks = np.empty(0, np.float32)
+        if softmax.sinks is not None:
+            sinks = softmax.sinks.numpy() * LOG2_E
+        return cls(scale if softmax.softcap else scale * LOG2_E, softcap, sinks)
 
 
 class State(NamedTuple):

@@ -100,6 +100,13 @@ def weigh(
 
 
 @part(fastmath=EXACT)
+def add_sinks(sinks: Any, half: Any, peaks: Any, sums: Any) -> None:
+    """Add what a score [32] without a value weighs to the sums; it is a power of two."""
+    power = smaller(splat(HIGH), load(sinks, half) - load(peaks, half))
+    store(sums, half, load(sums, half) + exp2_lanes(power))
+
+
+@part(fastmath=EXACT)
 def divide(totals: Any, half: Any, sums: Any) -> None:
     """Turn totals [dim * 32] into results.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pagedrun.kernels.cpu.attention.gather import as_operand, fill
 from pagedrun.kernels.cpu.attention.operands import BLOCK_ROWS
-from pagedrun.kernels.cpu.attention.softmax import divide
+from pagedrun.kernels.cpu.attention.softmax import add_sinks, divide
 from pagedrun.kernels.cpu.bfloat16 import from_float32
 from pagedrun.kernels.cpu.jit import part
 from pagedrun.kernels.cpu.simd.aligned import aligned_zeros
@@ -142,6 +142,18 @@ def keep_state(tile: Any, state: Any, rows: Any, head: Any, group: Any, dim: Any
             target = kept_totals[token, q_head]
             for d in range(target.shape[0]):
                 target[d] = source[d]
+
+
+@part()
+def join_sinks(tile: Any, sinks: Any, num_rows: Any, head: Any, group: Any) -> None:
+    """Let the sinks of the rows' heads, powers of two, join the sums of weights."""
+    peaks, sums, lines = tile.peaks, tile.sums, tile.lines
+    for start in range(0, num_rows, BLOCK_ROWS):
+        for row in range(BLOCK_ROWS):
+            lines[row] = sinks[head * group + (start + row) % group]
+        block = slice(start, start + BLOCK_ROWS)
+        for half in range(0, BLOCK_ROWS, _LANES):
+            add_sinks(lines, half, peaks[block], sums[block])
 
 
 @part()

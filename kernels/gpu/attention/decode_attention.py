@@ -106,7 +106,7 @@ def decode_single_pass(
         return out
     single_pass[(num_kv_heads, q.shape[0])](
         q, *_memory(layer, on), block_tables, rows.table_rows, rows.context_lens,
-        out, *_states(prefix), *_numbers(softmax, window),
+        out, softmax.sinks, *_states(prefix), *_numbers(softmax, window),
         q.stride(0), block_tables.stride(0), *_strides(layer),
         **_constants(q, layer.keys, window, prefix, softmax, on), PREFIX_UNIT=UNIT_TOKENS,
     )  # fmt: skip
@@ -148,7 +148,8 @@ def decode_split(
     )  # fmt: skip
     shared = ("HEAD_DIM", "WIDTH", "PARTITION", "PREFIX_PARTITION", "HAS_PREFIX", "HAS_WINDOW")
     reduce_states[(num_heads, num_rows)](
-        peaks, masses, totals, rows.context_lens, out, *_states(prefix), window, max_partitions,
+        peaks, masses, totals, rows.context_lens, out, softmax.sinks, *_states(prefix), window,
+        max_partitions,
         **{name: constants[name] for name in shared}, PREFIX_UNIT=UNIT_TOKENS,
         STATES_AHEAD=1 if on.backend == "hip" else 4, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from pagedrun.kernels.gpu.attention.attend_tile import attend_tile
-from pagedrun.kernels.gpu.attention.softmax_state import empty_state, merge_states
+from pagedrun.kernels.gpu.attention.softmax_state import add_sinks, empty_state, merge_states
 
 
 @triton.jit
@@ -24,6 +24,7 @@ def single_pass(
     table_rows,
     context_lens,
     out,
+    sinks,
     prefix_peaks,
     prefix_masses,
     prefix_totals,
@@ -123,6 +124,9 @@ def single_pass(
         )  # fmt: skip
     if (length % PARTITION != 0) & (length > first):
         peak, mass, total = merge_states(peak, mass, total, part_peak, part_mass, part_total)
+    if sinks is not None:
+        own = tl.load(sinks + kv_head * GROUP + heads, mask=heads < GROUP, other=0.0)
+        mass = add_sinks(peak, mass, own)
     tl.store(out_elements, (total / mass[:, None]).to(out.dtype.element_ty), mask=inside)
 
 

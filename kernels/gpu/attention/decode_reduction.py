@@ -5,7 +5,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from pagedrun.kernels.gpu.attention.softmax_state import empty_state, merge_states
+from pagedrun.kernels.gpu.attention.softmax_state import add_sinks, empty_state, merge_states
 
 
 @triton.jit
@@ -15,6 +15,7 @@ def reduce_states(
     totals,
     context_lens,
     out,
+    sinks,
     prefix_peaks,
     prefix_masses,
     prefix_totals,
@@ -62,6 +63,8 @@ def reduce_states(
             row * max_partitions * num_heads + head, count, num_heads,
             HEAD_DIM, WIDTH, STATES_AHEAD,
         )  # fmt: skip
+    if sinks is not None:
+        mass = add_sinks(peak, mass, tl.load(sinks + head + tl.arange(0, 1)))
     tl.store(out_elements, (total / mass[:, None]).to(out.dtype.element_ty), mask=inside)
 
 

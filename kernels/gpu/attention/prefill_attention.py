@@ -22,7 +22,7 @@ from pagedrun.kernels.attention_inputs import PrefillInputs
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.kv_tile import readable
 from pagedrun.kernels.gpu.attention.prefill_tile import attend
-from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state
+from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, add_sinks, empty_state
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.quantize import magnitude
 from pagedrun.kernels.kv_layer import KVLayer
@@ -76,6 +76,7 @@ def prefill_attention(
         chunks.table_rows,
         chunks.first_positions,
         out,
+        softmax.sinks,
         num_chunks,
         block_tables.stride(0),
         q.stride(0),
@@ -143,6 +144,7 @@ def _prefill_attention(
     table_rows,
     first_positions,
     out,
+    sinks,
     num_chunks,
     table_stride,
     q_token_stride,
@@ -234,7 +236,9 @@ def _prefill_attention(
             sizes,
             True,
         )
-        mass, total = state[1], state[2]
+        peak, mass, total = state
+        if sinks is not None:
+            mass = add_sinks(peak, mass, tl.load(sinks + heads))
         # An infinite value shows in its own elements only; it spoils the row.
         spoilt = tl.max(magnitude(total), axis=1) == float("inf")
         # Adding 0 turns a negative zero, which tiles behind a row could leave or take, into zero.

@@ -35,6 +35,12 @@ def merge_states(peak, mass, total, next_peak, next_mass, next_total) -> Any:
 
 
 @triton.jit
+def add_sinks(peak, mass, sinks) -> Any:
+    """Return the mass with that of one more score for each row, [num_rows], without a value."""
+    return mass + tl.exp2(sinks * 1.4426950408889634 - peak)  # log2(e)
+
+
+@triton.jit
 def bend_scores(scores, scale, softcap) -> Any:
     """Return `softcap * tanh(scores * scale / softcap) * log2(e)`.
 

@@ -6,7 +6,7 @@ products of queries and keys or in those of weights and values.
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -32,8 +32,6 @@ WAYS = [*((each, BFLOAT16) for each in KernelSet), (KernelSet.PORTABLE, FLOAT32)
 HEAD_DIMS = [16, 32, 64, 80, 96, 128, 256]
 GROUPS = [1, 2, 5, 7, 8]
 BLOCK_SIZES = [16, 1, 5, 32, 64]
-# (window, softcap)
-MASKS = [(None, None), (150, None), (37, 2.0)]
 KINDS = [Kind.SCORES, Kind.VALUES]
 
 Way = tuple[KernelSet, torch.dtype]
@@ -41,12 +39,27 @@ Way = tuple[KernelSet, torch.dtype]
 Chunk = tuple[int, int, int]
 
 
+class Form(NamedTuple):
+    """What attention does besides products; sinks differ from head to head."""
+
+    window: int | None = None
+    softcap: float | None = None
+    has_sinks: bool = False
+
+    def softmax(self, tokens: Tokens) -> Softmax:
+        sinks = torch.arange(tokens.q.shape[1]).float() / 3 if self.has_sinks else None
+        return Softmax(tokens.scale, self.softcap, sinks)
+
+
+FORMS = [Form(), Form(window=150), Form(has_sinks=True), Form(37, 2.0, has_sinks=True)]
+
+
 def prefill(
     way: Way,
     tokens: Tokens,
     cache: Cache,
     chunks: list[Chunk],
-    mask: tuple[int | None, float | None] = (None, None),
+    form: Form = Form(),  # noqa: B008 - a value
     sequences: list[list[int]] | None = None,
 ) -> Tensor:
     """Attend from chunks of sequences, which hold tokens 0, 1, 2, … unless they are given."""
@@ -67,8 +80,8 @@ def prefill(
             torch.tensor(tables, dtype=torch.int32),
             torch.tensor(firsts, dtype=torch.int32),
         ),
-        Softmax(tokens.scale, mask[1]),
-        mask[0],
+        form.softmax(tokens),
+        form.window,
         kernel_set=way[0],
     )
 
@@ -82,14 +95,14 @@ def cuts_of(first: int, last: int, seed: int) -> list[Chunk]:
 
 
 @every_pair(
-    head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, kind=KINDS, mask=MASKS, block_size=[16, 1, 5, 64]
+    head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, kind=KINDS, form=FORMS, block_size=[16, 1, 5, 64]
 )
 def test_chunks_cut_anywhere_give_the_bytes_of_one(
     head_dim: int,
     group: int,
     way: Way,
     kind: Kind,
-    mask: tuple[int | None, float | None],
+    form: Form,
     block_size: int,
 ) -> None:
     skip_unless_supported(way[0])
@@ -98,44 +111,42 @@ def test_chunks_cut_anywhere_give_the_bytes_of_one(
         kind, last, num_kv_heads=2, group=group, head_dim=head_dim, dtype=way[1], num_paired=first
     )
     cache = Cache.of(tokens, [list(range(last))], block_size)
-    whole = prefill(way, tokens, cache, [(0, first, last - first)], mask)
+    whole = prefill(way, tokens, cache, [(0, first, last - first)], form)
     assert whole.isfinite().all()
     for num_rows in (1, 2, 5, 16, 17, 33):
         head, tail = [(0, first, num_rows)], [(0, last - num_rows, num_rows)]
-        assert torch.equal(prefill(way, tokens, cache, head, mask), whole[:num_rows]), num_rows
-        assert torch.equal(prefill(way, tokens, cache, tail, mask), whole[-num_rows:]), num_rows
+        assert torch.equal(prefill(way, tokens, cache, head, form), whole[:num_rows]), num_rows
+        assert torch.equal(prefill(way, tokens, cache, tail, form), whole[-num_rows:]), num_rows
     chunks = cuts_of(first, last, seed=group)
-    alone = torch.cat([prefill(way, tokens, cache, [chunk], mask) for chunk in chunks])
+    alone = torch.cat([prefill(way, tokens, cache, [chunk], form) for chunk in chunks])
     assert torch.equal(alone, whole)
-    assert torch.equal(prefill(way, tokens, cache, chunks, mask), whole)  # in one call
+    assert torch.equal(prefill(way, tokens, cache, chunks, form), whole)  # in one call
     with threads(1):
-        assert torch.equal(prefill(way, tokens, cache, chunks, mask), whole)
+        assert torch.equal(prefill(way, tokens, cache, chunks, form), whole)
 
 
-@every_pair(head_dim=[16, 64, 80, 128], way=WAYS, kind=KINDS, mask=MASKS)
-def test_block_sizes_give_the_same_bytes(
-    head_dim: int, way: Way, kind: Kind, mask: tuple[int | None, float | None]
-) -> None:
+@every_pair(head_dim=[16, 64, 80, 128], way=WAYS, kind=KINDS, form=FORMS)
+def test_block_sizes_give_the_same_bytes(head_dim: int, way: Way, kind: Kind, form: Form) -> None:
     skip_unless_supported(way[0])
     last = 2 * P + 70
     tokens = Tokens.make(
         kind, last, num_kv_heads=2, group=2, head_dim=head_dim, dtype=way[1], num_paired=2 * P
     )
     expected, *others = (
-        prefill(way, tokens, Cache.of(tokens, [list(range(last))], size), [(0, 0, last)], mask)
+        prefill(way, tokens, Cache.of(tokens, [list(range(last))], size), [(0, 0, last)], form)
         for size in BLOCK_SIZES
     )
     for block_size, other in zip(BLOCK_SIZES[1:], others, strict=True):
         assert torch.equal(other, expected), block_size
 
 
-@every_pair(head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, kind=KINDS, mask=MASKS, block_size=[16, 5])
+@every_pair(head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, kind=KINDS, form=FORMS, block_size=[16, 5])
 def test_chunks_behind_nested_prefixes_give_the_bytes_of_each_alone(
     head_dim: int,
     group: int,
     way: Way,
     kind: Kind,
-    mask: tuple[int | None, float | None],
+    form: Form,
     block_size: int,
 ) -> None:
     skip_unless_supported(way[0])
@@ -164,14 +175,14 @@ def test_chunks_behind_nested_prefixes_give_the_bytes_of_each_alone(
         (row, first, len(sequence) - first)
         for row, (sequence, first) in enumerate(zip(sequences, firsts, strict=True))
     ]
-    together = prefill(way, tokens, cache, chunks, mask, sequences)
-    alone = [prefill(way, tokens, cache, [chunk], mask, sequences) for chunk in chunks]
+    together = prefill(way, tokens, cache, chunks, form, sequences)
+    alone = [prefill(way, tokens, cache, [chunk], form, sequences) for chunk in chunks]
     assert torch.equal(together, torch.cat(alone))
     order = [3, 6, 1, 5, 0, 4, 2]  # those that share are no neighbours
-    shuffled = prefill(way, tokens, cache, [chunks[i] for i in order], mask, sequences)
+    shuffled = prefill(way, tokens, cache, [chunks[i] for i in order], form, sequences)
     assert torch.equal(shuffled, torch.cat([alone[i] for i in order]))
     with threads(1):
-        assert torch.equal(prefill(way, tokens, cache, chunks, mask, sequences), together)
+        assert torch.equal(prefill(way, tokens, cache, chunks, form, sequences), together)
 
 
 def prefix(
@@ -275,12 +286,12 @@ def test_a_crowd_behind_one_prefix_gives_the_bytes_of_each_row_alone(
             assert_same_state(state(num_rows, first), expected, (num_rows, first))
 
 
-@every_pair(head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, mask=MASKS)
+@every_pair(head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, form=FORMS)
 def test_prefill_is_near_the_reference(
     head_dim: int,
     group: int,
     way: Way,
-    mask: tuple[int | None, float | None],
+    form: Form,
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
     skip_unless_supported(way[0])
@@ -295,10 +306,10 @@ def test_prefill_is_near_the_reference(
         KVLayer(cache.key_cache.double(), cache.value_cache.double()),
         cache.block_tables,
         PrefillInputs(starts, torch.zeros(1, dtype=torch.int32), torch.tensor([first])),
-        Softmax(tokens.scale, mask[1]),
-        mask[0],
+        form.softmax(tokens),
+        form.window,
     )
-    assert_close(prefill(way, tokens, cache, [(0, first, last - first)], mask), expected)
+    assert_close(prefill(way, tokens, cache, [(0, first, last - first)], form), expected)
 
 
 @every_pair(head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, softcap=[None, 2.0])

@@ -81,13 +81,15 @@ def run(
     window: int | None = None,
     softcap: float | None = None,
     scales: KVScales | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     rows = DecodeInputs(torch.arange(len(q), dtype=torch.int32), lengths)
     if scales is not None:
         scales = KVScales(scales.keys.to(device), scales.values.to(device))
     layer = KVLayer(context.key_cache.to(device), context.value_cache.to(device), scales)
     tables, rows = context.block_tables.to(device), rows.placed(lambda each: each.to(device))
-    out = form(q.to(device), layer, tables, rows, Softmax(scale, softcap), window)
+    softmax = Softmax(scale, softcap, None if sinks is None else sinks.to(device))
+    out = form(q.to(device), layer, tables, rows, softmax, window)
     assert out.dtype is q.dtype
     return out.cpu()
 
@@ -97,7 +99,7 @@ def expect(q: Tensor, context: Context, lengths: Tensor, scale: float, **options
     if layer.scales is None:
         layer = KVLayer(layer.keys.double(), layer.values.double())
     rows = DecodeInputs(torch.arange(len(q), dtype=torch.int32), lengths)
-    softmax = Softmax(scale, options.pop("softcap", None))
+    softmax = Softmax(scale, options.pop("softcap", None), options.pop("sinks", None))
     return reference.decode_attention(
         q.double(), layer, context.block_tables, rows, softmax, **{"window": None} | options
     )
@@ -150,6 +152,21 @@ def test_any_lengths_and_window(
     )
     assert_near(once, expect(q, context, context_lens, 0.125, window=window))
     assert torch.equal(once, split)
+
+
+@pytest.mark.parametrize("window", [None, 70])
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+def test_both_forms_join_the_sinks_alike(
+    dtype: torch.dtype, window: int | None, gpu_device: torch.device
+) -> None:
+    q, context, lengths = ragged([1, 0, 300, P + 5], 64, 64, 3, dtype)
+    sinks = torch.tensor([1.0, -2.0, 0.3, 4.0, 0.0, -0.7])
+    once, split = (
+        run(form, gpu_device, q, context, lengths, 0.125, window, sinks=sinks) for form in FORMS
+    )
+    assert_near(once, expect(q, context, lengths, 0.125, window=window, sinks=sinks))
+    assert torch.equal(once, split)
+    assert not once[1].any()
 
 
 @pytest.mark.parametrize("dtype", [FP32, BF16])

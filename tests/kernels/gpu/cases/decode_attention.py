@@ -23,6 +23,7 @@ def launch(
     window: int | None,
     softcap: float | None,
     has_prefix: bool,
+    has_sinks: bool,
 ) -> None:
     from pagedrun.kernels.gpu.attention.prefix_partials import PrefixPartials
 
@@ -34,11 +35,12 @@ def launch(
     rows, lengths = torch.zeros(2, NUM_ROWS, dtype=torch.int32)
     state = torch.ones(4, KV_HEADS * group)
     totals = torch.ones(4, KV_HEADS * group, head_dim)
+    sinks = torch.ones(KV_HEADS * group) if has_sinks else None
     prefix = PrefixPartials(state, state, totals, rows, lengths) if has_prefix else None
     for form in (decode_single_pass, decode_split):
         inputs = DecodeInputs(rows, lengths)
         layer = KVLayer(cache, cache, scales)
-        form(q, layer, tables, inputs, Softmax(0.1, softcap), window, prefix)
+        form(q, layer, tables, inputs, Softmax(0.1, softcap, sinks), window, prefix)
 
 
 def case(
@@ -50,13 +52,14 @@ def case(
     window: int | None = None,
     softcap: float | None = None,
     has_prefix: bool = False,
+    has_sinks: bool = False,
     short: tuple[str, ...] = (),
 ) -> Case:
     cache_dtype = cache_dtype or dtype
     name = f"decode-{head_dim}-g{group}-b{block_size}-{dtype}-{cache_dtype}".replace("torch.", "")
-    for given, value in (("window", window), ("softcap", softcap), ("prefix", has_prefix)):
-        name += f"-{given}" if value else ""
-    arguments = (head_dim, group, block_size, dtype, cache_dtype, window, softcap, has_prefix)
+    options = {"window": window, "softcap": softcap, "prefix": has_prefix, "sinks": has_sinks}
+    name += "".join(f"-{given}" for given, value in options.items() if value)
+    arguments = (head_dim, group, block_size, dtype, cache_dtype, *options.values())
     matrix = None if dtype is torch.float32 else "any"
     return Case(name, functools.partial(launch, *arguments), short, matrix)  # type: ignore[arg-type]
 
@@ -66,6 +69,8 @@ CASES = [
     case(128, has_prefix=True, short=EVERYWHERE),
     case(256, window=1000, softcap=50.0, short=("sm_90",)),
     case(128, cache_dtype=torch.float8_e4m3fn, short=("sm_80", "sm_90")),
+    case(64, group=8, has_prefix=True, has_sinks=True, short=("sm_90",)),
+    case(64, group=8, window=128, has_sinks=True),
     *(case(head_dim, has_prefix=True) for head_dim in (64, 80, 96, 256)),
     *(case(128, block_size=block_size) for block_size in (16, 32, 128, 256)),
     *(case(128, group=group) for group in (1, 7, 24)),

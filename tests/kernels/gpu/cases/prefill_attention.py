@@ -20,6 +20,7 @@ def launch(
     block_size: int,
     window: int | None,
     softcap: float | None,
+    has_sinks: bool = False,
 ) -> None:
     num_heads, num_kv_heads, head_dim = heads
     cache = torch.zeros(2, num_kv_heads, block_size, head_dim).to(codes or dtype)
@@ -30,7 +31,7 @@ def launch(
         KVLayer(cache, cache.clone(), scales),
         torch.zeros(1, 64, dtype=torch.int32),
         PrefillInputs(ints, ints[:1], ints[:1]),
-        Softmax(0.1, softcap),
+        Softmax(0.1, softcap, torch.zeros(num_heads) if has_sinks else None),
         window,
     )
 
@@ -54,4 +55,15 @@ CASES = [
     for heads in HEADS
     for num_tokens in (512, 1)
     for kind in KINDS
+] + [
+    Case(
+        f"prefill-sinks-{window}-{num_tokens}",
+        functools.partial(
+            launch, (64, 8, 64), num_tokens, BFLOAT16, None, 64, window, None, has_sinks=True
+        ),
+        short=("sm_90",) if num_tokens > 1 and window else (),
+        matrix="wide",
+    )
+    for num_tokens in (512, 1)
+    for window in (None, 128)
 ]
