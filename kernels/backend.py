@@ -45,11 +45,14 @@ class Backend(Protocol):
         """
         ...
 
-    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> GroupedLinear:
+    def pack_grouped_linear(
+        self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
+    ) -> GroupedLinear:
         """Return the linear layers of many experts; their rows are invariant where this matters.
 
         weights: parts whose outputs lie side by side, each with a matrix [out_features,
-        in_features] for each expert; all of one shape and dtype.
+        in_features] for each expert; all of one shape and dtype. bias: [num_experts, out_features
+        of all parts], the same dtype, or None.
         """
         ...
 
@@ -84,6 +87,10 @@ class Backend(Protocol):
 
     def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
         """Return `gelu(gate) * up` of gate and up side by side, gelu by its tanh form."""
+        ...
+
+    def clipped_swiglu(self, gate_up: Tensor, limit: float, alpha: float) -> Tensor:
+        """Return `(up + 1) * gate * sigmoid(alpha * gate)` of gate and up, clipped."""
         ...
 
     def cap_logits(self, logits: Tensor, cap: float) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class GroupedLinear(Protocol):
-    """`y = x @ weight[e].T`, where each row x has an expert e."""
+    """`y = x @ weight[e].T + bias[e]`, where each row x has an expert e; or without biases."""
 
     @property
     def num_experts(self) -> int:
@@ -25,7 +25,7 @@ class GroupedLinear(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all weights."""
+        """Bytes of all weights and biases."""
         ...
 
     @property

@@ -12,6 +12,7 @@ from pagedrun.kernels.cpu.attention.decode_attention import decode_attention
 from pagedrun.kernels.cpu.attention.prefill_attention import prefill_attention
 from pagedrun.kernels.cpu.attention.prefix_attention import prefix_attention
 from pagedrun.kernels.cpu.cap_logits import cap_logits
+from pagedrun.kernels.cpu.clipped_swiglu import clipped_swiglu
 from pagedrun.kernels.cpu.copy_blocks import copy_blocks
 from pagedrun.kernels.cpu.count_tokens import count_tokens
 from pagedrun.kernels.cpu.dequantize import dequantize
@@ -36,6 +37,7 @@ __all__ = [
     "PackedLinear",
     "add_rms_norm",
     "cap_logits",
+    "clipped_swiglu",
     "combine_experts",
     "copy_blocks",
     "count_tokens",

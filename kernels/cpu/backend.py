@@ -28,6 +28,7 @@ class CpuBackend:
     add_rms_norm = staticmethod(cpu.add_rms_norm)
     silu_mul = staticmethod(cpu.silu_mul)
     gelu_tanh_mul = staticmethod(cpu.gelu_tanh_mul)
+    clipped_swiglu = staticmethod(cpu.clipped_swiglu)
     cap_logits = staticmethod(cpu.cap_logits)
     rotary_store = staticmethod(cpu.rotary_store)
     decode_attention = staticmethod(cpu.decode_attention)
@@ -59,6 +60,8 @@ class CpuBackend:
         """Return a linear layer; its rows are invariant whether that is asked for or not."""
         return PackedLinear(weight, bias, self.kernel_set)
 
-    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> PackedGroupedLinear:
+    def pack_grouped_linear(
+        self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
+    ) -> PackedGroupedLinear:
         """Return the linear layers of many experts."""
-        return PackedGroupedLinear(weights, self.kernel_set)
+        return PackedGroupedLinear(weights, bias, self.kernel_set)

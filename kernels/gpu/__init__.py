@@ -14,6 +14,7 @@ from pagedrun.kernels.gpu.attention.decode_attention import decode_attention
 from pagedrun.kernels.gpu.attention.prefill_attention import prefill_attention
 from pagedrun.kernels.gpu.attention.prefix_attention import prefix_attention
 from pagedrun.kernels.gpu.cap_logits import cap_logits
+from pagedrun.kernels.gpu.clipped_swiglu import clipped_swiglu
 from pagedrun.kernels.gpu.copy_blocks import copy_blocks
 from pagedrun.kernels.gpu.experts.combine_experts import combine_experts
 from pagedrun.kernels.gpu.experts.grouped_linear import PackedGroupedLinear
@@ -33,6 +34,7 @@ __all__ = [
     "PackedLinear",
     "add_rms_norm",
     "cap_logits",
+    "clipped_swiglu",
     "combine_experts",
     "copy_blocks",
     "decode_attention",

@@ -26,6 +26,7 @@ class GpuBackend:
     add_rms_norm = staticmethod(gpu.add_rms_norm)
     silu_mul = staticmethod(gpu.silu_mul)
     gelu_tanh_mul = staticmethod(gpu.gelu_tanh_mul)
+    clipped_swiglu = staticmethod(gpu.clipped_swiglu)
     cap_logits = staticmethod(gpu.cap_logits)
     rotary_store = staticmethod(gpu.rotary_store)
     prefill_attention = staticmethod(gpu.prefill_attention)
@@ -54,6 +55,8 @@ class GpuBackend:
         """Return a linear layer: the vendor's product, or our own where rows are invariant."""
         return PackedLinear(weight, bias, row_invariant)
 
-    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> PackedGroupedLinear:
+    def pack_grouped_linear(
+        self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
+    ) -> PackedGroupedLinear:
         """Return the linear layers of many experts."""
-        return PackedGroupedLinear(weights)
+        return PackedGroupedLinear(weights, bias)

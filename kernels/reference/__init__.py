@@ -10,6 +10,7 @@ slot holds before its token is written is undefined, and may be NaN.
 
 from pagedrun.kernels.reference.add_rms_norm import add_rms_norm
 from pagedrun.kernels.reference.cap_logits import cap_logits
+from pagedrun.kernels.reference.clipped_swiglu import clipped_swiglu
 from pagedrun.kernels.reference.copy_blocks import copy_blocks
 from pagedrun.kernels.reference.count_tokens import count_tokens
 from pagedrun.kernels.reference.decode_attention import decode_attention
@@ -37,6 +38,7 @@ __all__ = [
     "PackedLinear",
     "add_rms_norm",
     "cap_logits",
+    "clipped_swiglu",
     "combine_experts",
     "copy_blocks",
     "count_tokens",

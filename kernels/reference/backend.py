@@ -23,6 +23,7 @@ class ReferenceBackend:
     add_rms_norm = staticmethod(reference.add_rms_norm)
     silu_mul = staticmethod(reference.silu_mul)
     gelu_tanh_mul = staticmethod(reference.gelu_tanh_mul)
+    clipped_swiglu = staticmethod(reference.clipped_swiglu)
     cap_logits = staticmethod(reference.cap_logits)
     rotary_store = staticmethod(reference.rotary_store)
     prefill_attention = staticmethod(reference.prefill_attention)
@@ -51,6 +52,8 @@ class ReferenceBackend:
         """Return a linear layer, the weight as it is."""
         return PackedLinear(weight, bias)
 
-    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> PackedGroupedLinear:
+    def pack_grouped_linear(
+        self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
+    ) -> PackedGroupedLinear:
         """Return the linear layers of many experts."""
-        return PackedGroupedLinear(weights)
+        return PackedGroupedLinear(weights, bias)

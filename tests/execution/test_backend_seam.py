@@ -81,6 +81,7 @@ class CountedBackend:
         self.add_rms_norm = self._counted("add_rms_norm", plain.add_rms_norm)
         self.silu_mul = self._counted("silu_mul", plain.silu_mul)
         self.gelu_tanh_mul = self._counted("gelu_tanh_mul", plain.gelu_tanh_mul)
+        self.clipped_swiglu = self._counted("clipped_swiglu", plain.clipped_swiglu)
         self.cap_logits = self._counted("cap_logits", plain.cap_logits)
         self.rotary_store = self._counted("rotary_store", plain.rotary_store)
         self.mask_logits = self._counted("mask_logits", plain.mask_logits)
@@ -113,9 +114,11 @@ class CountedBackend:
         self.calls["pack_linear"] += 1
         return self._plain.pack_linear(weight, bias, row_invariant=row_invariant)
 
-    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> GroupedLinear:
+    def pack_grouped_linear(
+        self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
+    ) -> GroupedLinear:
         self.calls["pack_grouped_linear"] += 1
-        return self._plain.pack_grouped_linear(weights)
+        return self._plain.pack_grouped_linear(weights, bias)
 
 
 def test_a_backend_from_outside_runs_a_model() -> None:

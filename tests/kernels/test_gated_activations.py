@@ -7,14 +7,18 @@ from torch import Tensor
 from pagedrun.kernels import reference
 from tests.kernels.conftest import Twin
 
-BOTH = pytest.mark.parametrize("name", ["silu_mul", "gelu_tanh_mul"])
+# With limits that random gates and ups go beyond.
+EACH = pytest.mark.parametrize(
+    ("name", "numbers"), [("silu_mul", ()), ("gelu_tanh_mul", ()), ("clipped_swiglu", (3.0, 1.702))]
+)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("num_tokens", "size"), [(1, 1), (3, 17), (63, 1000), (2, 2050)])
 def test_matches_reference(
     name: str,
+    numbers: tuple[float, ...],
     num_tokens: int,
     size: int,
     dtype: torch.dtype,
@@ -23,17 +27,31 @@ def test_matches_reference(
 ) -> None:
     torch.manual_seed(0)
     gate_up = (torch.randn(num_tokens, 2 * size) * 4).to(dtype)
-    out = getattr(twin.ops, name)(gate_up.to(twin.device))
+    out = getattr(twin.ops, name)(gate_up.to(twin.device), *numbers)
     assert out.dtype is dtype
-    assert_close(out, getattr(reference, name)(gate_up.double()))
+    assert_close(out, getattr(reference, name)(gate_up.double(), *numbers))
 
 
-@BOTH
-def test_extreme_gates_neither_overflow_nor_lose_a_nan(name: str, twin: Twin) -> None:
+@EACH
+def test_extreme_gates_neither_overflow_nor_lose_a_nan(
+    name: str, numbers: tuple[float, ...], twin: Twin
+) -> None:
     gate_up = torch.tensor([[-1e30, -200.0, -90.0, 90.0, 1e30, torch.nan, 1.0, 1, 1, 1, 1, 1]])
     gate_up = gate_up.clone()
-    out = getattr(twin.ops, name)(gate_up.to(twin.device))[0].cpu()
+    out = getattr(twin.ops, name)(gate_up.to(twin.device), *numbers)[0].cpu()
     assert out[:3].abs().max() < 1e-6
-    assert out[3] == 90
-    assert out[4] == torch.tensor(1e30)
+    if name == "clipped_swiglu":
+        limited = 2 * 3.0 * torch.tensor(3 * 1.702).sigmoid()
+        torch.testing.assert_close(out[3:5], limited.expand(2))
+    else:
+        assert out[3] == 90
+        assert out[4] == torch.tensor(1e30)
     assert out[5].isnan()
+
+
+def test_ups_are_clipped_on_both_sides_and_keep_a_nan(twin: Twin) -> None:
+    gate_up = torch.tensor([[1.0, 1, 1, 1, 1, -1e30, -7.5, 0.5, 7.5, torch.nan]])
+    out = twin.ops.clipped_swiglu(gate_up.to(twin.device), 7.0, 1.702)[0].cpu()
+    ups = torch.tensor([-6.0, -6.0, 1.5, 8.0])
+    torch.testing.assert_close(out[:4], ups * torch.tensor(1.702).sigmoid())
+    assert out[4].isnan()

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 from pagedrun.kernels.cpu.experts.expert_blocks import ROWS
-from pagedrun.kernels.cpu.experts.panels import PANEL, panel_operand, write_rows
+from pagedrun.kernels.cpu.experts.panels import PANEL, add_bias, panel_operand, write_rows
 from pagedrun.kernels.cpu.jit import kernel, part
 from pagedrun.kernels.cpu.simd import block_product
 from pagedrun.kernels.cpu.simd.aligned import aligned_floats
@@ -22,6 +22,7 @@ def multiply_chains(
     num_shares: Any,
     addresses: Any,
     weight_like: Any,
+    bias: Any,
     operand_like: Any,
     num_columns: Any,
     num_k: Any,
@@ -36,9 +37,10 @@ def multiply_chains(
 
     addresses: [num_experts, num_parts] int64, of weights [num_columns, num_k] of the dtype of
     `weight_like`. They are multiplied as `operand_like`: float32 with inputs of float32, or pairs
-    of bfloat16 with words. The columns of a part follow those of the one before in `out`. Columns
-    are cut into `num_shares`, one for each thread, in which experts follow one another: so threads
-    are alike however rows are spread over experts, and an expert's inputs stay in the cache.
+    of bfloat16 with words. The columns of a part follow those of the one before in `out`. bias:
+    [num_experts, all columns] of the dtype of weights, without experts for none. Columns are cut
+    into `num_shares`, one for each thread, in which experts follow one another: so threads are
+    alike however rows are spread over experts, and an expert's inputs stay in the cache.
     """
     panels_of_part = (num_columns + PANEL - 1) // PANEL
     num_panels = addresses.shape[1] * panels_of_part
@@ -56,7 +58,9 @@ def multiply_chains(
         for block in range(first_blocks[used], first_blocks[used + 1]):
             rows = _block_rows(panel, start, stride, inputs, block)
             row = starts[used] + (block - first_blocks[used]) * ROWS
-            write_rows(rows, min(ROWS, ends[used] - row), width, out, row, target)
+            num_rows = min(ROWS, ends[used] - row)
+            add_bias(rows, num_rows, width, bias, experts[used], target)
+            write_rows(rows, num_rows, width, out, row, target)
 
 
 @part()

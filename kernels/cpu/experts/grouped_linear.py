@@ -16,7 +16,7 @@ from pagedrun.kernels.kernel_set import KernelSet
 
 
 class PackedGroupedLinear:
-    """`y = x @ weight[e].T`; see the reference.
+    """`y = x @ weight[e].T + bias[e]`; see the reference.
 
     weights: float32 or bfloat16. Nothing is copied: matrices are kept and read where they lie, so
     those of a mapped file take memory as they are used. One call computes all experts, spread over
@@ -26,13 +26,18 @@ class PackedGroupedLinear:
     row_invariant = True
 
     def __init__(
-        self, weights: Sequence[Sequence[Tensor]], kernel_set: KernelSet | None = None
+        self,
+        weights: Sequence[Sequence[Tensor]],
+        bias: Tensor | None = None,
+        kernel_set: KernelSet | None = None,
     ) -> None:
         self._weights = [[matrix.contiguous() for matrix in part] for part in weights]
         self.num_experts = len(weights[0])
         self._columns_of_part, self.in_features = weights[0][0].shape
         self.out_features = len(weights) * self._columns_of_part
+        self._bias = weights[0][0].new_empty(0, 0) if bias is None else bias.contiguous()
         self.num_bytes = sum(matrix.nbytes for part in weights for matrix in part)
+        self.num_bytes += self._bias.nbytes
         addresses = [[matrix.data_ptr() for matrix in part] for part in self._weights]
         self._addresses = np.ascontiguousarray(np.array(addresses, np.int64).T)
         is_bfloat16 = weights[0][0].dtype is torch.bfloat16
@@ -57,6 +62,7 @@ class PackedGroupedLinear:
             num_threads(),
             self._addresses,
             self._like,
+            as_array(self._bias),
             tile_shapes() if self._is_tiles else self._operand_like,
             self._columns_of_part,
             self.in_features,

@@ -58,6 +58,20 @@ def _copied(weights: Any, column: Any, num_columns: Any, num_k: Any, like: Any) 
 
 
 @part()
+def add_bias(
+    rows: Any, num_rows: Any, num_columns: Any, bias: Any, expert: Any, column: Any
+) -> None:
+    """Add an expert's bias from `column` on to the first rows [at least num_rows, 32] float32."""
+    if bias.shape[0] == 0:
+        return
+    own = bias[expert, column : column + num_columns]
+    for i in range(num_rows):
+        row = rows[i * PANEL : i * PANEL + num_columns]
+        for j in range(num_columns):
+            row[j] += to_float32(own[j])
+
+
+@part()
 def write_rows(rows: Any, num_rows: Any, num_columns: Any, out: Any, row: Any, column: Any) -> None:
     """Write the first columns of rows [at least num_rows, 32] float32 to `out`, rounded."""
     for i in range(num_rows):

@@ -9,7 +9,7 @@ from typing import Any
 import numba
 
 from pagedrun.kernels.cpu.experts.expert_blocks import ROWS, STEP
-from pagedrun.kernels.cpu.experts.panels import PANEL, panel_operand, write_rows
+from pagedrun.kernels.cpu.experts.panels import PANEL, add_bias, panel_operand, write_rows
 from pagedrun.kernels.cpu.jit import kernel, part
 from pagedrun.kernels.cpu.simd.aligned import aligned_floats, aligned_zeros
 from pagedrun.kernels.cpu.simd.amx import (
@@ -50,6 +50,7 @@ def multiply_tiles(
     num_shares: Any,
     addresses: Any,
     weight_like: Any,
+    bias: Any,
     shapes: Any,
     num_columns: Any,
     num_k: Any,
@@ -90,7 +91,9 @@ def multiply_tiles(
         rows = aligned_floats(2 * ROWS * PANEL)
         for row in range(starts[used], ends[used], 2 * ROWS):
             _turn(sums, (row - starts[used]) // (2 * ROWS) * _PAIR, rows)
-            write_rows(rows, min(2 * ROWS, ends[used] - row), width, out, row, target)
+            num_rows = min(2 * ROWS, ends[used] - row)
+            add_bias(rows, num_rows, width, bias, experts[used], target)
+            write_rows(rows, num_rows, width, out, row, target)
 
 
 @part()

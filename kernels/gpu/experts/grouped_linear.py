@@ -38,7 +38,7 @@ def tile_of(dtype: torch.dtype, device_chip: chip.Chip) -> ExpertTile:
 
 
 class PackedGroupedLinear:
-    """`y = x @ weight[e].T`; see the reference.
+    """`y = x @ weight[e].T + bias[e]`; see the reference.
 
     The weights are stacked, [num_experts, out_features, in_features]. Every product has one fixed
     tile and one order of summation, so that a row has the same bytes whoever else has its expert.
@@ -46,10 +46,11 @@ class PackedGroupedLinear:
 
     row_invariant = True
 
-    def __init__(self, weights: Sequence[Sequence[Tensor]]) -> None:
+    def __init__(self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None) -> None:
         self._weight = torch.cat([torch.stack(list(part)) for part in weights], dim=1)
         self.num_experts, self.out_features, self.in_features = self._weight.shape
-        self.num_bytes = self._weight.nbytes
+        self._bias = None if bias is None else bias.contiguous()
+        self.num_bytes = self._weight.nbytes + (0 if bias is None else bias.nbytes)
 
     def __call__(self, x: Tensor, starts: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Map rows to [num_rows, out_features], in the dtype of x."""
@@ -65,6 +66,7 @@ class PackedGroupedLinear:
                 starts,
                 tokens,
                 self._weight,
+                self._bias,
                 out,
                 self.num_experts,
                 self.out_features,
@@ -87,6 +89,7 @@ def _grouped_linear(
     starts,
     tokens,
     weight,
+    bias,
     out,
     num_experts,
     out_features,
@@ -138,5 +141,7 @@ def _grouped_linear(
             left = tl.load(x_rows + at, mask=at < in_features, other=0.0)
             right = tl.load(weight_rows + at, mask=at < in_features, other=0.0)
         total = multiply(left, right.T, total)
+    if bias is not None:
+        total += tl.load(bias + expert * out_features + weight_columns).to(tl.float32)[None, :]
     target = out + rows.to(tl.int64)[:, None] * out_features + columns[None, :]
     tl.store(target, total, mask=(rows < end)[:, None] & (columns < out_features)[None, :])

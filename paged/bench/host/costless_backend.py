@@ -48,7 +48,9 @@ class CostlessBackend:
         """Return a layer of the same shape."""
         return CostlessLinear(weight)
 
-    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> "CostlessGroupedLinear":
+    def pack_grouped_linear(
+        self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
+    ) -> "CostlessGroupedLinear":
         """Return layers of the same shape."""
         return CostlessGroupedLinear(weights)
 
@@ -83,6 +85,10 @@ class CostlessBackend:
         return gate_up[:, : gate_up.shape[1] // 2]
 
     def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
+        """Return the gate."""
+        return gate_up[:, : gate_up.shape[1] // 2]
+
+    def clipped_swiglu(self, gate_up: Tensor, limit: float, alpha: float) -> Tensor:
         """Return the gate."""
         return gate_up[:, : gate_up.shape[1] // 2]
 

@@ -22,6 +22,7 @@ class BackendWrapper:
         self.add_rms_norm = backend.add_rms_norm
         self.silu_mul = backend.silu_mul
         self.gelu_tanh_mul = backend.gelu_tanh_mul
+        self.clipped_swiglu = backend.clipped_swiglu
         self.cap_logits = backend.cap_logits
         self.rotary_store = backend.rotary_store
         self.mask_logits = backend.mask_logits
@@ -52,6 +53,8 @@ class BackendWrapper:
         """Return a linear layer."""
         return self._backend.pack_linear(weight, bias, row_invariant=row_invariant)
 
-    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> GroupedLinear:
+    def pack_grouped_linear(
+        self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
+    ) -> GroupedLinear:
         """Return the linear layers of many experts."""
-        return self._backend.pack_grouped_linear(weights)
+        return self._backend.pack_grouped_linear(weights, bias)

@@ -72,6 +72,7 @@ class _Timed(BackendWrapper):
         self.add_rms_norm = timer.timed("add_rms_norm", backend.add_rms_norm)
         self.silu_mul = timer.timed("silu_mul", backend.silu_mul)
         self.gelu_tanh_mul = timer.timed("gelu_tanh_mul", backend.gelu_tanh_mul)
+        self.clipped_swiglu = timer.timed("clipped_swiglu", backend.clipped_swiglu)
         self.cap_logits = timer.timed("cap_logits", backend.cap_logits)
         self.rotary_store = timer.timed("rotary_store", backend.rotary_store)
         self.mask_logits = timer.timed("mask_logits", backend.mask_logits)
@@ -93,8 +94,10 @@ class _Timed(BackendWrapper):
         packed = super().pack_linear(weight, bias, row_invariant=row_invariant)
         return _TimedLinear(packed, self._timer)
 
-    def pack_grouped_linear(self, weights: Sequence[Sequence[Tensor]]) -> GroupedLinear:
-        return _TimedGroupedLinear(super().pack_grouped_linear(weights), self._timer)
+    def pack_grouped_linear(
+        self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
+    ) -> GroupedLinear:
+        return _TimedGroupedLinear(super().pack_grouped_linear(weights, bias), self._timer)
 
 
 class _TimedAttention:

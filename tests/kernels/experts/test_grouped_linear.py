@@ -44,16 +44,25 @@ def check(
     shape: tuple[int, int, int],
     dtype: torch.dtype,
     assert_close: Callable[[Tensor, Tensor], None],
+    has_bias: bool = False,
 ) -> None:
     weights = random_weights(shape, dtype)
     num_rows = sum(COUNTS)
     x = torch.randn(23, shape[2]).to(dtype)
     tokens = torch.randint(23, (num_rows,))
-    layer = ops.pack_grouped_linear([[each.to(device) for each in part] for part in weights])
+    bias = torch.randn(NUM_EXPERTS, shape[0] * shape[1]).to(dtype) if has_bias else None
+    layer = ops.pack_grouped_linear(
+        [[each.to(device) for each in part] for part in weights],
+        None if bias is None else bias.to(device),
+    )
     assert (layer.num_experts, layer.in_features) == (NUM_EXPERTS, shape[2])
     assert layer.out_features == shape[0] * shape[1]
-    assert layer.num_bytes == sum(each.nbytes for part in weights for each in part)
-    wide = reference.PackedGroupedLinear([[each.double() for each in part] for part in weights])
+    given = [*(each for part in weights for each in part), *([] if bias is None else [bias])]
+    assert layer.num_bytes == sum(each.nbytes for each in given)
+    wide = reference.PackedGroupedLinear(
+        [[each.double() for each in part] for part in weights],
+        None if bias is None else bias.double(),
+    )
     starts = starts_of(COUNTS)
     found = layer(x.to(device), starts.to(device), tokens.to(device))
     assert found.dtype is dtype
@@ -71,6 +80,17 @@ def test_matches_reference(
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
     check(twin.ops, twin.device, shape, dtype, assert_close)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]])
+def test_each_expert_adds_its_own_bias(
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    twin: Twin,
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    check(twin.ops, twin.device, shape, dtype, assert_close, has_bias=True)
 
 
 @pytest.mark.parametrize("way", [KernelSet.AVX512_BF16, KernelSet.PORTABLE])

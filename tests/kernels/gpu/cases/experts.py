@@ -9,9 +9,16 @@ from pagedrun.kernels.score import Score
 from tests.kernels.gpu.ahead_of_time import Case
 
 
-def products(num_experts: int, in_features: int, out_features: int, dtype: torch.dtype) -> None:
+def products(
+    num_experts: int,
+    in_features: int,
+    out_features: int,
+    dtype: torch.dtype,
+    has_bias: bool = False,
+) -> None:
     weight = torch.empty(out_features, in_features, dtype=dtype)
-    layer = gpu.PackedGroupedLinear([[weight] * num_experts])
+    bias = torch.empty(num_experts, out_features, dtype=dtype) if has_bias else None
+    layer = gpu.PackedGroupedLinear([[weight] * num_experts], bias)
     starts = torch.zeros(num_experts + 1, dtype=torch.int64)
     layer(torch.empty(3, in_features, dtype=dtype), starts, torch.zeros(6, dtype=torch.int64))
 
@@ -37,6 +44,12 @@ CASES = [
     Case(
         "experts-60-of-1408-float16",
         functools.partial(products, 60, 1408, 2048, torch.float16),
+        matrix="wide",
+    ),
+    Case(
+        "experts-32-of-2880-bfloat16-bias",
+        functools.partial(products, 32, 2880, 5760, torch.bfloat16, has_bias=True),
+        short=("sm_90",),
         matrix="wide",
     ),
     Case("experts-8-of-1000-float32", functools.partial(products, 8, 1000, 777, torch.float32)),
