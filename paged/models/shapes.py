@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.dense_shapes import DENSE_SHAPES
+from pagedrun.paged.models.mixture_shapes import MIXTURE_SHAPES
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.json_value import JSONValue
@@ -142,6 +143,7 @@ _CONFIGS: dict[str, dict[str, JSONValue]] = {
         "dtype": "bfloat16",
     },
     **DENSE_SHAPES,
+    **MIXTURE_SHAPES,
     # Not a published model: for tests, and to see a command work at once.
     "tiny": {
         **_QWEN3,

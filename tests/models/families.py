@@ -110,6 +110,22 @@ TINY: dict[str, Tiny] = {
             }
         },
     ),
+    "gpt_oss": Tiny(
+        "GptOssConfig",
+        {
+            "num_hidden_layers": 4,
+            "intermediate_size": 64,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "sliding_window": 50,
+            "swiglu_limit": 1.5,
+            "rope_parameters": {
+                **_YARN,
+                "original_max_position_embeddings": 256,
+                "truncate": False,
+            },
+        },
+    ),
     "gemma2": Tiny(
         "Gemma2Config",
         {
@@ -156,6 +172,8 @@ def disturb(model: Any) -> None:
         if "norm" in name:
             around = 0.0 if "Gemma" in type(model).__name__ else 1.0  # they add one
             parameter.uniform_(around - 0.3, around + 0.3)
+        elif name.endswith("sinks"):
+            parameter.normal_()
         elif name.endswith("bias"):
             parameter.normal_(std=INITIALIZER_RANGE)
     embedding = model.get_input_embeddings()

@@ -61,6 +61,20 @@ HUB: list[dict[str, Any]] = [
         "sliding_window_pattern": 3,
     },
     {"model_type": "gemma3_text", "sliding_window": 21},
+    {"model_type": "gpt_oss", "eos_token_id": 9},
+    {
+        "model_type": "gpt_oss",
+        "head_dim": 16,
+        "rope_theta": 150_000,
+        "rope_scaling": {**YARN, "truncate": False},
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "eos_token_id": 999,
+    },
+    {
+        "model_type": "gpt_oss",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 7e4},
+        "eos_token_id": [9, 7],
+    },
 ]
 
 
@@ -131,6 +145,22 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "phi3", "rope_scaling": {**LONGROPE, "short_factor": [0] * 4}}, "short_factor"),
     ({"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "factor": 2}}, "type"),
     ({"model_type": "olmo3", "layer_types": ["full_attention"] * 5}, "layer_types"),
+    ({"model_type": "gpt_oss", "sliding_window": None}, "sliding_window"),
+    ({"model_type": "gpt_oss", "sliding_window": 0}, "sliding_window"),
+    ({"model_type": "gpt_oss", "layer_types": ["chunked_attention"] * 6}, "layer_types"),
+    ({"model_type": "gpt_oss", "rope_theta": -1.0}, "rope_theta"),
+    ({"model_type": "gpt_oss", "hidden_act": "gelu"}, "hidden_act"),
+    ({"model_type": "gpt_oss", "swiglu_limit": 0}, "swiglu_limit"),
+    ({"model_type": "gpt_oss", "swiglu_alpha": -1.0}, "swiglu_alpha"),
+    ({"model_type": "gpt_oss", "num_local_experts": 0}, "num_local_experts"),
+    (
+        {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 5},
+        "num_experts_per_tok",
+    ),
+    (
+        {"model_type": "gpt_oss", "quantization_config": {"quant_method": "awq"}},
+        "quantization_config",
+    ),
     ({"model_type": "mistral3"}, "text_config"),
     ({"model_type": "mistral3", "text_config": []}, "text_config"),
 ]

@@ -25,12 +25,11 @@ class Separate:
 
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
         """Return the matrices as they are."""
-        return ExpertMatrices(
-            *(
-                [source.kept(each) for each in self._matrices(experts, name)]
-                for name in (self.gate, self.up, self.down)
-            )
+        gate, up, down = (
+            [source.kept(each) for each in self._matrices(experts, name)]
+            for name in (self.gate, self.up, self.down)
         )
+        return ExpertMatrices(gate, up, down)
 
     def _matrices(self, experts: ExpertsSpec, projection: str) -> list[Parameter]:
         shape = (experts.intermediate_size, experts.hidden_size)

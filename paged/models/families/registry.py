@@ -7,6 +7,7 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.gemma2 import GEMMA2
 from pagedrun.paged.models.families.gemma3 import GEMMA3
 from pagedrun.paged.models.families.glm4 import GLM4
+from pagedrun.paged.models.families.gpt_oss import GPT_OSS
 from pagedrun.paged.models.families.granite import GRANITE
 from pagedrun.paged.models.families.hunyuan_v1_dense import HUNYUAN_V1_DENSE
 from pagedrun.paged.models.families.llama import LLAMA
@@ -29,6 +30,7 @@ FAMILIES: dict[str, Family[Any]] = {
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
     "glm4": GLM4,
+    "gpt_oss": GPT_OSS,
     "granite": GRANITE,
     "hunyuan_v1_dense": HUNYUAN_V1_DENSE,
     "llama": LLAMA,

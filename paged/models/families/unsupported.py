@@ -19,7 +19,6 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "gemma4_unified": (_UNEQUAL, "gemma3"),
     "glm4_moe": (_MIXTURE, "qwen3_moe"),
     "glm4_moe_lite": (_LATENT, "glm4"),
-    "gpt_oss": ("attention sinks, and mixtures of experts of its kind", "qwen3_moe"),
     "granitemoehybrid": (_MAMBA, "granite"),
     "kimi_linear": (_LATENT, "qwen3"),
     "lfm2": ("short convolutions", "qwen3"),

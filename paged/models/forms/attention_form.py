@@ -11,6 +11,7 @@ from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.models.network.query_temper import QueryTemper
+from pagedrun.paged.models.network.sinks_spec import SinksSpec
 from pagedrun.paged.models.rope_config import RopeConfig
 
 
@@ -45,6 +46,7 @@ class AttentionForm:
     softcap: float | None = None
     turns_neighbours: bool = False
     temper: QueryTemper | None = None
+    has_sinks: bool = False
 
     def layer(self, index: int, config: JsonObject, norm: NormForm) -> AttentionSpec:
         """Return the attention of a layer. Raises `ModelError` for a rotation that cannot be."""
@@ -85,4 +87,5 @@ class AttentionForm:
             norms_after_rotation=self.qk_norm is not None and self.qk_norm.after_rotation,
             softcap=self.softcap,
             temper=self.temper,
+            sinks=SinksSpec(f"{prefix}.sinks", heads.num_heads) if self.has_sinks else None,
         )

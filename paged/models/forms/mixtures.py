@@ -41,11 +41,9 @@ def mixture(
     `name` is what its tensors' names begin with, `projections` the layout of a tensor for each
     expert; the stacked one is read as well. Raises `ModelError` for what it cannot be.
     """
-    method = _dense_method(config)
+    method = dense_method(config)
     hidden = config.integer("hidden_size", 1, 2**20)
-    # Two names of one field: of the hub's files, and of what transformers 5 saves.
-    number_name = "num_experts" if config.has("num_experts") else "num_local_experts"
-    num_experts = config.integer(number_name, 1, 2**14, defaults.num_experts)
+    num_experts = number_of_experts(config, defaults.num_experts)
     inner = config.integer(defaults.inner_name, 1, 2**22, defaults.inner)
     return MixtureSpec(
         router=LinearSpec((Projection(f"{name}.gate", num_experts),), hidden, False, method),
@@ -69,7 +67,7 @@ def qwen_mixtures(
     normalise = config.boolean("norm_topk_prob", False)
     every = config.integer("decoder_sparse_step", 1, 2**20, 1)
     dense_layers, dense = _mlp_only_layers(config), gated_mlps(config)
-    hidden, method = config.integer("hidden_size", 1, 2**20), _dense_method(config)
+    hidden, method = config.integer("hidden_size", 1, 2**20), dense_method(config)
 
     def ffn(layer: int) -> MixtureSpec:
         name = f"model.layers.{layer}.mlp"
@@ -89,6 +87,12 @@ def qwen_mixtures(
     return lambda layer: dense(layer) if is_dense(layer) else ffn(layer)
 
 
+def number_of_experts(config: JsonObject, default: int) -> int:
+    """Read a field that has two names: in the hub's files, and in what transformers 5 saves."""
+    name = "num_experts" if config.has("num_experts") else "num_local_experts"
+    return config.integer(name, 1, 2**14, default)
+
+
 def _mlp_only_layers(config: JsonObject) -> Collection[int]:
     layers = config.get("mlp_only_layers")
     if layers is None:
@@ -98,7 +102,7 @@ def _mlp_only_layers(config: JsonObject) -> Collection[int]:
     return frozenset(each for each in layers if is_integer(each))
 
 
-def _dense_method(config: JsonObject) -> LinearMethod:
+def dense_method(config: JsonObject) -> LinearMethod:
     """Return the method of the linears; raises `ModelError` where experts are quantized."""
     method = linear_method(config)
     if method != Dense():

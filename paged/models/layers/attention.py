@@ -27,7 +27,8 @@ class SelfAttention:
         self._spec = spec
         self._place = place
         self._kernels = source.kernels
-        self._softmax = Softmax(spec.scale, spec.softcap)
+        sinks = None if spec.sinks is None else source.tensor(spec.sinks.scores, torch.float32)
+        self._softmax = Softmax(spec.scale, spec.softcap, sinks)
         self._cos_sin = tables.table(spec.rope, spec.head_dim)
         self._temper = None if spec.temper is None else tables.factors(spec.temper)
         self._qkv = spec.qkv.load(source)
@@ -42,7 +43,8 @@ class SelfAttention:
     def num_bytes(self) -> int:
         """Bytes of the weights as they are held."""
         norms = sum(norm.num_bytes for norm in self._norms)
-        return self._qkv.num_bytes + self.out.num_bytes + norms
+        sinks = 0 if self._softmax.sinks is None else self._softmax.sinks.nbytes
+        return self._qkv.num_bytes + self.out.num_bytes + norms + sinks
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """Store keys and values, then attend: prompt tokens and generated ones by their own path.

@@ -17,8 +17,9 @@ class Mixture:
         self._activate = activation(spec.activation, source.kernels)
         self._router = spec.router.load(source)
         matrices = spec.experts.load(source)
-        self._gate_up = source.kernels.pack_grouped_linear([matrices.gate, matrices.up])
-        self._down = source.kernels.pack_grouped_linear([matrices.down])
+        pack = source.kernels.pack_grouped_linear
+        self._gate_up = pack([matrices.gate, matrices.up], matrices.gate_up_bias)
+        self._down = pack([matrices.down], matrices.down_bias)
         self._shared = None if spec.shared is None else Mlp(spec.shared, source)
         self._shared_gate = None if spec.shared_gate is None else spec.shared_gate.load(source)
 

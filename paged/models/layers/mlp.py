@@ -1,17 +1,21 @@
 """Mlp: a gated feed-forward layer with its weights."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
 from pagedrun.kernels.backend import Backend
+from pagedrun.paged.models.network.clipped_swiglu import ClippedSwiglu
 from pagedrun.paged.models.network.mlp_spec import Activation, MlpSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
 
-def activation(name: Activation, kernels: Backend) -> Callable[[Tensor], Tensor]:
+def activation(kind: Activation | ClippedSwiglu, kernels: Backend) -> Callable[[Tensor], Tensor]:
     """Return the op that makes `activation(gate) * up` of gate and up side by side."""
-    return {"silu": kernels.silu_mul, "gelu_tanh": kernels.gelu_tanh_mul}[name]
+    if isinstance(kind, ClippedSwiglu):
+        return partial(kernels.clipped_swiglu, limit=kind.limit, alpha=kind.alpha)
+    return {"silu": kernels.silu_mul, "gelu_tanh": kernels.gelu_tanh_mul}[kind]
 
 
 class Mlp:

@@ -6,6 +6,7 @@ from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part
 from pagedrun.paged.models.network.query_temper import QueryTemper
+from pagedrun.paged.models.network.sinks_spec import SinksSpec
 from pagedrun.paged.models.rope_config import RopeConfig
 
 
@@ -20,6 +21,7 @@ class AttentionSpec:
 
     `q_norm` and `k_norm` are of head_dim, and normalise each head before its rotation or
     `norms_after_rotation`; or of all heads together, before. `temper` multiplies rotated queries.
+    `sinks` are one more score for each head.
     """
 
     num_heads: int
@@ -35,12 +37,13 @@ class AttentionSpec:
     norms_after_rotation: bool = False
     softcap: float | None = None
     temper: QueryTemper | None = None
+    sinks: SinksSpec | None = None
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """What has parameters."""
-        norms = (norm for norm in (self.q_norm, self.k_norm) if norm is not None)
-        return self.qkv, self.out, *norms
+        others = (self.q_norm, self.k_norm, self.sinks)
+        return self.qkv, self.out, *(each for each in others if each is not None)
 
     @property
     def normalizes_all_heads(self) -> bool:

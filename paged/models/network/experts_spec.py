@@ -15,14 +15,18 @@ if TYPE_CHECKING:  # they import torch
 
 @dataclass(frozen=True, slots=True)
 class ExpertMatrices:
-    """Every expert's matrices, of the same shape in each of the three.
+    """Every expert's matrices, of the same shape in each of the three, and biases if any.
 
     gate, up: [intermediate_size, hidden_size]. down: [hidden_size, intermediate_size].
+    gate_up_bias: [num_experts, 2 * intermediate_size], gates first. down_bias: [num_experts,
+    hidden_size].
     """
 
     gate: "Sequence[Tensor]"
     up: "Sequence[Tensor]"
     down: "Sequence[Tensor]"
+    gate_up_bias: "Tensor | None" = None
+    down_bias: "Tensor | None" = None
 
 
 class ExpertLayout(Protocol):
@@ -39,7 +43,7 @@ class ExpertLayout(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExpertsSpec:
-    """`num_experts` gated networks without biases: `down(activation(gate) * up)`.
+    """`num_experts` gated networks: `down(activation(gate) * up)`, or with biases in both products.
 
     `name` is what their tensors' names begin with. Checkpoints hold them in one of `layouts`; the
     first is meant where there is no checkpoint.
@@ -50,13 +54,16 @@ class ExpertsSpec:
     hidden_size: int
     intermediate_size: int
     layouts: tuple[ExpertLayout, ...]
+    has_bias: bool = False
 
     def stored_as(self, is_stored: Callable[[str], bool]) -> "ExpertsSpec":
-        """Return them in the one layout of which a tensor `is_stored`, the first if none."""
-        for layout in self.layouts:
-            if any(is_stored(each.name) for each in layout.parameters(self)):
-                return replace(self, layouts=(layout,))
-        return self
+        """Return them in the layout of which most `is_stored`, the first if none."""
+
+        def share(layout: ExpertLayout) -> float:
+            names = [each.name for each in layout.parameters(self)]
+            return sum(map(is_stored, names)) / len(names)
+
+        return replace(self, layouts=(max(self.layouts, key=share),))
 
     def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
         """Return the tensors of all experts."""
@@ -64,7 +71,9 @@ class ExpertsSpec:
 
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of all experts, in a model whose numbers have `dtype_bytes`."""
-        return dtype_bytes * sum(each.num_values for each in self.parameters())
+        biases = 2 * self.intermediate_size + self.hidden_size if self.has_bias else 0
+        weights = 3 * self.intermediate_size * self.hidden_size
+        return dtype_bytes * self.num_experts * (weights + biases)
 
     def load(self, source: "WeightSource") -> ExpertMatrices:
         """Return the matrices of all experts."""

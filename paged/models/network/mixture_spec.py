@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pagedrun.kernels.score import Score
+from pagedrun.paged.models.network.clipped_swiglu import ClippedSwiglu
 from pagedrun.paged.models.network.experts_spec import ExpertsSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.mlp_spec import Activation, MlpSpec
@@ -23,7 +24,7 @@ class MixtureSpec:
     num_chosen: int
     score: Score
     normalise: bool
-    activation: Activation
+    activation: Activation | ClippedSwiglu
     experts: ExpertsSpec
     shared: MlpSpec | None = None
     shared_gate: LinearSpec | None = None

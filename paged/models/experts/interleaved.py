@@ -1,0 +1,37 @@
+"""Interleaved: all experts in two tensors that lie transposed, with biases."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pagedrun.paged.models.experts.paired_rows import biases, taken_apart
+from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
+from pagedrun.paged.models.network.parameter import Parameter, Role
+
+if TYPE_CHECKING:  # it imports torch
+    from pagedrun.paged.models.weight_source import WeightSource
+
+
+@dataclass(frozen=True, slots=True)
+class Interleaved:
+    """`{experts}.gate_up_proj` [num_experts, hidden_size, 2 * intermediate_size], each gate before
+    its up, and `{experts}.down_proj` [num_experts, intermediate_size, hidden_size].
+
+    Biases are those of `paired_rows`.
+    """
+
+    def parameters(self, experts: ExpertsSpec) -> tuple[Parameter, ...]:
+        """Return the two tensors and their biases."""
+        return *self._matrices(experts), *biases(experts)
+
+    def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
+        """Return the matrices, turned."""
+        gate_up, down = (source.tensor(each).mT for each in self._matrices(experts))
+        return taken_apart(experts, source, list(gate_up), list(down))
+
+    def _matrices(self, experts: ExpertsSpec) -> tuple[Parameter, Parameter]:
+        number, hidden = experts.num_experts, experts.hidden_size
+        inner = experts.intermediate_size
+        return (
+            Parameter(f"{experts.name}.gate_up_proj", (number, hidden, 2 * inner), Role.MATRIX),
+            Parameter(f"{experts.name}.down_proj", (number, inner, hidden), Role.MATRIX),
+        )

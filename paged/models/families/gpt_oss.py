@@ -1,0 +1,95 @@
+"""gpt-oss: attention sinks, a window in every other layer, and mixtures in all of them."""
+
+from pagedrun.kernels.score import Score
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.experts.interleaved import Interleaved
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.forms.attention_form import AttentionForm
+from pagedrun.paged.models.forms.decoder_form import DecoderForm
+from pagedrun.paged.models.forms.ffns import FfnOfLayer, check_activation
+from pagedrun.paged.models.forms.heads import Heads
+from pagedrun.paged.models.forms.mixtures import dense_method, number_of_experts
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.forms.windows import periodic_windows, sliding_window
+from pagedrun.paged.models.network.clipped_swiglu import ClippedSwiglu
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.experts_spec import ExpertsSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
+from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+from pagedrun.paged.models.rope_config import RopeConfig
+from pagedrun.paged.values.json_value import JSONValue
+
+# What transformers assumes where config.json is silent.
+_DEFAULTS: dict[str, JSONValue] = {
+    "vocab_size": 201_088,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "sliding_window": 128,
+}
+_YARN: dict[str, JSONValue] = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+    config = config.with_defaults(_DEFAULTS)
+    if not config.has("rope_scaling") and not config.has("rope_parameters"):
+        config = JsonObject(config.origin, {**config.fields, "rope_parameters": _YARN})
+    bias = config.boolean("attention_bias", True)
+    windows = periodic_windows(config, sliding_window(config), 2)
+    attention = AttentionForm(
+        Heads.from_json(config),
+        windows,
+        [RopeConfig.from_json(config, max_positions, theta=150_000.0)] * len(windows),
+        qkv_bias=bias,
+        out_bias=bias,
+        has_sinks=True,
+    )
+    form = DecoderForm(NormForm.from_json(config, 1e-5))
+    return form.decoder(config, max_positions, attention, _mixtures(config))
+
+
+def _mixtures(config: JsonObject) -> FfnOfLayer:
+    check_activation(config, "silu")
+    hidden = config.integer("hidden_size", 1, 2**20)
+    inner = config.integer("intermediate_size", 1, 2**22)
+    num_experts, method = number_of_experts(config, 128), dense_method(config)
+    activation = ClippedSwiglu(
+        limit=config.number("swiglu_limit", 1e-3, 1e6, 7.0),
+        alpha=config.number("swiglu_alpha", 1e-3, 1e3, 1.702),
+    )
+
+    def ffn(layer: int) -> MixtureSpec:
+        name = f"model.layers.{layer}.mlp"
+        router = Projection(f"{name}.router", num_experts)
+        return MixtureSpec(
+            router=LinearSpec((router,), hidden, has_bias=True, method=method),
+            num_chosen=config.integer("num_experts_per_tok", 1, num_experts, 4),
+            score=Score.SOFTMAX_OF_CHOSEN,
+            normalise=False,
+            activation=activation,
+            experts=ExpertsSpec(
+                f"{name}.experts",
+                num_experts,
+                hidden,
+                inner,
+                layouts=(Interleaved(),),
+                has_bias=True,
+            ),
+        )
+
+    return ffn
+
+
+GPT_OSS = Family(_describe, load_decoder, 131_072)
