@@ -68,6 +68,7 @@ HUB: list[dict[str, Any]] = [
         "rope_theta": 150_000,
         "rope_scaling": {**YARN, "truncate": False},
         "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "quantization_config": {"quant_method": "mxfp4"},
         "eos_token_id": 999,
     },
     {

@@ -3,6 +3,7 @@
 from pagedrun.kernels.score import Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.experts.interleaved import Interleaved
+from pagedrun.paged.models.experts.mxfp4 import Mxfp4
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.load_decoder import load_decoder
 from pagedrun.paged.models.forms.attention_form import AttentionForm
@@ -43,7 +44,7 @@ _YARN: dict[str, JSONValue] = {
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
-    config = config.with_defaults(_DEFAULTS)
+    config = _without_mxfp4(config.with_defaults(_DEFAULTS))
     if not config.has("rope_scaling") and not config.has("rope_parameters"):
         config = JsonObject(config.origin, {**config.fields, "rope_parameters": _YARN})
     bias = config.boolean("attention_bias", True)
@@ -84,12 +85,21 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
                 num_experts,
                 hidden,
                 inner,
-                layouts=(Interleaved(),),
+                layouts=(Interleaved(), Mxfp4()),
                 has_bias=True,
             ),
         )
 
     return ffn
+
+
+def _without_mxfp4(config: JsonObject) -> JsonObject:
+    """Return config.json without the note that experts are in MXFP4, as their tensors say so."""
+    quantization = config.nested("quantization_config")
+    if quantization is None or quantization.get("quant_method") != "mxfp4":
+        return config
+    noted = "quantization_config"
+    return JsonObject(config.origin, {k: v for k, v in config.fields.items() if k != noted})
 
 
 GPT_OSS = Family(_describe, load_decoder, 131_072)

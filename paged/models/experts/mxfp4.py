@@ -1,0 +1,89 @@
+"""Mxfp4: all experts in four bits a weight, with a power of two for each 32 of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pagedrun.paged.models.experts.paired_rows import biases, taken_apart
+from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
+from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.values.errors import ModelError
+
+if TYPE_CHECKING:  # they import torch
+    from torch import Tensor
+
+    from pagedrun.paged.models.weight_source import WeightSource
+
+GROUP = 32  # weights that have one scale
+_GROUP_BYTES = GROUP // 2
+_BYTES = ("U8",)
+# Twice what a code means: those from 8 on are the negative ones.
+_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+_SCALE_BIAS = 127 + 1  # the second because values are doubled
+_NO_NUMBER = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp4:
+    """`{experts}.gate_up_proj_blocks` [num_experts, 2 * intermediate_size, hidden_size / 32, 16],
+    bytes of two codes, the first in the low half; and `.._scales`, the same without the last axis:
+    2^(scale - 127) multiplies a group. `down_proj` likewise. Biases are those of `paired_rows`.
+
+    Source: OCP Microscaling Formats (MX) Specification 1.0, sections 5.3 and 6.
+    """
+
+    def parameters(self, experts: ExpertsSpec) -> tuple[Parameter, ...]:
+        """Return codes and scales of the two, and their biases."""
+        gate_up, down = self._matrices(experts)
+        return *gate_up, *down, *biases(experts)
+
+    def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
+        """Return the matrices, multiplied out expert by expert.
+
+        Raises `ModelError` for sizes that are no multiples of 32, and for no finite numbers.
+        """
+        for size in (experts.hidden_size, experts.intermediate_size):
+            if size % GROUP:
+                raise ModelError(
+                    f"{experts.name}: MXFP4 has groups of {GROUP} weights, and {size} of them are "
+                    "not whole groups; use another version of the model"
+                )
+        gate_up, down = (list(_unpacked(*each, source)) for each in self._matrices(experts))
+        return taken_apart(experts, source, gate_up, down)
+
+    def _matrices(self, experts: ExpertsSpec) -> tuple[tuple[Parameter, Parameter], ...]:
+        hidden, inner = experts.hidden_size, experts.intermediate_size
+
+        def stored(name: str, rows: int, columns: int) -> tuple[Parameter, Parameter]:
+            groups = (experts.num_experts, rows, -(-columns // GROUP))
+            return (
+                Parameter(
+                    f"{experts.name}.{name}_blocks",
+                    (*groups, _GROUP_BYTES),
+                    Role.QUANTIZED,
+                    dtypes=_BYTES,
+                ),
+                Parameter(f"{experts.name}.{name}_scales", groups, Role.QUANTIZED, dtypes=_BYTES),
+            )
+
+        return stored("gate_up_proj", 2 * inner, hidden), stored("down_proj", hidden, inner)
+
+
+def _unpacked(blocks: Parameter, scales: Parameter, source: "WeightSource") -> "Iterator[Tensor]":
+    """Yield each expert's matrix. A product of a code and a power of two is exact in bfloat16."""
+    import torch
+
+    doubled = torch.tensor(_DOUBLED, dtype=torch.int8)
+    codes = torch.arange(256)
+    pairs = torch.stack([doubled[codes & 15], doubled[codes >> 4]], dim=1).to(source.device)
+    powers = torch.tensor(
+        [torch.nan if each == _NO_NUMBER else 2.0 ** (each - _SCALE_BIAS) for each in range(256)],
+        device=source.device,
+    )
+    for of_expert, exponents in zip(
+        source.read(blocks.name), source.read(scales.name), strict=True
+    ):
+        places = of_expert.to(source.device, torch.int32).flatten()
+        numbers = pairs.index_select(0, places).view(len(of_expert), -1)
+        factors = powers[exponents.to(source.device, torch.int64)]
+        yield source.dequantized(blocks.name, numbers, factors, (1, GROUP))
