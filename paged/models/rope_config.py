@@ -5,13 +5,14 @@ from typing import Literal
 
 from pagedrun.paged.files.json_object import JsonObject
 
-RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
 # "longrope" belongs to one family, which reads it.
 _KINDS: dict[str, RopeKind] = {
     "default": "default",
     "linear": "linear",
     "llama3": "llama3",
     "yarn": "yarn",
+    "proportional": "proportional",
 }
 DEFAULT_THETA = 10_000.0
 MAX_POSITIONS = 2**27
@@ -29,6 +30,8 @@ class RopeConfig:
     yarn; `attention_factor` None means: derived from `factor`, `mscale` and `mscale_all_dim`.
     `periods` belongs to longrope: what each pair's period is multiplied by, for contexts up to
     `original_max_positions`. `partial_rotary_factor` is the rotated share of a head's dimensions.
+    `turning_share` belongs to proportional: of all pairs of a head only the first share turns, with
+    the frequencies that they would have if all did.
     """
 
     theta: float
@@ -45,6 +48,7 @@ class RopeConfig:
     truncate: bool = True
     periods: tuple[float, ...] = ()
     partial_rotary_factor: float = 1.0
+    turning_share: float = 1.0
 
     @classmethod
     def from_json(
@@ -69,6 +73,8 @@ class RopeConfig:
             return cls(theta=theta, partial_rotary_factor=share)
         original = _original_max_positions(config)
         rope = cls.from_fields(scaling, theta, original, max_position_embeddings)
+        if rope.kind == "proportional":
+            return rope
         share = _rotated_share(scaling, None if rotated is None else share)
         return replace(rope, partial_rotary_factor=share)
 
@@ -87,6 +93,10 @@ class RopeConfig:
             return cls(theta=theta)
         if kind == "linear":
             return cls(theta=theta, kind=kind, factor=scaling.number("factor", 1.0, MAX_FACTOR))
+        if kind == "proportional":
+            share = scaling.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+            factor = scaling.number("factor", 1.0, MAX_FACTOR, 1.0)
+            return cls(theta=theta, kind=kind, factor=factor, turning_share=share)
         original = original or _original_max_positions(scaling)
         if kind == "llama3":
             return _llama3(scaling, theta, original)

@@ -57,7 +57,9 @@ def _frequencies(rope: RopeConfig, dim: int, original_max_positions: int) -> tor
     if rope.kind == "longrope":
         return 1.0 / (torch.tensor(rope.periods) * periods)
     frequencies = 1.0 / periods
-    if rope.kind == "linear":
+    if rope.kind == "proportional":
+        frequencies[int(rope.turning_share * dim // 2) :] = 0.0  # cosines of 1, sines of 0
+    if rope.kind in ("linear", "proportional"):
         return frequencies / rope.factor
     if rope.kind == "llama3":
         return _llama3_frequencies(rope, frequencies, original_max_positions)
