@@ -33,6 +33,14 @@ class KVLayer(NamedTuple):
         """Elements of a head."""
         return self.keys.shape[3]
 
+    @property
+    def without_heads(self) -> "KVLayer":
+        """The same memory with none of its heads: what takes queries alone writes nothing to it."""
+        scales = self.scales
+        if scales is not None:
+            scales = KVScales(scales.keys[:, :0], scales.values[:, :0])
+        return KVLayer(self.keys[:, :0], self.values[:, :0], scales)
+
     def num_query_heads(self, qkv: Tensor) -> int:
         """Return how many heads are left for queries in rows of all query, key and value heads."""
         return qkv.shape[1] // self.head_dim - 2 * self.num_kv_heads

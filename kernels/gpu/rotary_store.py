@@ -43,7 +43,7 @@ def rotary_store(
     tile_heads = TILE_ELEMENTS // triton.next_power_of_2(head_dim)
     query_tile = min(tile_heads, triton.next_power_of_2(num_heads))
     # Key and value together make one tile.
-    key_tile = min(tile_heads // 2, triton.next_power_of_2(num_kv_heads))
+    key_tile = max(1, min(tile_heads // 2, triton.next_power_of_2(num_kv_heads)))
     num_query_tiles = triton.cdiv(num_heads, query_tile)
     _rotary_store[(num_tokens, num_query_tiles + triton.cdiv(num_kv_heads, key_tile))](
         qkv,

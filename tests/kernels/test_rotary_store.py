@@ -133,3 +133,25 @@ def test_slots_beyond_32_bits_of_elements() -> None:
     caches = {"key_cache": key_cache, "value_cache": value_cache}
     store(cpu, arguments | caches | {"slots": slots})
     assert torch.equal(value_cache[-1, 0, 3], arguments["qkv"][0, -256:])
+
+
+@pytest.mark.parametrize("norm", ["before", "after", None])
+def test_queries_alone_are_prepared_as_beside_keys_and_nothing_is_written(
+    norm: str | None,
+) -> None:
+    arguments = make(6, (4, 2, 32), 32, 4, torch.bfloat16)
+    arguments["after_rotation"] = norm == "after"
+    if norm is None:
+        arguments |= {"q_norm": None, "k_norm": None}
+    empty = {name: arguments[name].clone() for name in ("key_cache", "value_cache")}
+    expected = {backend: store(backend, arguments | copied(empty)) for backend in (reference, cpu)}
+    layer = KVLayer(empty["key_cache"], empty["value_cache"]).without_heads
+    alone = arguments | {"qkv": arguments["qkv"][:, : 4 * 32]}
+    alone |= {"key_cache": layer.keys, "value_cache": layer.values}
+    for backend, queries in expected.items():
+        assert torch.equal(store(backend, alone), queries)
+    assert all(cache.isnan().all() for cache in empty.values())
+
+
+def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}

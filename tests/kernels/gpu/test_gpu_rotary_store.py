@@ -262,3 +262,25 @@ def test_error_is_within_what_quantize_says(codes: torch.dtype) -> None:
     assert (error <= bound * (1 + 1e-6)).all()
     assert (error > bound * 0.9).any(), "a bound that nothing comes near says little"
     assert torch.equal(kept.float().abs().amax(dim=1), torch.full([500], LARGEST[codes]))
+
+
+@pytest.mark.parametrize("norm", ["before", "after", None])
+def test_queries_alone_are_prepared_as_beside_keys_and_nothing_is_written(
+    norm: str | None, gpu_device: torch.device
+) -> None:
+    arguments = make(gpu_device, 6, (4, 2, 32), 32, 4, torch.bfloat16)
+    arguments["after_rotation"] = norm == "after"
+    if norm is None:
+        arguments |= {"q_norm": None, "k_norm": None}
+    empty = {name: arguments[name].clone() for name in ("key_cache", "value_cache")}
+    expected = {backend: store(backend, arguments | copied(empty)) for backend in (gpu,)}
+    layer = KVLayer(empty["key_cache"], empty["value_cache"]).without_heads
+    alone = arguments | {"qkv": arguments["qkv"][:, : 4 * 32]}
+    alone |= {"key_cache": layer.keys, "value_cache": layer.values}
+    for backend, queries in expected.items():
+        assert torch.equal(store(backend, alone), queries)
+    assert all(cache.isnan().all() for cache in empty.values())
+
+
+def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
