@@ -75,3 +75,24 @@ def test_layers_with_other_heads_are_a_group_of_their_own() -> None:
         None: one.bytes_per_token + other.bytes_per_token,
         50: sliding.bytes_per_token,
     }
+
+
+def test_layers_that_read_the_keys_of_others_have_none() -> None:
+    network = tiny(None, 50, None, 50)
+    *own, third, fourth = network.layers
+    readers = [reading(third, 0), reading(fourth, 1)]
+    network = replace(network, layers=(*own, *readers))
+    assert network.kv_groups == ((0,), (1,))
+    assert network.kv_places == ((0, 0), (1, 0)) * 2
+    full, sliding = specs = network.kv_cache_specs("float32")
+    assert (full.num_layers, sliding.num_layers) == (1, 1)
+    # They are read once more all the same.
+    assert network.bytes_read(specs) == {
+        None: 2 * full.bytes_per_layer,
+        50: 2 * full.bytes_per_layer,
+    }
+
+
+def reading(layer: LayerSpec, source: int) -> DecoderLayerSpec:
+    assert isinstance(layer, DecoderLayerSpec)
+    return replace(layer, attention=replace(layer.attention, source=source))

@@ -33,6 +33,11 @@ class AttentionForm:
     no rotation. `is_fused`: one tensor `qkv_proj` in place of three. `scale` None: head_dim^-0.5.
     `turns_neighbours`: rotations pair elements 2i and 2i + 1 in the checkpoint. `softcap` and
     `temper` are as in `AttentionSpec`.
+
+    `full_heads` are those of layers without a window where they differ, `full_keys_are_values` says
+    that these have no `v_proj`. `normalizes_values`: each head's value passes a norm without a
+    weight. `sources`, if given, has an item a layer too: the layer whose keys and values it reads,
+    None for its own.
     """
 
     heads: Heads
@@ -47,10 +52,17 @@ class AttentionForm:
     turns_neighbours: bool = False
     temper: QueryTemper | None = None
     has_sinks: bool = False
+    full_heads: Heads | None = None
+    full_keys_are_values: bool = False
+    normalizes_values: bool = False
+    sources: Sequence[int | None] = ()
 
     def layer(self, index: int, config: JsonObject, norm: NormForm) -> AttentionSpec:
         """Return the attention of a layer. Raises `ModelError` for a rotation that cannot be."""
-        heads, rope = self.heads, self.ropes[index]
+        window, rope = self.windows[index], self.ropes[index]
+        source = self.sources[index] if self.sources else None
+        heads = self.full_heads if window is None and self.full_heads else self.heads
+        keys_are_values = window is None and self.full_keys_are_values
         dim, method = heads.head_dim, linear_method(config)
         hidden = config.integer("hidden_size", 1, 2**20)
         num_query, num_key = heads.num_heads * dim, heads.num_kv_heads * dim
@@ -60,27 +72,30 @@ class AttentionForm:
             wanted = f"such that an even number of a head's {dim} elements turn"
             raise config.error("partial_rotary_factor", wanted)
         pairs = NeighbourPairs(dim, rotary_dim) if self.turns_neighbours and rope else None
-        parts: tuple[Projection, ...] = (
+        parts = [
             Projection(f"{prefix}.q_proj", num_query, pairs),
             Projection(f"{prefix}.k_proj", num_key, pairs),
             Projection(f"{prefix}.v_proj", num_key),
-        )
+        ]
         if self.is_fused:
-            parts = (Projection(f"{prefix}.qkv_proj", num_query + 2 * num_key),)
+            parts = [Projection(f"{prefix}.qkv_proj", num_query + 2 * num_key)]
+        elif source is not None or keys_are_values:
+            del parts[2 if source is None else 1 :]
         q_norm = k_norm = None
         if self.qk_norm is not None:
             sizes = (num_query, num_key) if self.qk_norm.of_all_heads else (dim, dim)
             q_norm = norm.named(f"{prefix}.{self.qk_norm.query}", sizes[0])
-            k_norm = norm.named(f"{prefix}.{self.qk_norm.key}", sizes[1])
+            if source is None:
+                k_norm = norm.named(f"{prefix}.{self.qk_norm.key}", sizes[1])
         out = (Projection(f"{prefix}.o_proj", hidden),)
         return AttentionSpec(
             heads.num_heads,
             heads.num_kv_heads,
             dim,
             scale=dim**-0.5 if self.scale is None else self.scale,
-            window=self.windows[index],
+            window=window,
             rope=rope,
-            qkv=LinearSpec(parts, hidden, self.qkv_bias, method),
+            qkv=LinearSpec(tuple(parts), hidden, self.qkv_bias, method),
             out=LinearSpec(out, num_query, self.out_bias, method),
             q_norm=q_norm,
             k_norm=k_norm,
@@ -88,4 +103,7 @@ class AttentionForm:
             softcap=self.softcap,
             temper=self.temper,
             sinks=SinksSpec(f"{prefix}.sinks", heads.num_heads) if self.has_sinks else None,
+            value_norm_eps=norm.eps if self.normalizes_values else None,
+            keys_are_values=keys_are_values,
+            source=source,
         )

@@ -18,7 +18,7 @@ from pagedrun.paged.models.weight_source import WeightSource
 class SelfAttention:
     """Queries, keys and values as one product; then the cache; `out` maps the result back.
 
-    `place` is where the layer has its keys and values.
+    `place` is where the layer has its keys and values, or those that it reads of another one.
     """
 
     def __init__(
@@ -36,8 +36,10 @@ class SelfAttention:
         self._norms = tuple(Norm(norm, source) for norm in (spec.q_norm, spec.k_norm) if norm)
         self._head_norms: HeadNorms | None = None
         if spec.q_norm is not None and not spec.normalizes_all_heads:
-            q_norm, k_norm = (norm.weight for norm in self._norms)
+            # A layer without keys has no norm of keys, and normalises none.
+            q_norm, k_norm = self._norms[0].weight, self._norms[-1].weight
             self._head_norms = HeadNorms(q_norm, k_norm, spec.q_norm.eps, spec.norms_after_rotation)
+        self._ones = torch.ones(spec.head_dim, dtype=source.dtype, device=source.device)
 
     @property
     def num_bytes(self) -> int:
@@ -76,9 +78,25 @@ class SelfAttention:
             sizes = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
             q, k, v = torch.split(qkv, [size * spec.head_dim for size in sizes], dim=1)
             qkv = torch.cat([q_norm.alone(q), k_norm.alone(k), v], dim=1)
+        if spec.source is not None:
+            layer = layer.without_heads
+        elif spec.value_norm_eps is not None:
+            qkv = self._with_normalized_values(qkv, spec.value_norm_eps)
         q = self._kernels.rotary_store(
             qkv, self._cos_sin, positions, slots, layer, self._head_norms
         )
         if self._temper is None:
             return q
         return (q * self._temper[positions][:, None, None]).to(q.dtype)
+
+    def _with_normalized_values(self, qkv: Tensor, eps: float) -> Tensor:
+        """Return queries, keys and normalised values side by side; may write to `qkv`."""
+        spec = self._spec
+        # The last columns; those of the keys where these are the values.
+        values = qkv[:, -spec.num_kv_heads * spec.head_dim :]
+        heads = values.reshape(-1, spec.head_dim)
+        normalized = self._kernels.rms_norm(heads, self._ones, eps).view(values.shape)
+        if spec.keys_are_values:
+            return torch.cat([qkv, normalized], dim=1)
+        values.copy_(normalized)
+        return qkv

@@ -22,6 +22,11 @@ class AttentionSpec:
     `q_norm` and `k_norm` are of head_dim, and normalise each head before its rotation or
     `norms_after_rotation`; or of all heads together, before. `temper` multiplies rotated queries.
     `sinks` are one more score for each head.
+
+    Values pass an RMS norm of each head without a weight if there is a `value_norm_eps`. With
+    `keys_are_values` they are what `qkv` gives for keys, before their norm and rotation. `source`
+    is the layer whose keys and values are read; None: the layer has its own, else `qkv` gives
+    queries alone.
     """
 
     num_heads: int
@@ -38,6 +43,9 @@ class AttentionSpec:
     softcap: float | None = None
     temper: QueryTemper | None = None
     sinks: SinksSpec | None = None
+    value_norm_eps: float | None = None
+    keys_are_values: bool = False
+    source: int | None = None
 
     @property
     def parts(self) -> tuple[Part, ...]:

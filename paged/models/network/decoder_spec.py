@@ -64,13 +64,15 @@ class DecoderSpec(Generic[LayerT]):
         """The layers of each group, by their index: those with the same heads and window.
 
         They share block tables. The first group has no window, since its blocks are those that a
-        plan knows by name; it has no layers where all of them have windows.
+        plan knows by name; it has no layers where all of them have windows. Layers that read the
+        keys and values of others are in no group.
         """
         groups: dict[tuple[int | None, int, int, int], list[int]] = {}
         for index, layer in enumerate(self.layers):
             each = layer.attention
-            alike = (each.window, each.num_heads, each.num_kv_heads, each.head_dim)
-            groups.setdefault(alike, []).append(index)
+            if each.source is None:
+                alike = (each.window, each.num_heads, each.num_kv_heads, each.head_dim)
+                groups.setdefault(alike, []).append(index)
         full = [tuple(layers) for (window, *_), layers in groups.items() if window is None]
         windowed = [tuple(layers) for (window, *_), layers in groups.items() if window is not None]
         return (*(full or [()]), *windowed)
@@ -83,7 +85,10 @@ class DecoderSpec(Generic[LayerT]):
             for group, layers in enumerate(self.kv_groups)
             for place, layer in enumerate(layers)
         }
-        return tuple(places[layer] for layer in range(len(self.layers)))
+        sources = [each.attention.source for each in self.layers]
+        return tuple(
+            places[layer if source is None else source] for layer, source in enumerate(sources)
+        )
 
     def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
         """Return the groups of layers whose keys and values are stored in `dtype`, torch's name."""
