@@ -4,7 +4,7 @@ The residual stream is float32 whatever the model's dtype. Every op treats each 
 (attention excepted, which reads the cache), so a token's bytes do not depend on its batch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.layer import Layer
+from pagedrun.paged.models.layers.layer_inputs import LayerInputs
 from pagedrun.paged.models.layers.norm import Norm
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec, LayerT
@@ -48,6 +49,8 @@ class Decoder:
         else:
             self._head = network.head.load(source)
         self._norm = Norm(network.norm, source)
+        inputs = network.layer_inputs
+        self._layer_inputs = None if inputs is None else LayerInputs(inputs, source)
         self._kernels = source.kernels
         # As transformers rounds it: 62 for the 61.97 of a Gemma in bfloat16.
         self._scale = torch.tensor(network.embedding.scale, dtype=source.dtype).item()
@@ -64,7 +67,8 @@ class Decoder:
         shares_embedding = self.network.head is None and not self._head.is_packed
         head = 0 if shares_embedding else self._head.num_bytes
         layers = sum(layer.num_bytes for layer in self._layers)
-        return self._embedding.nbytes + layers + self._norm.num_bytes + head
+        inputs = 0 if self._layer_inputs is None else self._layer_inputs.num_bytes
+        return self._embedding.nbytes + inputs + layers + self._norm.num_bytes + head
 
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
         """Return what a backend must know to prepare attention of a group of layers, over a cache
@@ -95,12 +99,15 @@ class Decoder:
         residual = functional.embedding(batch.input_ids, self._embedding).float()
         if self._scale != 1.0:
             residual *= self._scale
+        inputs: Sequence[Tensor | None] = [None] * len(self._layers)
+        if self._layer_inputs is not None:
+            inputs = self._layer_inputs(batch.input_ids, residual.to(self.dtype)).unbind()
         x: Tensor | None = None  # what the previous layer adds to the residual
-        for layer in self._layers[:-1]:
-            x, residual = layer(x, residual, batch, cache, None)
+        for layer, own in zip(self._layers[:-1], inputs, strict=False):
+            x, residual = layer(x, residual, batch, cache, None, own)
         # Behind the last layer's attention only the tokens whose logits are wanted matter.
-        x, residual = self._layers[-1](x, residual, batch, cache, batch.logits_rows)
-        return self._norm(x, residual) if len(x) else x
+        x, residual = self._layers[-1](x, residual, batch, cache, batch.logits_rows, inputs[-1])
+        return self._norm(x, residual) if len(residual) else residual.to(self.dtype)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return the logits of some rows of `hidden`, [num_rows, vocab_size] in its dtype."""

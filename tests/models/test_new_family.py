@@ -100,6 +100,7 @@ class ParallelLayer:
         batch: ForwardBatch,
         cache: KVCache,
         keep: Tensor | None,
+        inputs: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         normed = self._norm(x, residual)
         attended = self._attention(normed, batch, cache)

@@ -1,5 +1,6 @@
 """DecoderLayer: attention and feed-forward, each between the norms that a family has."""
 
+import torch
 from torch import Tensor
 
 from pagedrun.paged.cache.kv_cache import KVCache
@@ -7,8 +8,10 @@ from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.attention import SelfAttention
 from pagedrun.paged.models.layers.ffn import load_ffn
+from pagedrun.paged.models.layers.layer_inputs import InputGate
 from pagedrun.paged.models.layers.norm import Norm
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables
+from pagedrun.paged.models.layers.side_mixture import SideMixture
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.weight_source import WeightSource
@@ -27,12 +30,18 @@ class DecoderLayer:
             spec.attention_norm, spec.attention_out_norm, multiplier, source
         )
         self._around_ffn = _Residual(spec.ffn_norm, spec.ffn_out_norm, multiplier, source)
+        beside, gate, scale = spec.side_mixture, spec.input_gate, spec.scale
+        self._side_mixture = None if beside is None else SideMixture(beside, source)
+        self._input_gate = None if gate is None else InputGate(gate, source)
+        self._scale = None if scale is None else source.tensor(scale.weight, torch.float32)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights as they are held."""
         parts = (self._around_attention, self._attention, self._around_ffn, self._ffn)
-        return sum(part.num_bytes for part in parts)
+        others = (self._side_mixture, self._input_gate)
+        scale = 0 if self._scale is None else self._scale.nbytes
+        return scale + sum(part.num_bytes for part in (*parts, *others) if part is not None)
 
     def __call__(
         self,
@@ -41,15 +50,29 @@ class DecoderLayer:
         batch: ForwardBatch,
         cache: KVCache,
         keep: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
+        inputs: Tensor | None,
+    ) -> tuple[Tensor | None, Tensor]:
         """See `Layer`."""
         attended = self._attention(self._around_attention.enter(x, residual), batch, cache)
         if keep is not None:
             attended, residual = attended[keep], residual[keep]
+            inputs = None if inputs is None else inputs[keep]
             if not len(keep):
                 return attended.new_empty(residual.shape), residual
         x = self._around_attention.leave(self._attention.out(attended))
-        return self._around_ffn.leave(self._ffn(self._around_ffn.enter(x, residual))), residual
+        x = self._ffn(self._around_ffn.enter(x, residual))
+        if self._side_mixture is not None:
+            x = self._side_mixture(x, residual)
+        x = self._around_ffn.leave(x)
+        if self._input_gate is not None:
+            assert inputs is not None, "a network whose layers have no inputs"
+            residual += x
+            x = self._input_gate(residual, inputs)
+        if self._scale is None:
+            return x, residual
+        residual += x
+        residual *= self._scale
+        return None, residual
 
 
 class _Residual:

@@ -23,11 +23,15 @@ class Layer(Protocol):
         batch: ForwardBatch,
         cache: KVCache,
         keep: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
+        inputs: Tensor | None,
+    ) -> tuple[Tensor | None, Tensor]:
         """Return the layer's output, not yet added, and the residual stream without it.
+
+        The output is None where it is added already.
 
         x: [num_tokens, hidden_size] model dtype, still to be added to residual [num_tokens,
         hidden_size] float32; None before the first layer. `keep` [num_kept] int64 names the tokens
-        that go on behind the attention; None keeps all.
+        that go on behind the attention; None keeps all. inputs: [num_tokens, size], what the layer
+        is given of each token besides, in a network that has `LayerInputs`.
         """
         ...

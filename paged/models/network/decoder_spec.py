@@ -8,6 +8,7 @@ from typing import Generic, Self, TypeVar
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
+from pagedrun.paged.models.network.layer_inputs_spec import LayerInputsSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
@@ -27,6 +28,7 @@ class DecoderSpec(Generic[LayerT]):
     checkpoint may hold without their being read, by name or its end. `max_position_embeddings` is
     the longest context, in tokens. Logits are divided by `logits_divisor`, then bent into
     -logits_cap .. logits_cap. `tensors` is how checkpoints name what the parameters name.
+    `layer_inputs` is what each layer is given besides what the layer before it gives, if anything.
     """
 
     embedding: EmbeddingSpec
@@ -38,6 +40,7 @@ class DecoderSpec(Generic[LayerT]):
     logits_divisor: float = 1.0
     logits_cap: float | None = None
     tensors: NamedTensors = PLAIN_TENSORS
+    layer_inputs: LayerInputsSpec | None = None
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -112,7 +115,8 @@ class DecoderSpec(Generic[LayerT]):
         """
         width = max(layer.width for layer in self.layers)
         hidden_size = self.embedding.hidden_size
-        per_token = (width + 2 * hidden_size) * dtype_bytes + 4 * hidden_size
+        inputs = 0 if self.layer_inputs is None else self.layer_inputs.width
+        per_token = (inputs + width + 2 * hidden_size) * dtype_bytes + 4 * hidden_size
         return num_tokens * per_token + num_logits * self.embedding.vocab_size * dtype_bytes
 
     def _kv_cache_spec(self, layers: Sequence[int], dtype: str) -> KVCacheSpec:
@@ -123,4 +127,5 @@ class DecoderSpec(Generic[LayerT]):
     def _parts(self) -> list[Part]:
         layers = [part for layer in self.layers for part in layer.parts]
         head = [] if self.head is None else [self.head]
-        return [self.embedding, *layers, self.norm, *head]
+        inputs = [] if self.layer_inputs is None else self.layer_inputs.parts
+        return [self.embedding, *inputs, *layers, self.norm, *head]

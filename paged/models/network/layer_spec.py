@@ -6,8 +6,11 @@ from typing import Protocol, Self
 
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.ffn_spec import FfnSpec
+from pagedrun.paged.models.network.layer_inputs_spec import InputGateSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part
+from pagedrun.paged.models.network.scale_spec import ScaleSpec
+from pagedrun.paged.models.network.side_mixture_spec import SideMixtureSpec
 
 
 class LayerSpec(Protocol):
@@ -44,6 +47,9 @@ class DecoderLayerSpec:
 
     The first normalises what it reads of the residual stream, the second what it gives. That is
     multiplied by `residual_multiplier` and added to the residual stream.
+
+    Some layers have a mixture beside the feed-forward part, some add an input of their own behind
+    it, and some multiply the whole residual stream by `scale` in the end.
     """
 
     attention_norm: NormSpec | None
@@ -53,11 +59,15 @@ class DecoderLayerSpec:
     attention_out_norm: NormSpec | None = None
     ffn_out_norm: NormSpec | None = None
     residual_multiplier: float = 1.0
+    side_mixture: SideMixtureSpec | None = None
+    input_gate: InputGateSpec | None = None
+    scale: ScaleSpec | None = None
 
     @property
     def intermediate_size(self) -> int:
         """Inner width of the feed-forward part."""
-        return self.ffn.intermediate_size
+        beside = 0 if self.side_mixture is None else self.side_mixture.mixture.intermediate_size
+        return self.ffn.intermediate_size + beside
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -65,14 +75,19 @@ class DecoderLayerSpec:
         parts = (
             *(self.attention_norm, *self.attention.parts, self.attention_out_norm),
             *(self.ffn_norm, *self.ffn.parts, self.ffn_out_norm),
+            *(() if self.side_mixture is None else self.side_mixture.parts),
+            *(() if self.input_gate is None else self.input_gate.parts),
+            self.scale,
         )
         return tuple(part for part in parts if part is not None)
 
     @property
     def width(self) -> int:
         """Numbers that a token takes at the widest point, residual stream left out."""
-        return max(self.attention.width, self.ffn.width)
+        beside = 0 if self.side_mixture is None else self.side_mixture.width
+        return max(self.attention.width, self.ffn.width + beside)
 
     def stored_as(self, is_stored: Callable[[str], bool]) -> Self:
         """Return it as a checkpoint holds it, of which `is_stored` says which names it has."""
-        return replace(self, ffn=self.ffn.stored_as(is_stored))
+        side_mixture = self.side_mixture and self.side_mixture.stored_as(is_stored)
+        return replace(self, ffn=self.ffn.stored_as(is_stored), side_mixture=side_mixture)

@@ -14,6 +14,7 @@ class Role(Enum):
     MATRIX = "matrix"
     BIAS = "bias"
     NORM = "norm"
+    SCALE = "scale"
     QUANTIZED = "quantized"
 
 

@@ -54,5 +54,12 @@ NESTED_TENSORS = NamedTensors(
         "model.vision_tower.",
         "multi_modal_projector.",
         "model.multi_modal_projector.",
+        "audio_tower.",
+        "model.audio_tower.",
+        "embed_vision.",
+        "model.embed_vision.",
+        "embed_audio.",
+        "model.embed_audio.",
+        "model.vision_embedder.",
     ),
 )
