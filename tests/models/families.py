@@ -46,6 +46,7 @@ class Tiny:
         return getattr(transformers, self.config_class)(**fields)
 
 
+_GEMMA4 = {"global_head_dim": 32, "sliding_window": 50}
 _PHI_FACTORS = {
     "short_factor": [1.0, 1.05, 1.1, 1.2, 1.4, 1.7],
     "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0],
@@ -136,6 +137,56 @@ TINY: dict[str, Tiny] = {
             "final_logit_softcapping": 3.0,
         },
     ),
+    "gemma4": Tiny(
+        "Gemma4TextConfig",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 4,
+            "layer_types": [SLIDING, SLIDING, SLIDING, FULL],
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "hidden_size_per_layer_input": 0,
+            "final_logit_softcapping": 10.0,
+        },
+    ),
+    "gemma4-e": Tiny(
+        "Gemma4TextConfig",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 6,
+            "layer_types": [SLIDING, FULL] * 3,
+            "num_key_value_heads": 1,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 330,
+            "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "gemma4-moe": Tiny(
+        "Gemma4TextConfig",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 3,
+            "layer_types": [SLIDING, SLIDING, FULL],
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 8,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 32,
+        },
+    ),
+    "gemma4_unified": Tiny(
+        "Gemma4UnifiedTextConfig",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 3,
+            "layer_types": [SLIDING, FULL, SLIDING],  # the last one is full all the same
+            "num_kv_shared_layers": 1,
+            "attention_bias": True,
+        },
+    ),
     "gemma3": Tiny(
         "Gemma3TextConfig",
         {
@@ -168,9 +219,17 @@ def save_tiny(what: str | Tiny, folder: Path, dtype: torch.dtype = torch.float32
 @torch.no_grad()
 def disturb(model: Any) -> None:
     """Change what is fresh, and so could be forgotten unseen."""
-    for name, parameter in model.named_parameters():
-        if "norm" in name:
-            around = 0.0 if "Gemma" in type(model).__name__ else 1.0  # they add one
+    kind = type(model).__name__
+    adds_one = kind.startswith(("Gemma2", "Gemma3"))
+    for name, parameter in (*model.named_parameters(), *model.named_buffers()):
+        if name.endswith("layer_scalar"):
+            parameter.fill_(0.9)
+        elif name.endswith("router.scale"):
+            parameter.uniform_(4, 12)  # at 1 some experts come within 3e-6 of being chosen
+        elif name.endswith("per_expert_scale"):
+            parameter.uniform_(0.5, 1.5)
+        elif "norm" in name:
+            around = 0.0 if adds_one else 1.0
             parameter.uniform_(around - 0.3, around + 0.3)
         elif name.endswith("sinks"):
             parameter.normal_()
@@ -179,6 +238,6 @@ def disturb(model: Any) -> None:
     embedding = model.get_input_embeddings()
     config = model.config.get_text_config()
     scale = getattr(config, "embedding_multiplier", 1.0)
-    if "Gemma" in type(model).__name__:
+    if kind.startswith("Gemma"):
         scale = config.hidden_size**0.5
     embedding.weight /= scale

@@ -110,9 +110,9 @@ def test_tokens_and_first_logits_are_those_of_transformers(
 
 
 # One of each kind: norms behind, mixed windows with caps, queries that grow, norms after rotation,
-# sinks.
-KINDS = ["olmo2", "gemma2", "ministral3", "hunyuan_v1_dense", "gpt_oss"]
-MODES = ["swap", "recompute", "swap", "recompute", "swap"]
+# sinks, keys that are values with other heads by kind, layers that read earlier keys.
+KINDS = ["olmo2", "gemma2", "ministral3", "hunyuan_v1_dense", "gpt_oss", "gemma4", "gemma4-e"]
+MODES = ["swap", "recompute", "swap", "recompute", "swap", "recompute", "swap"]
 
 
 @pytest.mark.parametrize(("name", "mode"), [*zip(KINDS, MODES, strict=True)])
@@ -130,7 +130,7 @@ def test_tokens_are_the_same_when_sequences_give_way(
     assert report["preemptions"][mode] > 0
 
 
-@pytest.mark.parametrize("name", ["gemma2", "ministral3", "gpt_oss"])
+@pytest.mark.parametrize("name", ["gemma2", "ministral3", "gpt_oss", "gemma4-e"])
 def test_tokens_are_the_same_when_a_prefix_is_read_once(
     name: str, make_oracle: Callable[[str], Oracle]
 ) -> None:
@@ -139,7 +139,7 @@ def test_tokens_are_the_same_when_a_prefix_is_read_once(
     assert read["attention_bytes_read"] < read["attention_bytes_without_sharing"]
 
 
-@pytest.mark.parametrize("name", ["gemma3", "granite", "gpt_oss"])
+@pytest.mark.parametrize("name", ["gemma3", "granite", "gpt_oss", "gemma4-e", "gemma4-moe"])
 def test_a_row_has_the_same_bytes_alone_in_bfloat16(name: str, tmp_path: Path) -> None:
     save_tiny(name, tmp_path, torch.bfloat16)
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=3)

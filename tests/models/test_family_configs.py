@@ -123,6 +123,68 @@ def test_gemma_3_of_the_hub_says_little(tmp_path: Path) -> None:
     assert [window for window in ours.windows if window is None] == [None] * 5
 
 
+GEMMA4: dict[str, Any] = {"model_type": "gemma4_text", "head_dim": 16, "vocab_size": 1000}
+GEMMA4_HUB: list[dict[str, Any]] = [
+    {"hidden_size_per_layer_input": 0},
+    {"num_kv_shared_layers": 0, "layer_types": ["sliding_attention"] * 6, "global_head_dim": 32},
+    {"num_global_key_value_heads": 1},  # keys are not values: it means nothing
+    {"num_global_key_value_heads": 1, "attention_k_eq_v": True, "sliding_window": 7},
+    {
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "num_kv_shared_layers": 3,
+        "use_double_wide_mlp": True,
+        "use_bidirectional_attention": "vision",
+        "hidden_size_per_layer_input": 8,
+    },
+    {
+        "enable_moe_block": True,
+        "num_experts": 8,
+        "top_k_experts": 3,
+        "moe_intermediate_size": 32,
+        "final_logit_softcapping": 30.0,
+    },
+    {"model_type": "gemma4_unified_text", "attention_bias": True},
+]
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["hub", "saved"])
+@pytest.mark.parametrize("fields", GEMMA4_HUB, ids=lambda fields: json.dumps(fields)[1:50])
+def test_gemma_4_is_what_transformers_makes_of_both_dialects(
+    tmp_path: Path, fields: dict[str, Any], saved: bool
+) -> None:
+    """`saved`: as transformers 5 writes the same config, heads layer by layer."""
+    import torch
+    import transformers
+
+    folder = write(tmp_path, **{**GEMMA4, **fields})
+    theirs = transformers.AutoConfig.from_pretrained(folder)
+    with torch.device("meta"):
+        state = transformers.AutoModelForCausalLM.from_config(theirs).state_dict()
+    if saved:
+        theirs.save_pretrained(folder)
+        assert "per_layer_config" in json.loads((folder / "config.json").read_text())
+    ours = ModelConfig.from_folder(folder)
+    stored = ours.network.stored_as(state.__contains__)
+    shapes = {each.name: each.shape for each in stored.parameters()}
+    expected = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    assert expected.pop("lm_head.weight") == (1000, 64)  # tied
+    assert shapes == expected
+    kinds, thetas = theirs.layer_types, theirs.rope_parameters
+    modes = theirs.kv_sharing_modes
+    for index, layer in enumerate(ours.network.layers):
+        attention, kind = layer.attention, kinds[index]
+        slides = kind == "sliding_attention"
+        assert attention.window == (theirs.sliding_window if slides else None)
+        assert attention.rope is not None
+        assert attention.rope.theta == thetas[kind]["rope_theta"]
+        assert attention.rope.kind == thetas[kind]["rope_type"]
+        assert (attention.source is not None) == (modes[index] == "reuse")
+        if attention.source is not None:
+            assert (modes[attention.source], kinds[attention.source]) == ("store", kind)
+    assert ours.network.logits_cap == theirs.final_logit_softcapping
+    assert ours.max_position_embeddings == theirs.max_position_embeddings
+
+
 def test_longrope_runs_up_to_the_context_before_stretching(tmp_path: Path) -> None:
     fields = {"max_position_embeddings": 16_384, "original_max_position_embeddings": 512}
     short = {**LONGROPE, "short_factor": [1.0] * 4}
@@ -162,6 +224,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"model_type": "gpt_oss", "quantization_config": {"quant_method": "awq"}},
         "quantization_config",
     ),
+    ({**GEMMA4, "num_kv_shared_layers": 6}, "num_kv_shared_layers"),
+    ({**GEMMA4, "num_kv_shared_layers": 1}, "num_kv_shared_layers"),  # nothing full comes before
+    ({**GEMMA4, "use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
+    ({**GEMMA4, "per_layer_config": {"5": {"head_dim": 15}}}, "head_dim"),
+    ({**GEMMA4, "per_layer_config": {"4": {"head_dim": 32}}}, "per_layer_config"),
+    ({**GEMMA4, "per_layer_config": {"5": {"sliding_window": 3}}}, "per_layer_config"),
+    ({**GEMMA4, "global_head_dim": -2}, "global_head_dim"),
+    ({**GEMMA4, "vocab_size_per_layer_input": 999}, "vocab_size_per_layer_input"),
+    ({**GEMMA4, "enable_moe_block": True, "num_experts": 4}, "moe_intermediate_size"),
+    ({**GEMMA4, "sliding_window": 0}, "sliding_window"),
     ({"model_type": "mistral3"}, "text_config"),
     ({"model_type": "mistral3", "text_config": []}, "text_config"),
 ]

@@ -47,7 +47,28 @@ def mistral3() -> Any:
     return transformers.Mistral3ForConditionalGeneration(config)
 
 
-@pytest.fixture(scope="module", params=[gemma3, mistral3], ids=["gemma3", "mistral3"])
+def gemma4() -> Any:
+    vision = {"model_type": "gemma4_vision", **_VISION, "num_key_value_heads": 2, "head_dim": 8}
+    config = transformers.Gemma4Config(
+        text_config=TINY["gemma4-e"].config().to_dict() | {"pad_token_id": 0},
+        vision_config=vision,
+        eos_token_id=[258, 259],
+    )
+    return transformers.Gemma4ForConditionalGeneration(config)
+
+
+def gemma4_unified() -> Any:
+    config = transformers.Gemma4UnifiedConfig(
+        text_config=TINY["gemma4_unified"].config().to_dict() | {"pad_token_id": 0},
+        eos_token_id=[258, 259],
+    )
+    return transformers.Gemma4UnifiedForConditionalGeneration(config)
+
+
+MODELS = [gemma3, gemma4, gemma4_unified, mistral3]
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=lambda make: make.__name__)
 def nested(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[int]]:

@@ -6,6 +6,7 @@ from pagedrun.paged.models.families.ernie4_5 import ERNIE4_5
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.gemma2 import GEMMA2
 from pagedrun.paged.models.families.gemma3 import GEMMA3
+from pagedrun.paged.models.families.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from pagedrun.paged.models.families.glm4 import GLM4
 from pagedrun.paged.models.families.gpt_oss import GPT_OSS
 from pagedrun.paged.models.families.granite import GRANITE
@@ -29,6 +30,8 @@ FAMILIES: dict[str, Family[Any]] = {
     "ernie4_5": ERNIE4_5,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
+    "gemma4_text": GEMMA4,
+    "gemma4_unified_text": GEMMA4_UNIFIED,
     "glm4": GLM4,
     "gpt_oss": GPT_OSS,
     "granite": GRANITE,
@@ -52,5 +55,7 @@ FAMILIES: dict[str, Family[Any]] = {
 # `text_config`, does not name it.
 NESTED: dict[str, str] = {
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "mistral3": "mistral",
 }

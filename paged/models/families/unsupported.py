@@ -4,7 +4,6 @@ _DELTANET = "recurrent layers (Gated DeltaNet)"
 _MAMBA = "recurrent layers (Mamba-2)"
 _LATENT = "latent attention (MLA)"
 _MIXTURE = "mixtures of experts of its kind"
-_UNEQUAL = "layers whose heads differ in size"
 _SHARED = "layers that read the keys of others"
 
 # By the `model_type` of config.json.
@@ -14,9 +13,6 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "exaone4": ("norms of its kind", "olmo3"),
     "gemma": ("the first Gemma's layers", "gemma2"),
     "gemma3n": (_SHARED, "gemma3"),
-    "gemma4": (_UNEQUAL, "gemma3"),
-    "gemma4_text": (_UNEQUAL, "gemma3_text"),
-    "gemma4_unified": (_UNEQUAL, "gemma3"),
     "glm4_moe": (_MIXTURE, "qwen3_moe"),
     "glm4_moe_lite": (_LATENT, "glm4"),
     "granitemoehybrid": (_MAMBA, "granite"),
