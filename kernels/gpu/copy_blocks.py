@@ -27,13 +27,13 @@ def launch_copies(
 ) -> None:
     """Copy blocks of one KV memory over blocks of another, at most `max_programs` at a time.
 
-    source, target: [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim], contiguous and
+    source, target: [num_layers, planes, num_blocks, ...], as of keys and values, contiguous and
     within reach of the device: on it, or in pinned host memory. src_ids, dst_ids: [num_copies]
     int64; they are sent to the device if they are elsewhere.
     """
     assert source.is_contiguous(), "a copy would cost too much"
     assert target.is_contiguous(), "written in place"
-    num_planes, block_elements = source.shape[0] * 2, source[0, 0, 0].numel()
+    num_planes, block_elements = source.shape[0] * source.shape[1], source[0, 0, 0].numel()
     tile = _TILE_BYTES // source.element_size()
     num_chunks = triton.cdiv(block_elements, tile)
     num_tasks = num_planes * len(src_ids) * num_chunks

@@ -1,30 +1,35 @@
-"""KVCache: keys and values of every layer, group by group."""
+"""KVCache: keys and values of every layer, group by group, and the states of recurrent layers."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
 import torch
+from torch import Tensor
 
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.paged.cache.block_transfer import BlockTransfer
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.cache.kv_place import KVPlace
+from pagedrun.paged.cache.state_cache import StateCache
+from pagedrun.paged.cache.state_place import StatePlace
 
 
 class KVCache:
     """The memories of a model's groups of layers; a block has as many tokens in each.
 
     A block's id is that of its group's pool: the same number is another block in another group.
+    `states`, of a model with recurrent layers, count as the group behind the last.
     """
 
-    def __init__(self, groups: Seq[KVMemory]) -> None:
+    def __init__(self, groups: Seq[KVMemory], states: StateCache | None = None) -> None:
         self.block_size = groups[0].block_size
         self.groups = tuple(groups)
+        self.states = states
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all pools with their scales, host blocks not counted."""
+        """Bytes of all pools with their scales, host blocks and states not counted."""
         return sum(each.num_bytes for each in self.groups)
 
     @property
@@ -41,8 +46,14 @@ class KVCache:
         """Return a layer's part of its group's pool."""
         return self.groups[place.group].layer(place.layer)
 
+    def state(self, place: StatePlace) -> tuple[Tensor, ...]:
+        """Return the arrays of a recurrent layer, [num_slots, *shape], in its spec's order."""
+        assert self.states is not None, "made without states"
+        return self.states.layer(place.layer)
+
     def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
-        """Move blocks, those of each group in the order given."""
+        """Move blocks, and slots of states, those of each group in the order given."""
         transfers = list(transfers)
-        for group, memory in enumerate(self.groups):
+        memories = self.groups if self.states is None else (*self.groups, self.states)
+        for group, memory in enumerate(memories):
             memory.transfer(each for each in transfers if each.group == group)

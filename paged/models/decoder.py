@@ -14,6 +14,8 @@ from pagedrun.kernels.attention import AttentionShape
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_place import KVPlace
+from pagedrun.paged.cache.state_place import StatePlace
+from pagedrun.paged.cache.state_spec import StateSpec
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.layer import Layer
 from pagedrun.paged.models.layers.layer_inputs import LayerInputs
@@ -24,7 +26,7 @@ from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.weight_source import WeightSource
 
-MakeLayer = Callable[[LayerT, KVPlace, WeightSource, RotaryTables], Layer]
+MakeLayer = Callable[[LayerT, KVPlace | StatePlace, WeightSource, RotaryTables], Layer]
 
 
 class Decoder:
@@ -57,7 +59,7 @@ class Decoder:
         tables = RotaryTables(num_positions, network.max_position_embeddings, source.device)
         self._layers = [
             make_layer(layer, place, source, tables)
-            for layer, place in zip(network.layers, network.kv_places, strict=True)
+            for layer, place in zip(network.layers, network.places, strict=True)
         ]
         self.mapped_bytes = source.mapped_bytes
 
@@ -73,8 +75,8 @@ class Decoder:
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
         """Return what a backend must know to prepare attention of a group of layers, over a cache
         of that dtype."""
-        first, *_ = *self.network.kv_groups[group], 0  # the others of the group have the same heads
-        spec = self.network.layers[first].attention
+        first, *_ = self.network.kv_groups[group] or self.network.attentions  # all have the heads
+        spec = self.network.attentions[first]
         return AttentionShape(
             spec.num_heads, spec.num_kv_heads, spec.head_dim, self.dtype, cache_dtype
         )
@@ -90,6 +92,10 @@ class Decoder:
     def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
         """Return the groups of layers, by what they keep of each token in `dtype`, torch's name."""
         return self.network.kv_cache_specs(dtype)
+
+    def state_specs(self) -> tuple[StateSpec, ...]:
+        """Return what each recurrent layer keeps of a sequence."""
+        return self.network.state_specs(str(self.dtype).removeprefix("torch."))
 
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """Write the batch's keys and values into the cache; return what `head` makes logits of.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pagedrun.kernels.attention import Attention
+from pagedrun.kernels.state_inputs import StateInputs
 
 NO_SLOT = -1  # the token's key and value are in the cache already
 
@@ -31,7 +32,8 @@ class ForwardBatch:
 
     input_ids, positions: [num_tokens] int64. groups: what differs between groups of layers.
     logits_rows: [num_logits] int64, the tokens whose logits are wanted: the last ones of chunks
-    that sample, in their order, then those whose next token is to be scored.
+    that sample, in their order, then those whose next token is to be scored. states: for recurrent
+    layers; None for a model without them.
     """
 
     input_ids: Tensor
@@ -39,6 +41,7 @@ class ForwardBatch:
     num_prefill_tokens: int
     groups: tuple[GroupBatch, ...]
     logits_rows: Tensor
+    states: StateInputs | None = None
 
     @property
     def has_prefill(self) -> bool:

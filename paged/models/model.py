@@ -8,6 +8,7 @@ from torch import Tensor
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.state_spec import StateSpec
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
@@ -52,6 +53,10 @@ class Model(Protocol):
 
     def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
         """Return the groups of layers, by what they keep of each token in `dtype`, torch's name."""
+        ...
+
+    def state_specs(self) -> tuple[StateSpec, ...]:
+        """Return what each recurrent layer keeps of a sequence; empty if there are none."""
         ...
 
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:

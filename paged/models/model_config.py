@@ -16,6 +16,7 @@ from pagedrun.paged.models.families.registry import FAMILIES, NESTED
 from pagedrun.paged.models.families.unsupported import UNSUPPORTED
 from pagedrun.paged.models.gguf.config import as_stored, gguf_config
 from pagedrun.paged.models.nested_config import NestedConfig
+from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.rope_config import MAX_POSITIONS
@@ -118,23 +119,27 @@ class ModelConfig:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Each layer's sliding window, None for full attention."""
+        """The window of each layer with attention, None where it is full."""
         return self.network.windows
 
     @property
     def num_heads(self) -> int:
         """Query heads, which all layers have."""
-        return self.network.layers[0].attention.num_heads
+        return self._attention.num_heads
 
     @property
     def num_kv_heads(self) -> int:
         """Heads of keys and values, which all layers have."""
-        return self.network.layers[0].attention.num_kv_heads
+        return self._attention.num_kv_heads
 
     @property
     def head_dim(self) -> int:
         """Size of a head, which all layers have."""
-        return self.network.layers[0].attention.head_dim
+        return self._attention.head_dim
+
+    @property
+    def _attention(self) -> AttentionSpec:
+        return next(iter(self.network.attentions.values()))
 
     @property
     def intermediate_size(self) -> int:

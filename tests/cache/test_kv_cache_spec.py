@@ -24,7 +24,8 @@ def test_bytes_of_keys_and_values() -> None:
 
 def with_window(layer: LayerSpec, window: int | None) -> DecoderLayerSpec:
     assert isinstance(layer, DecoderLayerSpec)
-    return replace(layer, attention=replace(layer.attention, window=window))
+    assert layer.attention is not None
+    return replace(layer, mixer=replace(layer.attention, window=window))
 
 
 def tiny(*windows: int | None) -> DecoderSpec[LayerSpec]:

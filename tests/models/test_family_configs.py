@@ -94,13 +94,13 @@ def test_reads_what_transformers_reads(tmp_path: Path, fields: dict[str, Any]) -
     assert list(ours.eos_token_ids) == [
         each for each in (eos if isinstance(eos, list) else [eos]) if each < 1000
     ]
-    for index, layer in enumerate(ours.network.layers):
+    for index, attention in ours.network.attentions.items():
         kinds = getattr(theirs, "layer_types", None)
         kind = "full_attention" if kinds is None else kinds[index]
         slides = kind == "sliding_attention" or fields["model_type"] in ("phi3", "ministral3")
         window = getattr(theirs, "sliding_window", None)
-        assert layer.attention.window == (window if slides else None)
-        rope = layer.attention.rope
+        assert attention.window == (window if slides else None)
+        rope = attention.rope
         if rope is None:
             assert not theirs.no_rope_layers[index]
             continue

@@ -65,7 +65,7 @@ def test_parameters_are_those_of_the_model_class(
     assert found.num_chosen == theirs.num_experts_per_tok
     assert found.normalise == getattr(theirs, "norm_topk_prob", True)
     assert ours.network.norm.eps == theirs.rms_norm_eps
-    [rope] = {layer.attention.rope for layer in ours.network.layers}
+    [rope] = {each.rope for each in ours.network.attentions.values()}
     assert rope is not None
     assert rope.theta == theirs.rope_parameters["rope_theta"]
 

@@ -38,7 +38,7 @@ def write(folder: Path, *, generation: Any = None, **fields: Any) -> Path:
 
 def rope_of(config: ModelConfig) -> RopeConfig:
     """Return what turns the heads of every layer."""
-    [rope] = {layer.attention.rope for layer in config.network.layers}
+    [rope] = {each.rope for each in config.network.attentions.values()}
     assert rope is not None
     return rope
 

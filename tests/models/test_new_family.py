@@ -19,6 +19,7 @@ from torch.nn import functional
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_place import KVPlace
+from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.families.family import Family
@@ -66,6 +67,10 @@ class ParallelLayerSpec:
     mlp: MlpSpec
 
     @property
+    def recurrent(self) -> None:
+        return None
+
+    @property
     def intermediate_size(self) -> int:
         return self.mlp.intermediate_size
 
@@ -83,8 +88,13 @@ class ParallelLayerSpec:
 
 class ParallelLayer:
     def __init__(
-        self, spec: ParallelLayerSpec, place: KVPlace, source: WeightSource, tables: RotaryTables
+        self,
+        spec: ParallelLayerSpec,
+        place: KVPlace | StatePlace,
+        source: WeightSource,
+        tables: RotaryTables,
     ) -> None:
+        assert isinstance(place, KVPlace)
         self._norm = Norm(spec.norm, source)
         self._attention = SelfAttention(spec.attention, place, source, tables)
         self._mlp = Mlp(spec.mlp, source)

@@ -68,7 +68,7 @@ class DecoderForm:
             ]
             return DecoderLayerSpec(
                 attention_norm=norms[0],
-                attention=attention.layer(index, config, self.norm),
+                mixer=attention.layer(index, config, self.norm),
                 ffn_norm=norms[1],
                 ffn=ffn(index),
                 attention_out_norm=norms[2],

@@ -82,11 +82,12 @@ def as_stored(network: DecoderSpec[LayerSpec], file: GgufFile) -> DecoderSpec[La
     def stored(layer: LayerSpec) -> LayerSpec:
         assert isinstance(layer, DecoderLayerSpec)
         attention = layer.attention
+        assert attention is not None
         pairs = NeighbourPairs(attention.head_dim, attention.head_dim)
         query, key, value = attention.qkv.parts
         parts = replace(query, pairs=pairs), replace(key, pairs=pairs), value
         qkv = replace(attention.qkv, parts=parts)
-        return replace(layer, attention=replace(attention, qkv=qkv))
+        return replace(layer, mixer=replace(attention, qkv=qkv))
 
     return replace(network, layers=tuple(stored(layer) for layer in network.layers))
 

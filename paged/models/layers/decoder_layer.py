@@ -1,14 +1,15 @@
-"""DecoderLayer: attention and feed-forward, each between the norms that a family has."""
+"""DecoderLayer: a mixer and feed-forward, each between the norms that a family has."""
 
 import torch
 from torch import Tensor
 
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_place import KVPlace
+from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
-from pagedrun.paged.models.layers.attention import SelfAttention
 from pagedrun.paged.models.layers.ffn import load_ffn
 from pagedrun.paged.models.layers.layer_inputs import InputGate
+from pagedrun.paged.models.layers.mixer import load_mixer
 from pagedrun.paged.models.layers.norm import Norm
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables
 from pagedrun.paged.models.layers.side_mixture import SideMixture
@@ -21,12 +22,16 @@ class DecoderLayer:
     """Both outputs are added to the residual stream, the second by whoever comes next."""
 
     def __init__(
-        self, spec: DecoderLayerSpec, place: KVPlace, source: WeightSource, tables: RotaryTables
+        self,
+        spec: DecoderLayerSpec,
+        place: KVPlace | StatePlace,
+        source: WeightSource,
+        tables: RotaryTables,
     ) -> None:
-        self._attention = SelfAttention(spec.attention, place, source, tables)
+        self._mixer = load_mixer(spec.mixer, place, source, tables)
         self._ffn = load_ffn(spec.ffn, source)
         multiplier = spec.residual_multiplier
-        self._around_attention = _Residual(
+        self._around_mixer = _Residual(
             spec.attention_norm, spec.attention_out_norm, multiplier, source
         )
         self._around_ffn = _Residual(spec.ffn_norm, spec.ffn_out_norm, multiplier, source)
@@ -38,7 +43,7 @@ class DecoderLayer:
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights as they are held."""
-        parts = (self._around_attention, self._attention, self._around_ffn, self._ffn)
+        parts = (self._around_mixer, self._mixer, self._around_ffn, self._ffn)
         others = (self._side_mixture, self._input_gate)
         scale = 0 if self._scale is None else self._scale.nbytes
         return scale + sum(part.num_bytes for part in (*parts, *others) if part is not None)
@@ -53,13 +58,13 @@ class DecoderLayer:
         inputs: Tensor | None,
     ) -> tuple[Tensor | None, Tensor]:
         """See `Layer`."""
-        attended = self._attention(self._around_attention.enter(x, residual), batch, cache)
+        mixed = self._mixer(self._around_mixer.enter(x, residual), batch, cache)
         if keep is not None:
-            attended, residual = attended[keep], residual[keep]
+            mixed, residual = mixed[keep], residual[keep]
             inputs = None if inputs is None else inputs[keep]
             if not len(keep):
-                return attended.new_empty(residual.shape), residual
-        x = self._around_attention.leave(self._attention.out(attended))
+                return mixed.new_empty(residual.shape), residual
+        x = self._around_mixer.leave(self._mixer.out(mixed))
         x = self._ffn(self._around_ffn.enter(x, residual))
         if self._side_mixture is not None:
             x = self._side_mixture(x, residual)
@@ -76,7 +81,7 @@ class DecoderLayer:
 
 
 class _Residual:
-    """How attention, or feed-forward, reads the residual stream, and what is added to it."""
+    """How either part reads the residual stream, and what is added to it."""
 
     def __init__(
         self,

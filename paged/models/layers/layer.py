@@ -31,7 +31,7 @@ class Layer(Protocol):
 
         x: [num_tokens, hidden_size] model dtype, still to be added to residual [num_tokens,
         hidden_size] float32; None before the first layer. `keep` [num_kept] int64 names the tokens
-        that go on behind the attention; None keeps all. inputs: [num_tokens, size], what the layer
-        is given of each token besides, in a network that has `LayerInputs`.
+        that go on behind attention, or a recurrence; None keeps all. inputs: [num_tokens, size],
+        what the layer is given of each token besides, in a network that has `LayerInputs`.
         """
         ...

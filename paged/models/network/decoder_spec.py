@@ -7,6 +7,9 @@ from typing import Generic, Self, TypeVar
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_place import KVPlace
+from pagedrun.paged.cache.state_place import StatePlace
+from pagedrun.paged.cache.state_spec import StateSpec
+from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
 from pagedrun.paged.models.network.layer_inputs_spec import LayerInputsSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
@@ -43,9 +46,15 @@ class DecoderSpec(Generic[LayerT]):
     layer_inputs: LayerInputsSpec | None = None
 
     @property
+    def attentions(self) -> dict[int, AttentionSpec]:
+        """The attention of each layer that has one, by the layer's index."""
+        layers = enumerate(self.layers)
+        return {index: layer.attention for index, layer in layers if layer.attention is not None}
+
+    @property
     def windows(self) -> tuple[int | None, ...]:
-        """Each layer's sliding window, in tokens."""
-        return tuple(layer.attention.window for layer in self.layers)
+        """The sliding window of each layer with attention, in tokens."""
+        return tuple(each.window for each in self.attentions.values())
 
     def stored_as(self, is_stored: Callable[[str], bool]) -> Self:
         """Return it as a checkpoint holds it, of which `is_stored` says which names it has.
@@ -68,11 +77,10 @@ class DecoderSpec(Generic[LayerT]):
 
         They share block tables. The first group has no window, since its blocks are those that a
         plan knows by name; it has no layers where all of them have windows. Layers that read the
-        keys and values of others are in no group.
+        keys and values of others are in no group, and recurrent layers neither.
         """
         groups: dict[tuple[int | None, int, int, int], list[int]] = {}
-        for index, layer in enumerate(self.layers):
-            each = layer.attention
+        for index, each in self.attentions.items():
             if each.source is None:
                 alike = (each.window, each.num_heads, each.num_kv_heads, each.head_dim)
                 groups.setdefault(alike, []).append(index)
@@ -81,17 +89,25 @@ class DecoderSpec(Generic[LayerT]):
         return (*(full or [()]), *windowed)
 
     @property
-    def kv_places(self) -> tuple[KVPlace, ...]:
-        """Where each layer has its keys and values."""
-        places = {
+    def places(self) -> tuple[KVPlace | StatePlace, ...]:
+        """Where each layer has its keys and values, or its states."""
+        places: dict[int, KVPlace | StatePlace] = {
             layer: KVPlace(group, place)
             for group, layers in enumerate(self.kv_groups)
             for place, layer in enumerate(layers)
         }
-        sources = [each.attention.source for each in self.layers]
-        return tuple(
-            places[layer if source is None else source] for layer, source in enumerate(sources)
-        )
+        for layer, each in self.attentions.items():
+            if each.source is not None:
+                places[layer] = places[each.source]
+        recurrent = (layer for layer in range(len(self.layers)) if layer not in places)
+        places.update((layer, StatePlace(place)) for place, layer in enumerate(recurrent))
+        return tuple(places[layer] for layer in range(len(self.layers)))
+
+    def state_specs(self, dtype: str) -> tuple[StateSpec, ...]:
+        """Return what each recurrent layer keeps of a sequence, in a model of `dtype`, torch's
+        name; a slot has the bytes of all together. Empty for a model of attention alone."""
+        recurrent = (layer.recurrent for layer in self.layers)
+        return tuple(each.state_spec(dtype) for each in recurrent if each is not None)
 
     def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
         """Return the groups of layers whose keys and values are stored in `dtype`, torch's name."""
@@ -103,8 +119,10 @@ class DecoderSpec(Generic[LayerT]):
         specs: of the groups of layers.
         """
         found: Counter[int | None] = Counter()
-        for group, _ in self.kv_places:
-            found[specs[group].window] += specs[group].bytes_per_layer
+        for layer in self.attentions:
+            place = self.kv_places[layer]
+            assert isinstance(place, KVPlace)
+            found[specs[place.group].window] += specs[place.group].bytes_per_layer
         return found
 
     def activation_bytes(self, dtype_bytes: int, num_tokens: int, num_logits: int) -> int:
@@ -120,7 +138,7 @@ class DecoderSpec(Generic[LayerT]):
         return num_tokens * per_token + num_logits * self.embedding.vocab_size * dtype_bytes
 
     def _kv_cache_spec(self, layers: Sequence[int], dtype: str) -> KVCacheSpec:
-        first = self.layers[layers[0] if layers else 0].attention
+        first = self.attentions[layers[0] if layers else min(self.attentions)]
         window = first.window if layers else None
         return KVCacheSpec(len(layers), first.num_kv_heads, first.head_dim, dtype, window)
 

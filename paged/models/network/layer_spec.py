@@ -9,6 +9,7 @@ from pagedrun.paged.models.network.ffn_spec import FfnSpec
 from pagedrun.paged.models.network.layer_inputs_spec import InputGateSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part
+from pagedrun.paged.models.network.recurrent_spec import RecurrentSpec
 from pagedrun.paged.models.network.scale_spec import ScaleSpec
 from pagedrun.paged.models.network.side_mixture_spec import SideMixtureSpec
 
@@ -17,8 +18,13 @@ class LayerSpec(Protocol):
     """What the rest of the program asks of a layer, whatever it computes."""
 
     @property
-    def attention(self) -> AttentionSpec:
-        """What it keeps in the cache, and how it reads it."""
+    def attention(self) -> AttentionSpec | None:
+        """What it keeps of each token, and how it reads it; None for a recurrent layer."""
+        ...
+
+    @property
+    def recurrent(self) -> RecurrentSpec | None:
+        """What it keeps of each sequence; None for a layer that attends."""
         ...
 
     @property
@@ -43,7 +49,7 @@ class LayerSpec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayerSpec:
-    """Attention, then feed-forward, each between two norms that may be missing.
+    """Attention or a recurrence, then feed-forward, each between two norms that may be missing.
 
     The first normalises what it reads of the residual stream, the second what it gives. That is
     multiplied by `residual_multiplier` and added to the residual stream.
@@ -53,7 +59,7 @@ class DecoderLayerSpec:
     """
 
     attention_norm: NormSpec | None
-    attention: AttentionSpec
+    mixer: AttentionSpec | RecurrentSpec
     ffn_norm: NormSpec | None
     ffn: FfnSpec
     attention_out_norm: NormSpec | None = None
@@ -62,6 +68,16 @@ class DecoderLayerSpec:
     side_mixture: SideMixtureSpec | None = None
     input_gate: InputGateSpec | None = None
     scale: ScaleSpec | None = None
+
+    @property
+    def attention(self) -> AttentionSpec | None:
+        """The mixer, if it is attention."""
+        return self.mixer if isinstance(self.mixer, AttentionSpec) else None
+
+    @property
+    def recurrent(self) -> RecurrentSpec | None:
+        """The mixer, if it is a recurrence."""
+        return None if isinstance(self.mixer, AttentionSpec) else self.mixer
 
     @property
     def intermediate_size(self) -> int:
@@ -73,7 +89,7 @@ class DecoderLayerSpec:
     def parts(self) -> tuple[Part, ...]:
         """What has parameters."""
         parts = (
-            *(self.attention_norm, *self.attention.parts, self.attention_out_norm),
+            *(self.attention_norm, *self.mixer.parts, self.attention_out_norm),
             *(self.ffn_norm, *self.ffn.parts, self.ffn_out_norm),
             *(() if self.side_mixture is None else self.side_mixture.parts),
             *(() if self.input_gate is None else self.input_gate.parts),
@@ -85,7 +101,7 @@ class DecoderLayerSpec:
     def width(self) -> int:
         """Numbers that a token takes at the widest point, residual stream left out."""
         beside = 0 if self.side_mixture is None else self.side_mixture.width
-        return max(self.attention.width, self.ffn.width + beside)
+        return max(self.mixer.width, self.ffn.width + beside)
 
     def stored_as(self, is_stored: Callable[[str], bool]) -> Self:
         """Return it as a checkpoint holds it, of which `is_stored` says which names it has."""

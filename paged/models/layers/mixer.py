@@ -1,0 +1,49 @@
+"""Mixer: what lets the tokens of a sequence see each other, with its weights."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from pagedrun.kernels.linear import Linear
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_place import KVPlace
+from pagedrun.paged.cache.state_place import StatePlace
+from pagedrun.paged.models.forward_batch import ForwardBatch
+from pagedrun.paged.models.layers.attention import SelfAttention
+from pagedrun.paged.models.layers.rotary_tables import RotaryTables
+from pagedrun.paged.models.network.attention_spec import AttentionSpec
+from pagedrun.paged.models.network.recurrent_spec import RecurrentSpec
+from pagedrun.paged.models.weight_source import WeightSource
+
+
+class Mixer(Protocol):
+    """Attention, or a recurrence."""
+
+    @property
+    def out(self) -> Linear:
+        """Maps its result, of the tokens that go on, back to [num_tokens, hidden_size]."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        ...
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        """Write what the cache keeps of all tokens; return what `out` takes, of each.
+
+        x: [num_tokens, hidden_size].
+        """
+        ...
+
+
+def load_mixer(
+    spec: AttentionSpec | RecurrentSpec,
+    place: KVPlace | StatePlace,
+    source: WeightSource,
+    tables: RotaryTables,
+) -> Mixer:
+    """Return what a description describes, with its weights; `TypeError` for an unknown kind."""
+    if isinstance(spec, AttentionSpec) and isinstance(place, KVPlace):
+        return SelfAttention(spec, place, source, tables)
+    raise TypeError(f"no layer computes {type(spec).__name__}")

@@ -1,0 +1,70 @@
+"""StateCache: a slot in each recurrent layer, and moves that no other slot notices."""
+
+import pytest
+import torch
+
+from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.kv_memory import KVMemory
+from pagedrun.paged.cache.state_cache import StateCache
+from pagedrun.paged.cache.state_place import StatePlace
+from pagedrun.paged.cache.state_spec import StateArray, StateSpec
+from pagedrun.paged.execution.devices.device import Device
+
+SPEC = StateSpec((StateArray("conv", (3, 5), "bfloat16"), StateArray("sums", (2, 4, 4), "float32")))
+DEVICE = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+
+
+def made() -> StateCache:
+    """Three layers, four slots, two on the host; no two values of a layer are equal."""
+    states = StateCache([SPEC] * 3, 4, 2, DEVICE)
+    for layer in range(3):
+        for array in states.layer(layer):
+            array.copy_(torch.arange(array.numel()).view_as(array) + 1000 * layer)
+    return states
+
+
+def test_a_layer_has_the_arrays_of_its_spec() -> None:
+    cache = KVCache([KVMemory(KVCacheSpec(1, 1, 4, "float32"), 4, 2, 0, DEVICE)], made())
+    conv, sums = cache.state(StatePlace(2))
+    assert (conv.shape, conv.dtype) == ((4, 3, 5), torch.bfloat16)
+    assert (sums.shape, sums.dtype) == ((4, 2, 4, 4), torch.float32)
+    assert cache.states is not None
+    assert cache.states.num_bytes == 4 * 3 * SPEC.num_bytes == 4 * 3 * (30 + 128)
+    assert (cache.states.num_blocks, cache.states.num_host_blocks) == (4, 2)
+
+
+def test_a_slot_goes_to_the_host_and_comes_back_to_another() -> None:
+    before = made()
+    cache = KVCache([KVMemory(KVCacheSpec(1, 1, 4, "float32"), 4, 4, 2, DEVICE)], made())
+    assert cache.states is not None
+    blocks = cache.groups[0].blocks.clone()
+    cache.transfer(
+        [
+            BlockTransfer(TransferKind.SWAP_OUT, 1, 0, group=1),
+            BlockTransfer(TransferKind.COPY, 3, 1, group=1),
+            BlockTransfer(TransferKind.SWAP_IN, 0, 2, group=1),
+        ]
+    )
+    for layer in range(3):
+        for old, new in zip(before.layer(layer), cache.states.layer(layer), strict=True):
+            assert torch.equal(new, old[[0, 3, 1, 3]])
+    assert torch.equal(cache.groups[0].blocks, blocks)
+
+
+def test_what_was_read_is_loaded_again() -> None:
+    states = made()
+    read = states.read([3, 1])
+    assert [(tuple(each.shape), each.dtype) for each in read] == states.shapes(2)
+    states.transfer([BlockTransfer(TransferKind.LOAD, states.stage(read, 1), 0)])
+    for layer in range(3):
+        for old, new in zip(made().layer(layer), states.layer(layer), strict=True):
+            assert torch.equal(new, old[[1, 1, 2, 3]])
+
+
+def test_layers_whose_states_differ_are_refused() -> None:
+    other = StateSpec(SPEC.arrays[:1])
+    with pytest.raises(ValueError, match="states differ"):
+        StateCache([SPEC, other], 4, 0, DEVICE)
