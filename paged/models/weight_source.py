@@ -8,8 +8,8 @@ from torch import Tensor
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.linear import Linear
 from pagedrun.paged.files.gguf.block_type import PACKED_TYPES
-from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.models.network.parameter import Parameter
+from pagedrun.paged.models.network.row_order import RowOrder
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.values.errors import ModelError
 
@@ -52,13 +52,13 @@ class WeightSource:
         if stored is not None and stored.dtype in PACKED_TYPES:
             tensor = self.kernels.unpack_blocks(tensor, stored.dtype, dtype)
             _require_finite(parameter.name, tensor)
-        return self.in_halves(tensor.to(dtype), parameter.pairs)
+        return self.ordered(tensor.to(dtype), parameter.order)
 
-    def in_halves(self, tensor: Tensor, pairs: NeighbourPairs | None) -> Tensor:
-        """Return a tensor whose first axis is in the order that kernels turn."""
-        if pairs is None:
+    def ordered(self, tensor: Tensor, order: RowOrder | None) -> Tensor:
+        """Return a tensor whose first axis is in the order that kernels want."""
+        if order is None:
             return tensor
-        return tensor[torch.tensor(pairs.in_halves(len(tensor)), device=self.device)]
+        return tensor[torch.tensor(order.rows(len(tensor)), device=self.device)]
 
     def kept(self, parameter: Parameter) -> Tensor:
         """Return a tensor as `tensor` does, for one that is used as it is and not packed.

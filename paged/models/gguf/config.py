@@ -85,7 +85,7 @@ def as_stored(network: DecoderSpec[LayerSpec], file: GgufFile) -> DecoderSpec[La
         assert attention is not None
         pairs = NeighbourPairs(attention.head_dim, attention.head_dim)
         query, key, value = attention.qkv.parts
-        parts = replace(query, pairs=pairs), replace(key, pairs=pairs), value
+        parts = replace(query, order=pairs), replace(key, order=pairs), value
         qkv = replace(attention.qkv, parts=parts)
         return replace(layer, mixer=replace(attention, qkv=qkv))
 

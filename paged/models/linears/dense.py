@@ -40,7 +40,7 @@ class Dense:
 
         def matrix(part: Projection) -> Parameter:
             shape = (part.out_features, linear.in_features)
-            return Parameter(f"{part.name}.weight", shape, Role.MATRIX, part.pairs)
+            return Parameter(f"{part.name}.weight", shape, Role.MATRIX, part.order)
 
         return [matrix(part) for part in linear.parts]
 
@@ -49,6 +49,6 @@ class Dense:
         if not linear.has_bias:
             return []
         return [
-            Parameter(f"{part.name}.bias", (part.out_features,), Role.BIAS, part.pairs)
+            Parameter(f"{part.name}.bias", (part.out_features,), Role.BIAS, part.order)
             for part in linear.parts
         ]

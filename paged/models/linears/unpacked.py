@@ -68,7 +68,7 @@ class Unpacked:
                 f"{bias.name} is not zero, but config.json says that there is no such bias; use "
                 "another version of the model"
             )
-        return source.in_halves(packed[0].weight(part, linear.in_features, source), part.pairs)
+        return source.ordered(packed[0].weight(part, linear.in_features, source), part.order)
 
     def _packed(
         self, part: Projection, linear: LinearSpec, stored: StoredTensors

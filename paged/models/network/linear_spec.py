@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.models.network.parameter import Parameter
+from pagedrun.paged.models.network.row_order import RowOrder
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 if TYPE_CHECKING:  # they import torch
@@ -43,12 +43,12 @@ class LinearMethod(Protocol):
 class Projection:
     """A linear layer of the checkpoint, by the name before `.weight`.
 
-    `pairs`: its outputs are heads, whose elements a method brings into the order that kernels turn.
+    `order`: what a method brings its outputs into; None: they are as kernels want them.
     """
 
     name: str
     out_features: int
-    pairs: NeighbourPairs | None = None
+    order: RowOrder | None = None
 
 
 @dataclass(frozen=True, slots=True)

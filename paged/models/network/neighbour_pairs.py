@@ -14,7 +14,7 @@ class NeighbourPairs:
     head_dim: int
     rotary_dim: int
 
-    def in_halves(self, num_rows: int) -> list[int]:
+    def rows(self, num_rows: int) -> list[int]:
         """Return the order of a projection's rows in which kernels turn what neighbours were."""
         first, second = range(0, self.rotary_dim, 2), range(1, self.rotary_dim, 2)
         order = [*first, *second, *range(self.rotary_dim, self.head_dim)]

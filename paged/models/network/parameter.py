@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
+from pagedrun.paged.models.network.row_order import RowOrder
 from pagedrun.paged.models.network.stored_tensors import FLOATS
 
 
@@ -22,14 +22,14 @@ class Role(Enum):
 class Parameter:
     """A tensor that a model reads, by its name in the checkpoint.
 
-    `pairs`: its first axis is the elements of heads, to be put into the order that kernels turn.
+    `order`: what its first axis is to be brought into.
     `dtypes`: what it may be stored as, by the names of safetensors.
     """
 
     name: str
     shape: tuple[int, ...]
     role: Role
-    pairs: NeighbourPairs | None = None
+    order: RowOrder | None = None
     dtypes: tuple[str, ...] = FLOATS
 
     @property
