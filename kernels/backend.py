@@ -14,6 +14,7 @@ from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.routing import Routing
 from pagedrun.kernels.score import Score
+from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.kernels.token_logprobs import TokenLogprobs
 
 
@@ -91,6 +92,38 @@ class Backend(Protocol):
 
     def clipped_swiglu(self, gate_up: Tensor, limit: float, alpha: float) -> Tensor:
         """Return `(up + 1) * gate * sigmoid(alpha * gate)` of gate and up, clipped."""
+        ...
+
+    def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Return `x * sigmoid(gate)`."""
+        ...
+
+    def causal_conv(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor,
+        inputs: StateInputs,
+        activate: bool,
+    ) -> Tensor:
+        """Return each channel's last inputs, weighted; write the states behind the chunks."""
+        ...
+
+    def gated_delta_rule(
+        self,
+        qkv: Tensor,
+        gates: Tensor,
+        a_log: Tensor,
+        dt_bias: Tensor,
+        state: Tensor,
+        inputs: StateInputs,
+    ) -> Tensor:
+        """Return what queries read of the states behind them; write those behind the chunks."""
+        ...
+
+    def gated_rms_norm(self, x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Return each head of x, normalised, weighted, and times the silu of its gate."""
         ...
 
     def cap_logits(self, logits: Tensor, cap: float) -> None:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
+import torch
 from torch import Tensor
 
 
@@ -14,13 +16,19 @@ class StateInputs:
     batch itself holds all prompt tokens before all generated ones, and a chunk may have both.
     chunk_starts: [num_chunks + 1] int32, offsets into `tokens`. read_slots: [num_chunks] int32, the
     state that a chunk goes on from, -1 for zeros. write_slots: [num_chunks] int32, where the state
-    behind its last token goes; it may be the slot that was read, but no other chunk's.
+    behind its last token goes, -1 for nowhere; it may be the slot that was read, but none that
+    another chunk reads or writes.
     """
 
     tokens: Tensor
     chunk_starts: Tensor
     read_slots: Tensor
     write_slots: Tensor
+
+    def chunks(self) -> tuple[Tensor, ...]:
+        """Return the tokens of each chunk, in their order."""
+        starts = self.chunk_starts.tolist()
+        return torch.split(self.tokens.long(), [b - a for a, b in pairwise(starts)])
 
     def placed(self, place: Callable[[Tensor], Tensor]) -> "StateInputs":
         """Return the same on a device, as `place` puts tensors there."""

@@ -22,11 +22,15 @@ from pagedrun.kernels.cpu.experts.route import route
 from pagedrun.kernels.cpu.gelu_tanh_mul import gelu_tanh_mul
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.cpu.penalize import penalize
+from pagedrun.kernels.cpu.recurrence.causal_conv import causal_conv
+from pagedrun.kernels.cpu.recurrence.gated_delta_rule import gated_delta_rule
+from pagedrun.kernels.cpu.recurrence.gated_rms_norm import gated_rms_norm
 from pagedrun.kernels.cpu.rms_norm import rms_norm
 from pagedrun.kernels.cpu.rotary_store import rotary_store
 from pagedrun.kernels.cpu.sampling.mask_logits import mask_logits
 from pagedrun.kernels.cpu.sampling.sample import sample
 from pagedrun.kernels.cpu.sampling.token_logprobs import token_logprobs
+from pagedrun.kernels.cpu.sigmoid_mul import sigmoid_mul
 from pagedrun.kernels.cpu.silu_mul import silu_mul
 from pagedrun.kernels.cpu.swap_blocks import swap_blocks
 from pagedrun.kernels.cpu.unpack_blocks import unpack_blocks
@@ -38,11 +42,14 @@ __all__ = [
     "add_rms_norm",
     "cap_logits",
     "clipped_swiglu",
+    "causal_conv",
     "combine_experts",
     "copy_blocks",
     "count_tokens",
     "decode_attention",
     "dequantize",
+    "gated_delta_rule",
+    "gated_rms_norm",
     "gelu_tanh_mul",
     "mask_logits",
     "penalize",
@@ -52,6 +59,7 @@ __all__ = [
     "rotary_store",
     "route",
     "sample",
+    "sigmoid_mul",
     "silu_mul",
     "swap_blocks",
     "token_logprobs",

@@ -21,10 +21,14 @@ from pagedrun.kernels.gpu.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.gpu.experts.route import route
 from pagedrun.kernels.gpu.gelu_tanh_mul import gelu_tanh_mul
 from pagedrun.kernels.gpu.linear import PackedLinear
+from pagedrun.kernels.gpu.recurrence.causal_conv import causal_conv
+from pagedrun.kernels.gpu.recurrence.gated_delta_rule import gated_delta_rule
+from pagedrun.kernels.gpu.recurrence.gated_rms_norm import gated_rms_norm
 from pagedrun.kernels.gpu.rms_norm import rms_norm
 from pagedrun.kernels.gpu.rotary_store import rotary_store
 from pagedrun.kernels.gpu.sampling.sample import sample
 from pagedrun.kernels.gpu.sampling.token_logprobs import token_logprobs
+from pagedrun.kernels.gpu.sigmoid_mul import sigmoid_mul
 from pagedrun.kernels.gpu.silu_mul import silu_mul
 from pagedrun.kernels.gpu.swap_blocks import swap_blocks
 from pagedrun.kernels.reference.mask_logits import mask_logits
@@ -35,9 +39,12 @@ __all__ = [
     "add_rms_norm",
     "cap_logits",
     "clipped_swiglu",
+    "causal_conv",
     "combine_experts",
     "copy_blocks",
     "decode_attention",
+    "gated_delta_rule",
+    "gated_rms_norm",
     "gelu_tanh_mul",
     "mask_logits",
     "prefill_attention",
@@ -46,6 +53,7 @@ __all__ = [
     "rotary_store",
     "route",
     "sample",
+    "sigmoid_mul",
     "silu_mul",
     "swap_blocks",
     "token_logprobs",

@@ -24,9 +24,13 @@ from pagedrun.kernels.reference.mask_logits import mask_logits
 from pagedrun.kernels.reference.penalize import penalize
 from pagedrun.kernels.reference.prefill_attention import prefill_attention
 from pagedrun.kernels.reference.prefix_attention import prefix_attention
+from pagedrun.kernels.reference.recurrence.causal_conv import causal_conv
+from pagedrun.kernels.reference.recurrence.gated_delta_rule import gated_delta_rule
+from pagedrun.kernels.reference.recurrence.gated_rms_norm import gated_rms_norm
 from pagedrun.kernels.reference.rms_norm import rms_norm
 from pagedrun.kernels.reference.rotary_store import rotary_store
 from pagedrun.kernels.reference.sample import sample
+from pagedrun.kernels.reference.sigmoid_mul import sigmoid_mul
 from pagedrun.kernels.reference.silu_mul import silu_mul
 from pagedrun.kernels.reference.swap_blocks import swap_blocks
 from pagedrun.kernels.reference.token_logprobs import token_logprobs
@@ -39,11 +43,14 @@ __all__ = [
     "add_rms_norm",
     "cap_logits",
     "clipped_swiglu",
+    "causal_conv",
     "combine_experts",
     "copy_blocks",
     "count_tokens",
     "decode_attention",
     "dequantize",
+    "gated_delta_rule",
+    "gated_rms_norm",
     "gelu_tanh_mul",
     "mask_logits",
     "penalize",
@@ -53,6 +60,7 @@ __all__ = [
     "rotary_store",
     "route",
     "sample",
+    "sigmoid_mul",
     "silu_mul",
     "swap_blocks",
     "token_logprobs",

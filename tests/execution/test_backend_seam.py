@@ -92,6 +92,10 @@ class CountedBackend:
         self.token_logprobs = plain.token_logprobs
         self.swap_blocks = self._counted("swap_blocks", plain.swap_blocks)
         self.unpack_blocks = plain.unpack_blocks
+        self.sigmoid_mul = plain.sigmoid_mul
+        self.causal_conv = plain.causal_conv
+        self.gated_delta_rule = plain.gated_delta_rule
+        self.gated_rms_norm = plain.gated_rms_norm
         self.unpack_codes = plain.unpack_codes
         self.dequantize = plain.dequantize
 

@@ -14,6 +14,7 @@ from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
 from pagedrun.kernels.routing import Routing
 from pagedrun.kernels.score import Score
 from pagedrun.kernels.softmax import Softmax
+from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.kernels.token_logprobs import TokenLogprobs
 
 NUM_DRAWN = 1 << 16
@@ -91,6 +92,37 @@ class CostlessBackend:
     def clipped_swiglu(self, gate_up: Tensor, limit: float, alpha: float) -> Tensor:
         """Return the gate."""
         return gate_up[:, : gate_up.shape[1] // 2]
+    def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Return x."""
+        return x
+
+    def causal_conv(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor,
+        inputs: StateInputs,
+        activate: bool,
+    ) -> Tensor:
+        """Return x, and write no state."""
+        return x
+
+    def gated_delta_rule(
+        self,
+        qkv: Tensor,
+        gates: Tensor,
+        a_log: Tensor,
+        dt_bias: Tensor,
+        state: Tensor,
+        inputs: StateInputs,
+    ) -> Tensor:
+        """Return the values, and write no state."""
+        return qkv[:, qkv.shape[1] - state.shape[1] * state.shape[3] :]
+
+    def gated_rms_norm(self, x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Return x."""
+        return x
 
     def cap_logits(self, logits: Tensor, cap: float) -> None:
         """Bend nothing."""

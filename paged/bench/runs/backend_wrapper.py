@@ -23,6 +23,10 @@ class BackendWrapper:
         self.silu_mul = backend.silu_mul
         self.gelu_tanh_mul = backend.gelu_tanh_mul
         self.clipped_swiglu = backend.clipped_swiglu
+        self.sigmoid_mul = backend.sigmoid_mul
+        self.causal_conv = backend.causal_conv
+        self.gated_delta_rule = backend.gated_delta_rule
+        self.gated_rms_norm = backend.gated_rms_norm
         self.cap_logits = backend.cap_logits
         self.rotary_store = backend.rotary_store
         self.mask_logits = backend.mask_logits

@@ -1,0 +1,21 @@
+"""Chunks of sequences whose tokens lie scattered in a batch."""
+
+import torch
+
+from pagedrun.kernels.state_inputs import StateInputs
+
+
+def state_inputs(
+    lengths: list[int], reads: list[int], writes: list[int], *, scattered: bool = True
+) -> StateInputs:
+    """Return chunks of so many tokens; `scattered`: no two of them are neighbours in the batch."""
+    generator = torch.Generator().manual_seed(3)
+    num_tokens = sum(lengths)
+    order = torch.randperm(num_tokens, generator=generator)
+    starts = torch.tensor([0, *lengths]).cumsum(0)
+    return StateInputs(
+        (order if scattered else torch.arange(num_tokens)).int(),
+        starts.int(),
+        torch.tensor(reads, dtype=torch.int32),
+        torch.tensor(writes, dtype=torch.int32),
+    )

@@ -1,0 +1,87 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pagedrun.kernels import reference
+from tests.kernels.conftest import Twin
+from tests.kernels.recurrence.states import state_inputs
+
+DTYPES = [torch.float32, torch.bfloat16]
+# Shorter than the state, as long, one token, none.
+LENGTHS, READS, WRITES = [5, 1, 2, 3, 0, 70], [0, -1, 3, 2, 1, 5], [4, 6, 3, -1, 7, 5]
+
+
+def made(num_channels: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(sum(LENGTHS), num_channels, generator=generator).to(dtype)
+    weight = torch.randn(num_channels, size, generator=generator).to(dtype)
+    bias = torch.randn(num_channels, generator=generator).to(dtype)
+    state = torch.randn(8, size - 1, num_channels, generator=generator).to(dtype)
+    return x, weight, bias, state
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("num_channels", "size", "activate", "has_bias"),
+    [(7, 4, True, False), (64, 3, False, True), (1030, 4, True, True), (48, 2, False, False)],
+)
+def test_matches_reference(
+    num_channels: int,
+    size: int,
+    activate: bool,
+    has_bias: bool,
+    dtype: torch.dtype,
+    twin: Twin,
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    x, weight, bias, state = made(num_channels, size, dtype)
+    inputs = state_inputs(LENGTHS, READS, WRITES)
+    expected_state = state.double()
+    given = bias.double() if has_bias else None
+    expected = reference.causal_conv(
+        x.double(), weight.double(), given, expected_state, inputs, activate
+    )
+    state = state.to(twin.device)
+    out = twin.ops.causal_conv(
+        x.to(twin.device),
+        weight.to(twin.device),
+        bias.to(twin.device) if has_bias else None,
+        state,
+        inputs.placed(lambda each: each.to(twin.device)),
+        activate,
+    )
+    assert out.dtype is dtype
+    assert_close(out, expected)
+    assert torch.equal(state.cpu().double(), expected_state)  # inputs are copied, not computed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_cut_between_two_tokens_changes_a_bit(dtype: torch.dtype, twin: Twin) -> None:
+    x, weight, _, state = (each.to(twin.device) for each in made(130, 4, dtype))
+    num_tokens = len(x)
+
+    def run(cuts: list[int], read: int) -> tuple[Tensor, Tensor]:
+        own, parts = state.clone(), []
+        for first, last in zip([0, *cuts], [*cuts, num_tokens], strict=True):
+            inputs = state_inputs([last - first], [read if not first else 1], [1], scattered=False)
+            placed = inputs.placed(lambda each: each.to(twin.device))
+            part = x[first:last].contiguous()
+            parts.append(twin.ops.causal_conv(part, weight, None, own, placed, True))
+        return torch.cat(parts), own[1]
+
+    for read in (0, -1):
+        whole = run([], read)
+        for cuts in ([1], [1, 2, 3], [40, 41, 79]):
+            for one, other in zip(whole, run(cuts, read), strict=True):
+                assert torch.equal(one, other)
+
+
+def test_columns_of_a_wider_product(twin: Twin) -> None:
+    x, weight, _, state = (each.to(twin.device) for each in made(64, 3, torch.float32))
+    wide = torch.cat([torch.full_like(x, torch.nan), x, torch.full_like(x, torch.nan)], dim=1)
+    inputs = state_inputs(LENGTHS, READS, WRITES).placed(lambda each: each.to(twin.device))
+    expected = twin.ops.causal_conv(x, weight, None, state.clone(), inputs, False)
+    out = twin.ops.causal_conv(wide[:, 64:128], weight, None, state, inputs, False)
+    assert torch.equal(out, expected)
