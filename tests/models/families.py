@@ -201,12 +201,75 @@ TINY: dict[str, Tiny] = {
         },
     ),
 }
+LINEAR = "linear_attention"
+_DELTA_NET: dict[str, Any] = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e7,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [1, 1, 0],
+    },
+}
+_EXPERTS: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+}
+# Models with recurrent layers.
+RECURRENT: dict[str, Tiny] = {
+    "lfm2": Tiny(
+        "Lfm2Config",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", FULL, "conv", FULL],
+            "block_multiple_of": 16,
+        },
+        without=("head_dim",),
+    ),
+    "lfm2-biases": Tiny(
+        "Lfm2Config",
+        {
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", FULL, "conv"],
+            "conv_bias": True,
+            "conv_L_cache": 4,
+            "block_auto_adjust_ff_dim": False,
+            "tie_word_embeddings": False,
+        },
+        without=("head_dim",),
+    ),
+    "qwen3_5": Tiny(
+        "Qwen3_5TextConfig",
+        {**_DELTA_NET, "num_hidden_layers": 5, "layer_types": [LINEAR, LINEAR, FULL, LINEAR, FULL]},
+    ),
+    "qwen3_5-tied": Tiny(
+        "Qwen3_5TextConfig",
+        {
+            **_DELTA_NET,
+            "num_hidden_layers": 4,
+            "head_dim": 32,
+            "linear_num_key_heads": 4,
+            "linear_key_head_dim": 16,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "qwen3_5_moe": Tiny(
+        "Qwen3_5MoeTextConfig", {**_DELTA_NET, **_EXPERTS}, without=("intermediate_size",)
+    ),
+    "qwen3_next": Tiny("Qwen3NextConfig", {**_DELTA_NET, **_EXPERTS, "mlp_only_layers": [1]}),
+}
 
 
 def save_tiny(what: str | Tiny, folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    """Save a model, by its name in `TINY`, with a tokenizer to a folder; return it as an oracle,
-    in float32."""
-    config = (TINY[what] if isinstance(what, str) else what).config()
+    """Save a model, by its name in `TINY` or `RECURRENT`, with a tokenizer to a folder; return it
+    as an oracle, in float32."""
+    config = ({**TINY, **RECURRENT}[what] if isinstance(what, str) else what).config()
     with torch.random.fork_rng():
         torch.manual_seed(20_261_122)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -220,7 +283,7 @@ def save_tiny(what: str | Tiny, folder: Path, dtype: torch.dtype = torch.float32
 def disturb(model: Any) -> None:
     """Change what is fresh, and so could be forgotten unseen."""
     kind = type(model).__name__
-    adds_one = kind.startswith(("Gemma2", "Gemma3"))
+    adds_one = kind.startswith(("Gemma2", "Gemma3", "Qwen3_5", "Qwen3Next"))
     for name, parameter in (*model.named_parameters(), *model.named_buffers()):
         if name.endswith("layer_scalar"):
             parameter.fill_(0.9)
@@ -229,10 +292,12 @@ def disturb(model: Any) -> None:
         elif name.endswith("per_expert_scale"):
             parameter.uniform_(0.5, 1.5)
         elif "norm" in name:
-            around = 0.0 if adds_one else 1.0
+            around = 0.0 if adds_one and "linear_attn" not in name else 1.0
             parameter.uniform_(around - 0.3, around + 0.3)
         elif name.endswith("sinks"):
             parameter.normal_()
+        elif name.endswith("dt_bias"):
+            parameter.uniform_(-2.0, 2.0)
         elif name.endswith("bias"):
             parameter.normal_(std=INITIALIZER_RANGE)
     embedding = model.get_input_embeddings()

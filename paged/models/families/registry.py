@@ -11,6 +11,7 @@ from pagedrun.paged.models.families.glm4 import GLM4
 from pagedrun.paged.models.families.gpt_oss import GPT_OSS
 from pagedrun.paged.models.families.granite import GRANITE
 from pagedrun.paged.models.families.hunyuan_v1_dense import HUNYUAN_V1_DENSE
+from pagedrun.paged.models.families.lfm2 import LFM2
 from pagedrun.paged.models.families.llama import LLAMA
 from pagedrun.paged.models.families.ministral import MINISTRAL
 from pagedrun.paged.models.families.ministral3 import MINISTRAL3
@@ -22,7 +23,10 @@ from pagedrun.paged.models.families.phi3 import PHI3
 from pagedrun.paged.models.families.qwen2 import QWEN2
 from pagedrun.paged.models.families.qwen2_moe import QWEN2_MOE
 from pagedrun.paged.models.families.qwen3 import QWEN3
+from pagedrun.paged.models.families.qwen3_5 import QWEN3_5
+from pagedrun.paged.models.families.qwen3_5_moe import QWEN3_5_MOE
 from pagedrun.paged.models.families.qwen3_moe import QWEN3_MOE
+from pagedrun.paged.models.families.qwen3_next import QWEN3_NEXT
 from pagedrun.paged.models.families.seed_oss import SEED_OSS
 from pagedrun.paged.models.families.smollm3 import SMOLLM3
 
@@ -36,6 +40,7 @@ FAMILIES: dict[str, Family[Any]] = {
     "gpt_oss": GPT_OSS,
     "granite": GRANITE,
     "hunyuan_v1_dense": HUNYUAN_V1_DENSE,
+    "lfm2": LFM2,
     "llama": LLAMA,
     "ministral": MINISTRAL,
     "ministral3": MINISTRAL3,
@@ -47,7 +52,10 @@ FAMILIES: dict[str, Family[Any]] = {
     "qwen2": QWEN2,
     "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
+    "qwen3_5_moe_text": QWEN3_5_MOE,
+    "qwen3_5_text": QWEN3_5,
     "qwen3_moe": QWEN3_MOE,
+    "qwen3_next": QWEN3_NEXT,
     "seed_oss": SEED_OSS,
     "smollm3": SMOLLM3,
 }
@@ -58,4 +66,6 @@ NESTED: dict[str, str] = {
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "mistral3": "mistral",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
 }

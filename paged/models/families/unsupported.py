@@ -1,6 +1,5 @@
 """Models that are asked for and do not run: what is missing, and what comes nearest."""
 
-_DELTANET = "recurrent layers (Gated DeltaNet)"
 _MAMBA = "recurrent layers (Mamba-2)"
 _LATENT = "latent attention (MLA)"
 _MIXTURE = "mixtures of experts of its kind"
@@ -17,7 +16,6 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "glm4_moe_lite": (_LATENT, "glm4"),
     "granitemoehybrid": (_MAMBA, "granite"),
     "kimi_linear": (_LATENT, "qwen3"),
-    "lfm2": ("short convolutions", "qwen3"),
     "lfm2_moe": ("short convolutions", "qwen3"),
     "llama4": ("attention in chunks", "llama"),
     "llama4_text": ("attention in chunks", "llama"),
@@ -26,10 +24,5 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "nemotron_h": (_MAMBA, "llama"),
     "olmoe": (_MIXTURE, "mixtral"),
     "phi": ("layer norms with a mean", "phi3"),
-    "qwen3_5": (_DELTANET, "qwen3"),
-    "qwen3_5_text": (_DELTANET, "qwen3"),
-    "qwen3_5_moe": (_DELTANET, "qwen3_moe"),
-    "qwen3_5_moe_text": (_DELTANET, "qwen3_moe"),
-    "qwen3_next": (_DELTANET, "qwen3_moe"),
     "qwen3_vl": ("the names of its tensors", "qwen3"),
 }

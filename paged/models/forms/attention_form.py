@@ -8,6 +8,7 @@ from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
+from pagedrun.paged.models.network.interleaved_parts import InterleavedParts
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.models.network.query_temper import QueryTemper
@@ -30,9 +31,10 @@ class AttentionForm:
     """Attention of all layers; what is not given is as in Llama.
 
     `windows` and `ropes` have an item a layer; None in `windows` is full attention, None in `ropes`
-    no rotation. `is_fused`: one tensor `qkv_proj` in place of three. `scale` None: head_dim^-0.5.
-    `turns_neighbours`: rotations pair elements 2i and 2i + 1 in the checkpoint. `softcap` and
-    `temper` are as in `AttentionSpec`.
+    no rotation. `is_fused`: one tensor `qkv_proj` in place of three. `has_gate`: `q_proj` gives
+    each head's query and then its gate. `out_name`: what `o_proj` is called. `scale` None:
+    head_dim^-0.5. `turns_neighbours`: rotations pair elements 2i and 2i + 1 in the checkpoint.
+    `softcap` and `temper` are as in `AttentionSpec`.
 
     `full_heads` are those of layers without a window where they differ, `full_keys_are_values` says
     that these have no `v_proj`. `normalizes_values`: each head's value passes a norm without a
@@ -56,6 +58,13 @@ class AttentionForm:
     full_keys_are_values: bool = False
     normalizes_values: bool = False
     sources: Sequence[int | None] = ()
+    has_gate: bool = False
+    out_name: str = "o_proj"
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the decoder."""
+        return len(self.windows)
 
     def layer(self, index: int, config: JsonObject, norm: NormForm) -> AttentionSpec:
         """Return the attention of a layer. Raises `ModelError` for a rotation that cannot be."""
@@ -73,7 +82,7 @@ class AttentionForm:
             raise config.error("partial_rotary_factor", wanted)
         pairs = NeighbourPairs(dim, rotary_dim) if self.turns_neighbours and rope else None
         parts = [
-            Projection(f"{prefix}.q_proj", num_query, pairs),
+            self._queries(f"{prefix}.q_proj", num_query, pairs),
             Projection(f"{prefix}.k_proj", num_key, pairs),
             Projection(f"{prefix}.v_proj", num_key),
         ]
@@ -87,7 +96,7 @@ class AttentionForm:
             q_norm = norm.named(f"{prefix}.{self.qk_norm.query}", sizes[0])
             if source is None:
                 k_norm = norm.named(f"{prefix}.{self.qk_norm.key}", sizes[1])
-        out = (Projection(f"{prefix}.o_proj", hidden),)
+        out = (Projection(f"{prefix}.{self.out_name}", hidden),)
         return AttentionSpec(
             heads.num_heads,
             heads.num_kv_heads,
@@ -106,4 +115,11 @@ class AttentionForm:
             value_norm_eps=norm.eps if self.normalizes_values else None,
             keys_are_values=keys_are_values,
             source=source,
+            has_gate=self.has_gate,
         )
+
+    def _queries(self, name: str, num_query: int, pairs: NeighbourPairs | None) -> Projection:
+        if not self.has_gate:
+            return Projection(name, num_query, pairs)
+        dim = self.heads.head_dim
+        return Projection(name, 2 * num_query, InterleavedParts((dim, dim), order=(1, 0)))

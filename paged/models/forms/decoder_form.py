@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.forms.attention_form import AttentionForm
 from pagedrun.paged.models.forms.ffns import FfnOfLayer
+from pagedrun.paged.models.forms.mixer_form import MixerForm
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
+from pagedrun.paged.models.network.tensor_names import PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.values.errors import ModelError
 
 HEAD = "lm_head"
@@ -42,15 +43,17 @@ class DecoderForm:
     embedding_scale: float = 1.0
     logits_divisor: float = 1.0
     logits_cap: float | None = None
+    last_norm: str = "model.norm"
+    tensors: NamedTensors = PLAIN_TENSORS
 
     def decoder(
         self,
         config: JsonObject,
         max_positions: int,
-        attention: AttentionForm,
+        mixers: MixerForm,
         ffn: FfnOfLayer,
     ) -> DecoderSpec[DecoderLayerSpec]:
-        """Return a decoder with a layer for each of `attention.windows`.
+        """Return a decoder with a layer for each of `mixers`.
 
         `ffn` gives the feed-forward part of a layer by its index. Raises `ModelError` for what
         would change the arithmetic if it were silently ignored.
@@ -68,7 +71,7 @@ class DecoderForm:
             ]
             return DecoderLayerSpec(
                 attention_norm=norms[0],
-                mixer=attention.layer(index, config, self.norm),
+                mixer=mixers.layer(index, config, self.norm),
                 ffn_norm=norms[1],
                 ffn=ffn(index),
                 attention_out_norm=norms[2],
@@ -80,13 +83,14 @@ class DecoderForm:
         head = LinearSpec((Projection(HEAD, vocab_size),), hidden, has_bias=False, method=method)
         return DecoderSpec(
             EmbeddingSpec("model.embed_tokens", vocab_size, hidden, self.embedding_scale),
-            layers=tuple(layer(index) for index in range(len(attention.windows))),
-            norm=self.norm.named("model.norm", hidden),
+            layers=tuple(layer(index) for index in range(mixers.num_layers)),
+            norm=self.norm.named(self.last_norm, hidden),
             head=None if is_tied else head,
             ignored=(*_BUFFERS, *([f"{HEAD}.weight"] if is_tied else [])),
             max_position_embeddings=max_positions,
             logits_divisor=self.logits_divisor,
             logits_cap=self.logits_cap,
+            tensors=self.tensors,
         )
 
 

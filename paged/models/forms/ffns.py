@@ -55,10 +55,14 @@ def gated_mlp(
     method: LinearMethod,
     has_bias: bool = False,
     activation: Activation = "silu",
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
 ) -> MlpSpec:
-    """Return a dense part whose tensors have names that begin with `prefix`."""
-    gate, up = Projection(f"{prefix}.gate_proj", inner), Projection(f"{prefix}.up_proj", inner)
-    down = Projection(f"{prefix}.down_proj", hidden)
+    """Return a dense part whose tensors have names that begin with `prefix`.
+
+    `names`: how those of gate, up and down go on.
+    """
+    gate, up = (Projection(f"{prefix}.{name}", inner) for name in names[:2])
+    down = Projection(f"{prefix}.{names[2]}", hidden)
     return MlpSpec(
         activation,
         gate_up=LinearSpec((gate, up), hidden, has_bias, method),

@@ -67,6 +67,18 @@ def qwen_mixtures(
     normalise = config.boolean("norm_topk_prob", False)
     every = config.integer("decoder_sparse_step", 1, 2**20, 1)
     dense_layers, dense = _mlp_only_layers(config), gated_mlps(config)
+    ffn = gated_mixtures(config, defaults, shared_inner, normalise=normalise)
+
+    def is_dense(layer: int) -> bool:
+        return layer in dense_layers or (layer + 1) % every != 0
+
+    return lambda layer: dense(layer) if is_dense(layer) else ffn(layer)
+
+
+def gated_mixtures(
+    config: JsonObject, defaults: MixtureDefaults, shared_inner: int | None, *, normalise: bool
+) -> FfnOfLayer:
+    """Return the feed-forward part of each layer where all are mixtures; see `qwen_mixtures`."""
     hidden, method = config.integer("hidden_size", 1, 2**20), dense_method(config)
 
     def ffn(layer: int) -> MixtureSpec:
@@ -81,10 +93,7 @@ def qwen_mixtures(
             shared_gate=LinearSpec((gate,), hidden, False, method),
         )
 
-    def is_dense(layer: int) -> bool:
-        return layer in dense_layers or (layer + 1) % every != 0
-
-    return lambda layer: dense(layer) if is_dense(layer) else ffn(layer)
+    return ffn
 
 
 def number_of_experts(config: JsonObject, default: int) -> int:

@@ -55,7 +55,10 @@ class SelfAttention:
         """
         spec = self._spec
         layer, group = cache.layer(self._place), batch.groups[self._place.group]
-        q = self._stored(self._qkv(x), batch.positions, group.slots, layer)
+        qkv, gate = self._qkv(x), None
+        if spec.has_gate:
+            gate, qkv = torch.tensor_split(qkv, [spec.num_heads * spec.head_dim], dim=1)
+        q = self._stored(qkv, batch.positions, group.slots, layer)
         attention, softmax, window = group.attention, self._softmax, spec.window
         parts: list[Tensor] = []
         if batch.has_prefill:
@@ -68,7 +71,8 @@ class SelfAttention:
             if window is None:
                 prefix = attention.prefix(generated, layer, softmax)
             parts.append(attention.decode(generated, layer, softmax, window, prefix))
-        return torch.cat(parts).flatten(1) if len(parts) > 1 else parts[0].flatten(1)
+        results = torch.cat(parts).flatten(1) if len(parts) > 1 else parts[0].flatten(1)
+        return results if gate is None else self._kernels.sigmoid_mul(results, gate)
 
     def _stored(self, qkv: Tensor, positions: Tensor, slots: Tensor, layer: KVLayer) -> Tensor:
         """Write keys and values to the layer; return queries [num_tokens, num_heads, head_dim]."""

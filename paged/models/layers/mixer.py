@@ -10,9 +10,13 @@ from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.attention import SelfAttention
+from pagedrun.paged.models.layers.delta_net import DeltaNet
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables
+from pagedrun.paged.models.layers.short_conv import ShortConv
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
+from pagedrun.paged.models.network.delta_net_spec import DeltaNetSpec
 from pagedrun.paged.models.network.recurrent_spec import RecurrentSpec
+from pagedrun.paged.models.network.short_conv_spec import ShortConvSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
 
@@ -46,4 +50,8 @@ def load_mixer(
     """Return what a description describes, with its weights; `TypeError` for an unknown kind."""
     if isinstance(spec, AttentionSpec) and isinstance(place, KVPlace):
         return SelfAttention(spec, place, source, tables)
+    if isinstance(spec, ShortConvSpec) and isinstance(place, StatePlace):
+        return ShortConv(spec, place, source)
+    if isinstance(spec, DeltaNetSpec) and isinstance(place, StatePlace):
+        return DeltaNet(spec, place, source)
     raise TypeError(f"no layer computes {type(spec).__name__}")

@@ -14,7 +14,9 @@ from pagedrun.paged.models.rope_config import RopeConfig
 class AttentionSpec:
     """`num_heads` queries a token, of `head_dim`, that share `num_kv_heads` keys and values.
 
-    `qkv` gives queries, keys and values side by side, `out` maps the heads' results back.
+    `qkv` gives queries, keys and values side by side, `out` maps the heads' results back. If
+    `has_gate`, a gate for each number of the results comes before the queries, and multiplies it by
+    its sigmoid.
     `scale` multiplies scores, `softcap` then bends them into -softcap .. softcap. `window` is None
     for full attention; a window w lets the query at position p see the keys at positions
     p - w < k <= p, itself included. `rope` None: heads are not rotated.
@@ -46,6 +48,7 @@ class AttentionSpec:
     value_norm_eps: float | None = None
     keys_are_values: bool = False
     source: int | None = None
+    has_gate: bool = False
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -63,4 +66,5 @@ class AttentionSpec:
         """Numbers that a token takes at the widest point: q, k, v, rotated q, and the result."""
         projected = self.num_heads + 2 * self.num_kv_heads
         normalized = 2 * projected if self.normalizes_all_heads else 0
-        return (2 * self.num_heads + projected + normalized) * self.head_dim
+        gate = 2 * self.num_heads if self.has_gate else 0  # and what it opens
+        return (2 * self.num_heads + projected + normalized + gate) * self.head_dim

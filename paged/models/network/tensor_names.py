@@ -40,7 +40,11 @@ class NamedTensors:
         return self.layouts[0]
 
 
+# Heads that guess several tokens ahead.
+_GUESSING = "mtp."
 PLAIN_TENSORS = NamedTensors()
+# Of folders with such heads, as the hub has them.
+GUESSING_TENSORS = NamedTensors(dropped=(_GUESSING,))
 # Of folders with parts for images: as the hub's older ones are, then as transformers 5 writes them.
 NESTED_TENSORS = NamedTensors(
     (
@@ -52,6 +56,7 @@ NESTED_TENSORS = NamedTensors(
         "visual.",
         "vision_tower.",
         "model.vision_tower.",
+        _GUESSING,
         "multi_modal_projector.",
         "model.multi_modal_projector.",
         "audio_tower.",

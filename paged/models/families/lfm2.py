@@ -1,0 +1,86 @@
+"""LFM2: short convolutions, and attention in some layers; norms of heads; names of its own."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
+from pagedrun.paged.models.forms.decoder_form import DecoderForm, LayerNorms
+from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp
+from pagedrun.paged.models.forms.heads import Heads
+from pagedrun.paged.models.forms.hybrid_form import HybridForm, layers_that_attend
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.linears.registry import linear_method
+from pagedrun.paged.models.network.conv_spec import ConvSpec
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
+from pagedrun.paged.models.network.mlp_spec import MlpSpec
+from pagedrun.paged.models.network.short_conv_spec import ShortConvSpec
+from pagedrun.paged.models.rope_config import RopeConfig
+
+_NORMS = LayerNorms(attention="operator_norm", ffn="ffn_norm")
+# Fields of the first checkpoints, which win over those of today.
+_OLD_NAMES = {"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"}
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+    old = {new: config.fields[name] for name, new in _OLD_NAMES.items() if config.has(name)}
+    config = JsonObject(config.origin, {**config.fields, **old})
+    attends = layers_that_attend(config, "conv", _layer_types(config))
+    rope = RopeConfig.from_json(config, max_positions, theta=1_000_000.0)
+    attention = AttentionForm(
+        Heads.from_json(config, num_kv_heads=8),
+        windows=[None] * len(attends),
+        ropes=[rope] * len(attends),
+        qk_norm=QkNormForm("q_layernorm", "k_layernorm"),
+        out_name="out_proj",
+    )
+    form = DecoderForm(
+        NormForm(config.number("norm_eps", 0.0, 1.0, 1e-5)),
+        _NORMS,
+        is_tied=True,
+        last_norm="model.embedding_norm",
+    )
+    mixers = HybridForm(attends, attention, lambda layer: _short_conv(config, layer))
+    return form.decoder(config, max_positions, mixers, _ffns(config))
+
+
+def _layer_types(config: JsonObject) -> list[str]:
+    """Return the kinds of layers as the first checkpoints list those that attend; all, if none."""
+    num_layers = config.integer("num_hidden_layers", 1, 4096)
+    given = config.get("full_attn_idxs")
+    if given is None:
+        return ["full_attention"] * num_layers
+    if not isinstance(given, list):
+        raise config.error("full_attn_idxs", "a list of the numbers of layers")
+    return ["full_attention" if layer in given else "conv" for layer in range(num_layers)]
+
+
+def _short_conv(config: JsonObject, layer: int) -> ShortConvSpec:
+    method, prefix = linear_method(config), f"model.layers.{layer}.conv"
+    hidden = config.integer("hidden_size", 1, 2**20)
+    size, bias = config.integer("conv_L_cache", 2, 64, 3), config.boolean("conv_bias", False)
+    return ShortConvSpec(
+        LinearSpec((Projection(f"{prefix}.in_proj", 3 * hidden),), hidden, bias, method),
+        ConvSpec(f"{prefix}.conv", hidden, size, bias),
+        LinearSpec((Projection(f"{prefix}.out_proj", hidden),), hidden, bias, method),
+    )
+
+
+def _ffns(config: JsonObject) -> FfnOfLayer:
+    method, inner = linear_method(config), config.integer("intermediate_size", 1, 2**22)
+    hidden = config.integer("hidden_size", 1, 2**20)
+    if config.boolean("block_auto_adjust_ff_dim", True):
+        multiple = config.integer("block_multiple_of", 1, 2**20, 256)
+        inner = int(2 * inner / 3)
+        inner = int(config.number("block_ffn_dim_multiplier", 1e-3, 1e3, 1.0) * inner)
+        inner = -(-inner // multiple) * multiple
+
+    def ffn(layer: int) -> MlpSpec:
+        prefix = f"model.layers.{layer}.feed_forward"
+        return gated_mlp(prefix, hidden, inner, method, names=("w1", "w3", "w2"))
+
+    return ffn
+
+
+LFM2 = Family(_describe, load_decoder, 128_000, bos_token_id=1, eos_token_id=2)
