@@ -1,5 +1,6 @@
 """KVMemory: the tensors behind one block pool, allocated once, and the moves between them."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.paged.cache.block_memory import BlockMemory
+from pagedrun.paged.cache.block_transfer import BlockTransfer
 from pagedrun.paged.cache.cache_device import CacheDevice
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.dense_shapes import DENSE_SHAPES
+from pagedrun.paged.models.hybrid_shapes import HYBRID_SHAPES
 from pagedrun.paged.models.mixture_shapes import MIXTURE_SHAPES
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
@@ -144,6 +145,7 @@ _CONFIGS: dict[str, dict[str, JSONValue]] = {
     },
     **DENSE_SHAPES,
     **MIXTURE_SHAPES,
+    **HYBRID_SHAPES,
     # Not a published model: for tests, and to see a command work at once.
     "tiny": {
         **_QWEN3,

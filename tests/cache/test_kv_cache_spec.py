@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec, LayerSpec
 from pagedrun.paged.models.shapes import Shape
@@ -50,8 +51,9 @@ def test_layers_with_the_same_window_are_a_group(
 ) -> None:
     network = tiny(*windows)
     assert network.kv_groups == groups
-    for layer, (group, place) in enumerate(network.kv_places):
-        assert groups[group][place] == layer
+    for layer, place in enumerate(network.places):
+        assert isinstance(place, KVPlace)
+        assert groups[place.group][place.layer] == layer
     specs = network.kv_cache_specs("bfloat16")
     assert [spec.num_layers for spec in specs] == [len(layers) for layers in groups]
     assert [spec.window for spec in specs] == [
@@ -65,9 +67,10 @@ def test_layers_with_the_same_window_are_a_group(
 def test_layers_with_other_heads_are_a_group_of_their_own() -> None:
     network = tiny(None, None, 50)
     first, second, third = network.layers
-    attention = replace(second.attention, num_kv_heads=1, head_dim=32)
     assert isinstance(second, DecoderLayerSpec)
-    network = replace(network, layers=(first, replace(second, attention=attention), third))
+    assert second.attention is not None
+    attention = replace(second.attention, num_kv_heads=1, head_dim=32)
+    network = replace(network, layers=(first, replace(second, mixer=attention), third))
     assert network.kv_groups == ((0,), (1,), (2,))
     one, other, sliding = network.kv_cache_specs("float32")
     assert (other.num_kv_heads, other.bytes_per_token) == (1, 2 * 32 * 4)

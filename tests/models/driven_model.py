@@ -45,7 +45,7 @@ class DrivenModel:
         self, folder: Path, num_sequences: int, num_tokens: int = 512, dtype: str = "float32"
     ) -> None:
         loaded = load_engine(EngineConfig(model=folder, dtype=dtype, device="cpu")).loaded
-        self.model, self._device = loaded.model, loaded.device
+        self.model, self._device, self._dtype = loaded.model, loaded.device, dtype
         self._width = num_tokens // BLOCK_SIZE
         num_blocks = num_sequences * self._width
         groups = [
@@ -62,10 +62,9 @@ class DrivenModel:
     def step(self, *parts: Part) -> Tensor:
         """Return the logits of the parts that end with their sequences' last tokens."""
         step = made_step(*(self._chunk(each) for each in parts))
-        tables = step.block_tables * len(self._cache.groups)
-        layout = BatchLayout.of(
-            replace(step, block_tables=tables), BLOCK_SIZE, PrefixSharing(share=False)
-        )
+        specs = self.model.kv_cache_specs(self._dtype)
+        step = replace(step, block_tables=step.block_tables * len(specs))
+        layout = BatchLayout.of(step, BLOCK_SIZE, specs, PrefixSharing(share=False))
         shapes = attention_shapes(self.model, self._cache)
         batch = replace(layout.forward(self._device, shapes, None), states=inputs(step, parts))
         return self.model.head(self.model.hidden(batch, self._cache))

@@ -107,6 +107,8 @@ def delta_net_decoder(
     check_activation(config, "silu")
     if not config.boolean("attn_output_gate", True):
         raise config.error("attn_output_gate", "true for a model of this type")
+    if config.string("output_gate_type") not in (None, "swish", "silu"):
+        raise config.error("output_gate_type", '"swish" for a model of this type')
     sizes, norm = DeltaNetSizes.from_json(config), NormForm.from_json(config, offset=1.0)
     interval = config.integer("full_attention_interval", 1, 4096, 4)
     places = range(1, config.integer("num_hidden_layers", 1, 4096) + 1)
