@@ -87,7 +87,7 @@ def test_layers_that_read_the_keys_of_others_have_none() -> None:
     readers = [reading(third, 0), reading(fourth, 1)]
     network = replace(network, layers=(*own, *readers))
     assert network.kv_groups == ((0,), (1,))
-    assert network.kv_places == ((0, 0), (1, 0)) * 2
+    assert network.places == ((0, 0), (1, 0)) * 2
     full, sliding = specs = network.kv_cache_specs("float32")
     assert (full.num_layers, sliding.num_layers) == (1, 1)
     # They are read once more all the same.
@@ -99,4 +99,5 @@ def test_layers_that_read_the_keys_of_others_have_none() -> None:
 
 def reading(layer: LayerSpec, source: int) -> DecoderLayerSpec:
     assert isinstance(layer, DecoderLayerSpec)
-    return replace(layer, attention=replace(layer.attention, source=source))
+    assert layer.attention is not None
+    return replace(layer, mixer=replace(layer.attention, source=source))

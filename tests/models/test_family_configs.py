@@ -171,8 +171,8 @@ def test_gemma_4_is_what_transformers_makes_of_both_dialects(
     assert shapes == expected
     kinds, thetas = theirs.layer_types, theirs.rope_parameters
     modes = theirs.kv_sharing_modes
-    for index, layer in enumerate(ours.network.layers):
-        attention, kind = layer.attention, kinds[index]
+    for index, attention in ours.network.attentions.items():
+        kind = kinds[index]
         slides = kind == "sliding_attention"
         assert attention.window == (theirs.sliding_window if slides else None)
         assert attention.rope is not None

@@ -92,6 +92,7 @@ class CostlessBackend:
     def clipped_swiglu(self, gate_up: Tensor, limit: float, alpha: float) -> Tensor:
         """Return the gate."""
         return gate_up[:, : gate_up.shape[1] // 2]
+
     def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor:
         """Return x."""
         return x

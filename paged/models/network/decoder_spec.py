@@ -119,8 +119,9 @@ class DecoderSpec(Generic[LayerT]):
         specs: of the groups of layers.
         """
         found: Counter[int | None] = Counter()
+        places = self.places
         for layer in self.attentions:
-            place = self.kv_places[layer]
+            place = places[layer]
             assert isinstance(place, KVPlace)
             found[specs[place.group].window] += specs[place.group].bytes_per_layer
         return found

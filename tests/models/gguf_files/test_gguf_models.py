@@ -78,7 +78,7 @@ def test_the_config_says_what_the_folders_says(make_model: MakeModel, tmp_path: 
     for name in ("model_type", "vocab_size", "hidden_size", "num_layers", "num_heads", "head_dim"):
         assert getattr(found, name) == getattr(expected, name)
     assert found.max_position_embeddings == expected.max_position_embeddings
-    first, other = found.network.layers[0].attention, expected.network.layers[0].attention
+    first, other = found.network.attentions[0], expected.network.attentions[0]
     assert (first.rope, first.scale, first.window) == (other.rope, other.scale, other.window)
 
 
@@ -107,7 +107,7 @@ def test_frequencies_of_llama_3_are_recognised(
         lambda name: "F16",
         change=lambda writer: writer.add_tensor("rope_freqs.weight", (plain / stretched).numpy()),
     )
-    rope = ModelConfig.from_folder(path).network.layers[0].attention.rope
+    rope = ModelConfig.from_folder(path).network.attentions[0].rope
     assert rope is not None
     assert (rope.kind, rope.factor, rope.original_max_positions) == ("llama3", factor, 8192)
 
