@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.cache.prefix_store.entry import find_entries
+from pagedrun.paged.engine import NOTHING_STORED
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.window_size import WindowSize
+from tests.conftest import MakeModel
 from tests.scheduling.admit_all import AdmitAll
 from tests.whole.prefix_store.stored_runs import PREFIX_TOKENS, Ran, run, tokens, write_rows
 
@@ -24,6 +26,19 @@ def test_nothing_is_kept_without_the_flag(rows: Path, model: Path, tmp_path: Pat
     assert "prefix_store" not in ran.report
     assert not [path for path in tmp_path.rglob("*") if path.is_dir()]
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_model_with_windows_leaves_it_alone(
+    rows: Path, make_model: MakeModel, store: Path
+) -> None:
+    fields = {"sliding_window": 150, "max_position_embeddings": 2560}
+    model = make_model("mistral", "not-stored", **fields)
+    without = run(rows, model, None)
+    ran = run(rows, model, store)
+    assert ran.answers == without.answers
+    assert ran.warnings == [NOTHING_STORED]
+    assert "prefix_store" not in ran.report
+    assert not list(store.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
