@@ -124,17 +124,17 @@ class ModelConfig:
 
     @property
     def num_heads(self) -> int:
-        """Query heads, which all layers have."""
+        """Query heads of the first layer with attention."""
         return self._attention.num_heads
 
     @property
     def num_kv_heads(self) -> int:
-        """Heads of keys and values, which all layers have."""
+        """Heads of keys and values of the first layer with attention."""
         return self._attention.num_kv_heads
 
     @property
     def head_dim(self) -> int:
-        """Size of a head, which all layers have."""
+        """Size of a head of the first layer with attention."""
         return self._attention.head_dim
 
     @property

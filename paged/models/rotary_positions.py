@@ -17,7 +17,8 @@ def num_rotary_positions(config: ModelConfig, asked: int | None, folder: Path) -
     """
     most = config.max_position_embeddings
     max_model_len = min(asked or most, most)
-    num_fit = MAX_ROTARY_BYTES // (4 * config.head_dim)
+    widest = max(layer.attention.head_dim for layer in config.network.layers)
+    num_fit = MAX_ROTARY_BYTES // (4 * widest)
     if most > num_fit and max_model_len > num_fit:
         raise ModelError(
             f"{folder}/config.json: max_position_embeddings is {most}, more than "

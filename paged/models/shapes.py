@@ -3,11 +3,12 @@
 The fields are those of the models' public config.json files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.dense_shapes import DENSE_SHAPES
+from pagedrun.paged.models.gemma4_shapes import GEMMA4_SHAPES
 from pagedrun.paged.models.hybrid_shapes import HYBRID_SHAPES
 from pagedrun.paged.models.mixture_shapes import MIXTURE_SHAPES
 from pagedrun.paged.models.model_config import ModelConfig
@@ -146,6 +147,7 @@ _CONFIGS: dict[str, dict[str, JSONValue]] = {
     **DENSE_SHAPES,
     **MIXTURE_SHAPES,
     **HYBRID_SHAPES,
+    **GEMMA4_SHAPES,
     # Not a published model: for tests, and to see a command work at once.
     "tiny": {
         **_QWEN3,
@@ -193,11 +195,12 @@ class Shape:
                 f"{option('layers')} is {num_layers}; {name} has {whole} layers to choose from"
             )
         vocab_size = max(round(model.config.vocab_size * num_layers / whole / VOCAB_MULTIPLE), 1)
-        changes = {
+        changes: dict[str, JSONValue] = {
             "num_hidden_layers": num_layers,
             "vocab_size": vocab_size * VOCAB_MULTIPLE,
             "bos_token_id": 0,  # the model's own may lie past the smaller vocabulary
             "eos_token_id": 1,
+            **_cut_lists(fields, num_layers, model.config.windows),
         }
         return cls(name, {**fields, **changes})
 
@@ -205,3 +208,19 @@ class Shape:
     def config(self) -> ModelConfig:
         """The shape as the engine reads it."""
         return ModelConfig.from_json(JsonObject(f"shape {self.name}", self.fields))
+
+
+def _cut_lists(
+    fields: Mapping[str, JSONValue], num_layers: int, windows: Sequence[int | None]
+) -> dict[str, JSONValue]:
+    """Return what else says something of each layer, for fewer layers; windows: of all of them."""
+    changes: dict[str, JSONValue] = {}
+    kinds = fields.get("layer_types")
+    if isinstance(kinds, list):
+        changes["layer_types"] = kinds[:num_layers]
+    shared = fields.get("num_kv_shared_layers")
+    if isinstance(shared, int):
+        # Layers that others read the keys of are left, one of each kind.
+        most = num_layers - windows.index(None) - 1
+        changes["num_kv_shared_layers"] = max(min(shared * num_layers // len(windows), most), 0)
+    return changes

@@ -44,7 +44,7 @@ def run(
 @pytest.mark.parametrize("window", [None, 1, 50, P + 3])
 @pytest.mark.parametrize(
     ("num_kv_heads", "group", "head_dim", "block_size"),
-    [(2, 2, 16, 16), (1, 7, 80, 5), (2, 1, 128, 256), (1, 4, 64, 1)],
+    [(2, 2, 16, 16), (1, 7, 80, 5), (2, 1, 128, 256), (1, 4, 64, 1), (1, 8, 512, 16)],
 )
 def test_matches_reference(
     num_kv_heads: int,

@@ -55,7 +55,7 @@ def groups_of(context: Any, shared: Tensor, block_size: int, share: bool = True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("num_kv_heads", "group", "head_dim", "block_size"),
-    [(2, 2, 16, 16), (1, 7, 80, 64), (2, 1, 128, 128), (1, 4, 64, 1)],
+    [(2, 2, 16, 16), (1, 7, 80, 64), (2, 1, 128, 128), (1, 4, 64, 1), (1, 8, 512, 16)],
 )
 def test_prefix_then_decode_equals_decode_of_everything(
     num_kv_heads: int,

@@ -185,6 +185,15 @@ def test_gemma_4_is_what_transformers_makes_of_both_dialects(
     assert ours.max_position_embeddings == theirs.max_position_embeddings
 
 
+def test_experts_of_gemma_4_may_have_a_tensor_each(tmp_path: Path) -> None:
+    config = ModelConfig.from_folder(write(tmp_path, **{**GEMMA4, **GEMMA4_HUB[5]}))
+    name = "model.layers.5.experts.7.down_proj.weight"
+    separate = config.network.stored_as(lambda given: given == name).layers[5].parts
+    names = [each.name for part in separate for each in part.parameters()]
+    assert name in names
+    assert "model.layers.5.experts.down_proj" not in names
+
+
 def test_longrope_runs_up_to_the_context_before_stretching(tmp_path: Path) -> None:
     fields = {"max_position_embeddings": 16_384, "original_max_position_embeddings": 512}
     short = {**LONGROPE, "short_factor": [1.0] * 4}

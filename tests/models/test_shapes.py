@@ -29,6 +29,11 @@ NUM_PARAMETERS = {
     "gemma-3-4b": 3_880_263_168,
     "gpt-oss-20b": 20_914_757_184,
     "gpt-oss-120b": 116_829_156_672,
+    "gemma-4-e2b": 4_628_569_379,
+    "gemma-4-e4b": 7_463_013_418,
+    "gemma-4-12b": 11_907_350_320,
+    "gemma-4-26b-a4b": 25_233_141_790,
+    "gemma-4-31b": 30_697_345_340,
     "glm-4-9b-0414": 9_400_279_040,
     "granite-3.3-2b": 2_533_539_840,
     "olmo-2-7b": 7_298_617_344,
@@ -62,6 +67,16 @@ class TestCutting:
         assert num_parameters(cut) / num_parameters(whole) == pytest.approx(1 / 4, rel=0.01)
         assert cut.config.network.layers == whole.config.network.layers[:7]
         assert (cut.config.dtype, cut.config.bos_token_id) == (whole.config.dtype, 0)
+
+    @pytest.mark.parametrize(("num_layers", "num_readers"), [(1, 0), (5, 0), (6, 1), (14, 8)])
+    def test_layers_that_read_the_keys_of_others_become_fewer(
+        self, num_layers: int, num_readers: int
+    ) -> None:
+        cut = Shape.named("gemma-4-e2b", num_layers).config
+        sources = [layer.attention.source for layer in cut.network.layers]
+        assert (len(sources), sources.count(None)) == (num_layers, num_layers - num_readers)
+        whole = Shape.named("gemma-4-e2b").config
+        assert cut.windows[:-1] == whole.windows[: num_layers - 1]
 
     def test_to_the_whole_changes_nothing(self) -> None:
         assert Shape.named("tiny", 2) == Shape.named("tiny")

@@ -28,6 +28,9 @@ from pagedrun.kernels.softmax import Softmax
 # Keys, counted from token 0, that are attended to on their own before the result merges. Part of
 # what decides a row's bytes, so it depends on nothing.
 DECODE_PARTITION = 4 * PARTITION_TOKENS
+# A program that goes over all partitions of a row holds two results of 16 heads in registers. Those
+# of larger heads do not fit.
+MAX_SINGLE_PASS_DIM = 256
 # A split aims at this many programs for each processor, so that a long row does not run alone.
 PROGRAMS_PER_PROCESSOR = 4
 
@@ -48,11 +51,14 @@ def decode_tile(
     width = triton.next_power_of_2(head_dim)
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
         return DecodeTile(16, 8, 2)  # spills 0.6 KB at head size 256, rare in float32
+    is_quantised = cache_dtype.itemsize == 1
     if on.backend == "hip":
-        return DecodeTile(32, 4, 1)
+        return DecodeTile(16 if is_quantised and width > MAX_SINGLE_PASS_DIM else 32, 4, 1)
+    if width > MAX_SINGLE_PASS_DIM:
+        return DecodeTile(16 if is_quantised else 32, 8, 3)
     # Block ids are loaded a stage ahead of keys: 3 stages hold one tile of keys ahead, 5 hold two.
     tile = 32 if width > 128 else 64
-    if cache_dtype.itemsize == 1:  # registers hold the tile twice, as it is and as it is multiplied
+    if is_quantised:  # registers hold the tile twice, as it is and as it is multiplied
         return DecodeTile(min(64, 4096 // width), 4, 3)
     return DecodeTile(tile, 4, 3 if on.arch == 80 else 5)
 
@@ -76,7 +82,8 @@ def decode_attention(
     num_processors = chip.chip_of(q.device).num_processors
     max_partitions = max_row_partitions(block_tables.shape[1] * layer.block_size, window)
     is_filled = num_programs >= 2 * num_processors or max_partitions == 1
-    form = decode_single_pass if is_filled else decode_split
+    fits = layer.head_dim <= MAX_SINGLE_PASS_DIM
+    form = decode_single_pass if is_filled and fits else decode_split
     return form(q, layer, block_tables, rows, softmax, window, prefix)
 
 

@@ -120,6 +120,8 @@ def tile_for(
     is_uneven = group & (group - 1) != 0  # some rows of a tile are of no query
     if dtype == torch.float32:  # no tensor cores: registers hold what is multiplied
         return Tile(32, 16 if width > 128 or is_uneven else 32, 8, 1)
+    if width > 256:
+        return Tile(32, 16, 4, 1) if on.backend == "hip" else Tile(32, 32, 8, 2)
     if on.backend == "hip":
         return Tile(64 if width > 128 else 128, 32, 4, 2)
     if width > 128:

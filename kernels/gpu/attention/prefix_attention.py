@@ -59,7 +59,7 @@ def prefix_tile(
     if on.backend == "hip":
         return PrefixTile(rows, 32 if is_large or is_quantised else 64, rows // 32, 1)
     if is_large:
-        return PrefixTile(rows, 32, 4, 2)
+        return PrefixTile(rows, 32, 4 if head_dim <= 256 else 8, 2)
     if on.arch == 80:
         return PrefixTile(rows, 32 if is_quantised else 64, rows // 16, 2)
     if rows == 64:  # leaves room for a second program on the processor
@@ -73,7 +73,9 @@ def matrix_heights(
     """Return the heights of query matrices that a chip's kernels have, ascending."""
     if dtype is torch.float32:
         return (32,)
-    if head_dim > 128:  # what registers hold
+    if head_dim > 256:  # what registers hold
+        return (32,)
+    if head_dim > 128:
         return (32,) if on.arch == 100 or (on.arch == 80 and cache_dtype.itemsize == 1) else (64,)
     # On sm_80 Triton lays the warps of a low matrix along the keys, and sums across them in another
     # order for each height.

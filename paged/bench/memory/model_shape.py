@@ -6,6 +6,8 @@ from typing import Any
 from pagedrun.paged.bench.memory.memory_figures import TokenShape
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,16 @@ class ModelShape:
 
     @classmethod
     def of_config(cls, name: str, config: ModelConfig) -> "ModelShape":
-        """Return the shape of a model, stored in the dtype that its weights were meant for."""
+        """Return the shape of a model, stored in the dtype that its weights were meant for.
+
+        Raises `UsageError` for one whose layers keep different things of a token.
+        """
+        heads = [layer.attention for layer in config.network.layers]
+        if len({(each.num_kv_heads, each.head_dim, each.source is None) for each in heads}) > 1:
+            raise UsageError(
+                f"{name} has layers that keep different numbers of bytes of a token, where this "
+                f"bench reckons with one; choose a {option('shape')} whose layers are alike"
+            )
         return cls(name, config.num_layers, config.num_kv_heads, config.head_dim, config.dtype)
 
     def changed(self, **changes: Any) -> "ModelShape":

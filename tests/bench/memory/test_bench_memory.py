@@ -72,6 +72,11 @@ class TestShape:
         assert eight_bit.name == "qwen3-8b, changed"
         assert shape.changed(dtype=None) == shape
 
+    @pytest.mark.parametrize("name", ["gemma-4-e2b", "gemma-4-31b"])
+    def test_a_model_with_layers_of_several_sizes_is_refused(self, name: str) -> None:
+        with pytest.raises(UsageError, match=f"^{name} has layers that keep different"):
+            ModelShape.of_config(name, Shape.named(name).config)
+
     def test_is_what_the_cache_allocates(self) -> None:
         config: ModelConfig = Shape.named("llama-3.2-1b").config
         [spec] = config.network.kv_cache_specs("bfloat16")

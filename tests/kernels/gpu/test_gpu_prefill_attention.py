@@ -91,7 +91,14 @@ def lengths(chunks: list[Chunk]) -> list[int]:
 
 @every_pair(
     # num_kv_heads, group, head_dim, block_size
-    shape=[(2, 4, 64, 64), (1, 7, 80, 16), (2, 1, 96, 256), (1, 2, 128, 5), (1, 1, 256, 32)],
+    shape=[
+        (2, 4, 64, 64),
+        (1, 7, 80, 16),
+        (2, 1, 96, 256),
+        (1, 2, 128, 5),
+        (1, 1, 256, 32),
+        (1, 8, 512, 16),
+    ],
     window=[None, 1, 20, 70],
     dtype=DTYPES,
 )

@@ -125,6 +125,7 @@ SHAPES: list[tuple[Callable[..., Tensor], int, int, int, torch.dtype, float | No
     (decode_split, 128, 4, 32, torch.bfloat16, 3.0),
     (decode_single_pass, 256, 3, 128, torch.float16, None),
     (decode_split, 96, 16, 128, torch.bfloat16, None),
+    (decode_split, 512, 8, 16, torch.bfloat16, None),
 ]
 OTHER_FORM = {decode_single_pass: decode_split, decode_split: decode_single_pass}
 

@@ -5,7 +5,11 @@ import functools
 import torch
 
 from pagedrun.kernels.attention_inputs import DecodeInputs
-from pagedrun.kernels.gpu.attention.decode_attention import decode_single_pass, decode_split
+from pagedrun.kernels.gpu.attention.decode_attention import (
+    MAX_SINGLE_PASS_DIM,
+    decode_single_pass,
+    decode_split,
+)
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.softmax import Softmax
@@ -37,7 +41,8 @@ def launch(
     totals = torch.ones(4, KV_HEADS * group, head_dim)
     sinks = torch.ones(KV_HEADS * group) if has_sinks else None
     prefix = PrefixPartials(state, state, totals, rows, lengths) if has_prefix else None
-    for form in (decode_single_pass, decode_split):
+    forms = [decode_single_pass, decode_split]
+    for form in forms[head_dim > MAX_SINGLE_PASS_DIM :]:
         inputs = DecodeInputs(rows, lengths)
         layer = KVLayer(cache, cache, scales)
         form(q, layer, tables, inputs, Softmax(0.1, softcap, sinks), window, prefix)
@@ -77,5 +82,8 @@ CASES = [
     *(case(head_dim, cache_dtype=torch.int8, has_prefix=True) for head_dim in (64, 128, 256)),
     *(case(head_dim, cache_dtype=torch.float8_e4m3fn, has_prefix=True) for head_dim in (64, 256)),
     *(case(head_dim, dtype=torch.float32, has_prefix=True) for head_dim in (64, 128)),
+    # The layers of Gemma 4 that read everything.
+    case(512, group=8, has_prefix=True),
+    *(case(512, group=8, cache_dtype=each) for each in (torch.int8, torch.float8_e4m3fn)),
     case(128, dtype=torch.float16, window=4096),
 ]
