@@ -56,6 +56,8 @@ def prefix_tile(
     is_large, is_quantised = head_dim > 128, cache_dtype.itemsize == 1
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
         return PrefixTile(rows, 16 if is_large else 32, 8, 2)
+    if head_dim > 256 and on.backend == "hip":
+        return PrefixTile(rows, 16, 4, 1)
     if on.backend == "hip":
         return PrefixTile(rows, 32 if is_large or is_quantised else 64, rows // 32, 1)
     if is_large:
