@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pagedrun.paged.bench.memory.model_shape import ModelShape
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.network.delta_net_spec import DeltaNetSpec
 from pagedrun.paged.models.network.interleaved_parts import InterleavedParts
@@ -139,11 +140,13 @@ def test_refusals_name_the_file_and_the_field(
 )
 def test_bytes_of_a_slot(name: str, mebibytes: float, attention_layers: int) -> None:
     """As in docs/models.md; the layers that attend are the only ones with keys and values."""
-    network = Shape.named(name).config.network
+    config = Shape.named(name).config
+    network = config.network
     slot = sum(each.num_bytes for each in network.state_specs("bfloat16"))
     assert slot / 2**20 == pytest.approx(mebibytes, rel=0.03)
     [spec] = network.kv_cache_specs("bfloat16")
     assert spec.num_layers == attention_layers
+    assert ModelShape.of_config(name, config).bytes_per_token == spec.bytes_per_token
     assert len(network.state_specs("bfloat16")) == len(network.layers) - attention_layers
 
 

@@ -93,7 +93,9 @@ def _gated_delta_rule(
         query, key = aligned_zeros(num_rows, np.float32), aligned_zeros(num_rows, np.float32)
         value, result = aligned_zeros(_COLUMNS, np.float32), aligned_zeros(_COLUMNS, np.float32)
         read, write = read_slots[chunk], write_slots[chunk]
-        if read >= 0:
+        if read >= 0 and width == _COLUMNS:
+            _load_columns(state, ((read * num_heads + head) * key_dim) * value_dim + first, matrix)
+        elif read >= 0:
             for row in range(key_dim):
                 source = state[read, head, row, first : first + width]
                 _copy(source, matrix[row * _COLUMNS : row * _COLUMNS + width])
@@ -111,7 +113,11 @@ def _gated_delta_rule(
                 matrix, num_rows, query, key, value, alpha[token, head], beta[token, head], result
             )
             _round(result, out[token, of_out : of_out + width])
-        if write >= 0:
+        if write >= 0 and width == _COLUMNS:
+            _store_columns(
+                matrix, state, ((write * num_heads + head) * key_dim) * value_dim + first
+            )
+        elif write >= 0:
             for row in range(key_dim):
                 target = state[write, head, row, first : first + width]
                 _copy(matrix[row * _COLUMNS : row * _COLUMNS + width], target)
@@ -169,6 +175,24 @@ def _step(
         a1, b1 = fused(q, a, a1), fused(q, b, b1)
     store(result, 0, a0 + a1)
     store(result, NUM_LANES, b0 + b1)
+
+
+@part(fastmath=EXACT)
+def _load_columns(state: Any, first: Any, matrix: Any) -> None:
+    """Read columns of all rows, from flat place `first` on."""
+    for row in range(state.shape[2]):
+        at = first + row * state.shape[3]
+        store(matrix, row * _COLUMNS, load(state, at))
+        store(matrix, row * _COLUMNS + NUM_LANES, load(state, at + NUM_LANES))
+
+
+@part(fastmath=EXACT)
+def _store_columns(matrix: Any, state: Any, first: Any) -> None:
+    """Write columns of all rows, from flat place `first` on."""
+    for row in range(state.shape[2]):
+        at = first + row * state.shape[3]
+        store(state, at, load(matrix, row * _COLUMNS))
+        store(state, at + NUM_LANES, load(matrix, row * _COLUMNS + NUM_LANES))
 
 
 @part()

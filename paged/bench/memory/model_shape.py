@@ -30,13 +30,13 @@ class ModelShape:
 
         Raises `UsageError` for one whose layers keep different things of a token.
         """
-        heads = [layer.attention for layer in config.network.layers]
+        heads = list(config.network.attentions.values())  # recurrent layers keep nothing of a token
         if len({(each.num_kv_heads, each.head_dim, each.source is None) for each in heads}) > 1:
             raise UsageError(
                 f"{name} has layers that keep different numbers of bytes of a token, where this "
                 f"bench reckons with one; choose a {option('shape')} whose layers are alike"
             )
-        return cls(name, config.num_layers, config.num_kv_heads, config.head_dim, config.dtype)
+        return cls(name, len(heads), config.num_kv_heads, config.head_dim, config.dtype)
 
     def changed(self, **changes: Any) -> "ModelShape":
         """Return the shape with other fields where they are not None."""
