@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from pagedrun.paged.bench.memory.model_shape import ModelShape
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.delta_net_spec import DeltaNetSpec
 from pagedrun.paged.models.network.interleaved_parts import InterleavedParts
-from pagedrun.paged.models.network.short_conv_spec import ShortConvSpec
+from pagedrun.paged.models.network.recurrence.delta_net_spec import DeltaNetSpec
+from pagedrun.paged.models.network.recurrence.short_conv_spec import ShortConvSpec
 from pagedrun.paged.models.shapes import Shape
 from pagedrun.paged.values.errors import ModelError
 from tests.models.driven_model import DrivenModel, Part

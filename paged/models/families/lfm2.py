@@ -10,12 +10,12 @@ from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.hybrid_form import HybridForm, layers_that_attend
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.linears.registry import linear_method
-from pagedrun.paged.models.network.conv_spec import ConvSpec
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.mlp_spec import MlpSpec
-from pagedrun.paged.models.network.short_conv_spec import ShortConvSpec
+from pagedrun.paged.models.network.recurrence.conv_spec import ConvSpec
+from pagedrun.paged.models.network.recurrence.short_conv_spec import ShortConvSpec
 from pagedrun.paged.models.rope_config import RopeConfig
 
 _NORMS = LayerNorms(attention="operator_norm", ffn="ffn_norm")

@@ -7,7 +7,7 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.forms.attention_form import AttentionForm
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
-from pagedrun.paged.models.network.recurrent_spec import RecurrentSpec
+from pagedrun.paged.models.network.recurrence.recurrent_spec import RecurrentSpec
 
 
 @dataclass(frozen=True, slots=True)

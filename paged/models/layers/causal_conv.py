@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from pagedrun.kernels.state_inputs import StateInputs
-from pagedrun.paged.models.network.conv_spec import ConvSpec
+from pagedrun.paged.models.network.recurrence.conv_spec import ConvSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
 

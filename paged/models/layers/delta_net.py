@@ -8,7 +8,7 @@ from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.causal_conv import CausalConv
 from pagedrun.paged.models.layers.norm import Norm
-from pagedrun.paged.models.network.delta_net_spec import DeltaNetSpec
+from pagedrun.paged.models.network.recurrence.delta_net_spec import DeltaNetSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
 

@@ -14,9 +14,9 @@ from pagedrun.paged.models.layers.delta_net import DeltaNet
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables
 from pagedrun.paged.models.layers.short_conv import ShortConv
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
-from pagedrun.paged.models.network.delta_net_spec import DeltaNetSpec
-from pagedrun.paged.models.network.recurrent_spec import RecurrentSpec
-from pagedrun.paged.models.network.short_conv_spec import ShortConvSpec
+from pagedrun.paged.models.network.recurrence.delta_net_spec import DeltaNetSpec
+from pagedrun.paged.models.network.recurrence.recurrent_spec import RecurrentSpec
+from pagedrun.paged.models.network.recurrence.short_conv_spec import ShortConvSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
 

@@ -6,7 +6,7 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.causal_conv import CausalConv
-from pagedrun.paged.models.network.short_conv_spec import ShortConvSpec
+from pagedrun.paged.models.network.recurrence.short_conv_spec import ShortConvSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
 

@@ -9,7 +9,7 @@ from pagedrun.paged.models.network.ffn_spec import FfnSpec
 from pagedrun.paged.models.network.layer_inputs_spec import InputGateSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part
-from pagedrun.paged.models.network.recurrent_spec import RecurrentSpec
+from pagedrun.paged.models.network.recurrence.recurrent_spec import RecurrentSpec
 from pagedrun.paged.models.network.scale_spec import ScaleSpec
 from pagedrun.paged.models.network.side_mixture_spec import SideMixtureSpec
 

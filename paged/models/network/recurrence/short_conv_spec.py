@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from pagedrun.paged.cache.state_spec import StateSpec
-from pagedrun.paged.models.network.conv_spec import ConvSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.part import Part
+from pagedrun.paged.models.network.recurrence.conv_spec import ConvSpec
 
 
 @dataclass(frozen=True, slots=True)

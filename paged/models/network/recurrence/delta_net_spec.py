@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from pagedrun.paged.cache.state_spec import StateArray, StateSpec
-from pagedrun.paged.models.network.conv_spec import ConvSpec
-from pagedrun.paged.models.network.decay_spec import DecaySpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part
+from pagedrun.paged.models.network.recurrence.conv_spec import ConvSpec
+from pagedrun.paged.models.network.recurrence.decay_spec import DecaySpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""What recurrent layers consist of, as values."""
