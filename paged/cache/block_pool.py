@@ -108,10 +108,15 @@ class BlockPool:
         """Return how many block tables hold `block_id`."""
         return self._ref_counts[block_id]
 
-    def ref_counts_of(self, block_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    def ref_counts_of(self, block_ids: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int32]:
         """Return how many block tables hold each of `block_ids`."""
         counts: NDArray[np.int32] = self._ref_counts_seen[block_ids]
         return counts
+
+    @property
+    def published(self) -> list[int]:
+        """The blocks that later prompts can find."""
+        return list(self._key_of)
 
     def is_published(self, block_id: int) -> bool:
         """Return whether later prompts can find this block."""

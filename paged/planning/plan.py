@@ -17,6 +17,7 @@ from pagedrun.kernels.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.planning.block_names import BlockNames
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.prefix_tree import PrefixTree
+from pagedrun.paged.planning.state_points import StatePoints
 from pagedrun.paged.planning.stored_tokens import tokens_to_store
 from pagedrun.paged.values.branch_point import BranchPoint
 from pagedrun.paged.values.planned_request import PlannedRequest
@@ -26,11 +27,12 @@ from pagedrun.paged.values.request import Request
 
 @dataclass(frozen=True, slots=True)
 class PlanEnd:
-    """What the plan of the next window needs to know of the one before: its number, and the request
-    that runs last, whose prefix may still be there."""
+    """What the plan of the next window needs to know of the one before: its number, the request
+    that runs last, whose prefix may still be there, and where on that states are kept."""
 
     window: int
     last_request: Request | None
+    state_points: BranchPoint | None = None
 
 
 class Plan:
@@ -52,6 +54,7 @@ class Plan:
         read_once: ReadOnce = ON_GPU,
         done: Container[int] = frozenset(),
         max_stored_tokens: int = 0,
+        min_state_tokens: int | None = None,
     ) -> None:
         """Plan requests in the order of their index.
 
@@ -61,6 +64,8 @@ class Plan:
         requests that are answered already: they do not run, but still count where it matters what
         the file holds, so that the others get the bytes that they would have got.
         max_stored_tokens: how many tokens a prefix store has room for, 0 if there is none.
+        min_state_tokens: what a state of recurrent layers has to spare to be kept, None for a model
+        without such layers.
         """
         self.duplicates = Duplicates(requests)
         self._requests = self.duplicates.distinct
@@ -92,6 +97,16 @@ class Plan:
         self._num_keep_blocks = self._keep_blocks(has_next=has_next)
         self._block_names = self._named_blocks()
         self._branches = _branches(self._num_keep_blocks)
+        self.states: StatePoints | None = None
+        if min_state_tokens is not None and prefix_caching:
+            self.states = StatePoints.of(
+                self.tree.common,
+                self._state_limits(),
+                block_size,
+                before=None if after is None else after.state_points,
+                has_next=has_next,
+                min_tokens=min_state_tokens,
+            )
 
     def __len__(self) -> int:
         return len(self.tree)
@@ -100,7 +115,7 @@ class Plan:
     def end(self) -> PlanEnd:
         """Where this plan ends, for the one of the next window."""
         last = self._requests[self.tree.order[-1]] if len(self) else None
-        return PlanEnd(self._window, last)
+        return PlanEnd(self._window, last, None if self.states is None else self.states.open)
 
     def request(self, row: int) -> Request:
         """Return the request with this number in the tree."""
@@ -181,6 +196,8 @@ class Plan:
                 num_common_tokens=int(tree.common[place]),
                 num_stored_tokens=int(self._to_store[place]),
                 branch_point=self._branches[place],
+                num_state_blocks=0 if self.states is None else self.states.begins[place],
+                state_points=self._state_points(place, request),
             )
 
     def _keep_blocks(self, *, has_next: bool) -> NDArray[np.int64]:
@@ -198,6 +215,21 @@ class Plan:
         found[:1] = 0  # of a row in another window
         prompts = [self._requests[row].prompt_token_ids for row in tree.order.tolist()]
         return BlockNames(prompts, num_keys, found, tree.block_size)
+
+    def _state_points(self, place: int, request: Request) -> BranchPoint | None:
+        if self.states is None:
+            return None
+        if request.params.num_drawn_samples > 1:
+            return self.states.left_by_samples(place, len(request.prompt_token_ids))
+        return self.states.left[place]
+
+    def _state_limits(self) -> NDArray[np.int64]:
+        """Return behind how many tokens each row can begin, in run order: there is one to compute,
+        and all that are to be scored."""
+        requests = (self._requests[row] for row in self.tree.order.tolist())
+        is_scored = (request.params.prompt_logprobs is not None for request in requests)
+        scored = np.fromiter(is_scored, dtype=np.bool_, count=len(self.tree))
+        return (self.tree.num_tokens - 1) * ~scored
 
     def _reads_samples_once(self, request: Request) -> bool:
         num_samples = request.params.num_sequences

@@ -24,6 +24,7 @@ class Admission:
         self._pool = books.pool
         self._predictor = predictor
         self._stored = stored
+        self._states = books.states
 
     def admit(
         self,
@@ -37,7 +38,8 @@ class Admission:
 
         Cached blocks are shared; the rest come off the free list. Beside others it is let in only
         if the pool is expected to hold all of them to their ends. places: of those that run. In
-        groups with a window it gets what a chunk of up to `budget` tokens takes.
+        groups with a window it gets what a chunk of up to `budget` tokens takes, and where layers
+        are recurrent a state.
         """
         hits = self._hits(sequence)
         if any(index not in sequence.host_blocks for index in self._to_restore(sequence, hits)):
@@ -57,6 +59,9 @@ class Admission:
             members = np.append(places, sequence.place)
             if not self._predictor.allows(self._pool, self._books.table, members, num_taken):
                 return False
+        state = self._states.entry(sequence, len(hits) * self._pool.block_size)
+        if state is None:
+            return False
         restore = self._to_restore(sequence, hits)
         is_new = not sequence.num_preemptions and not sequence.is_forked
         self._pool.share(hits)
@@ -66,6 +71,10 @@ class Admission:
             each.take(sequence, step)
             if is_new and sequence.is_first:
                 each.group.pin_branches(sequence.block_keys, sequence.branch_point)
+        self._states.take(sequence, state, step)
+        if is_new and sequence.is_first:
+            self._states.pin_points(sequence)
+        self._states.reserve(sequence.place)
         self._books.unpin(sequence)
         sequence.block_table = hits + (self._pool.allocate(num_new) or [])
         for index in restore:
@@ -73,14 +82,14 @@ class Admission:
             step.transfers.append(BlockTransfer(TransferKind.SWAP_IN, source, target))
         num_copied = self._copy_partial(sequence, running, hits, step) if is_new else 0
         self._books.residency.begin(sequence, len(hits) + num_copied // self._pool.block_size)
-        self._start_from(sequence, len(hits), num_copied)
+        self._start_from(sequence, len(hits), num_copied, state.num_tokens)
         return True
 
     def _copy_partial(
         self, sequence: Sequence, running: list[Sequence], hits: list[int], step: StepBuilder
     ) -> int:
         """Take what is missing from the store, or from a running sequence's block; say how much."""
-        if not self._books.prefix_caching:
+        if not self._books.prefix_caching or self._states.has_slots:
             return 0
         prompt = sequence.request.prompt_token_ids
         donor = find_donor(running, prompt, hits, self._pool.block_size, self._books.written)
@@ -110,13 +119,16 @@ class Admission:
             return range(0)
         return range(len(hits), self._pool.num_blocks_for(sequence.num_stored_tokens))
 
-    def _start_from(self, sequence: Sequence, num_hits: int, num_copied: int) -> None:
-        """Set where an admitted sequence goes on, and count what the cache gave it."""
+    def _start_from(self, sequence: Sequence, num_hits: int, num_copied: int, limit: int) -> None:
+        """Set where an admitted sequence goes on, and count what the cache gave it.
+
+        limit: the tokens whose states there are, if that matters.
+        """
         size = self._pool.block_size
         found = num_hits * size + num_copied
         is_new = not sequence.num_preemptions and not sequence.is_forked
         if is_new and sequence.is_first:
-            num_cached = min(found, sequence.num_prompt_tokens - 1, sequence.score_from)
+            num_cached = min(found, sequence.num_prompt_tokens - 1, sequence.score_from, limit)
             sequence.num_cached_tokens = num_cached
             self._books.counts.prompt_tokens += sequence.num_prompt_tokens
             self._books.counts.cached_tokens += num_cached
@@ -128,7 +140,7 @@ class Admission:
                 self._pool.counts.misses += sequence.num_prompt_tokens // size - num_given
         stored = max(found, sequence.num_stored_tokens if sequence.host_blocks else 0)
         sequence.num_stored_tokens = stored
-        sequence.num_computed_tokens = first_computed(sequence, stored)
+        sequence.num_computed_tokens = min(first_computed(sequence, stored), limit)
         for index in range(num_hits, self._pool.num_blocks_for(stored)):
             self._pool.record_fill(sequence.block(index), min(size, stored - index * size))
         sequence.num_hit_blocks = sequence.num_published_blocks = num_hits

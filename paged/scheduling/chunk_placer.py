@@ -21,6 +21,7 @@ class ChunkPlacer:
         self._books = books
         self._pool = books.pool
         self._table = books.table
+        self._states = books.states
 
     def decode(self, running: Seq[Sequence], places: Int64s, budget: int, step: StepBuilder) -> int:
         """Place the first sequences that run, as long as they decode and memory and budget last.
@@ -47,11 +48,14 @@ class ChunkPlacer:
             group.give_back_all_behind(places, starts)
             needs.append(_NewBlocks.of(group, places, starts))
             num_fit = min(num_fit, needs[-1].num_fit)
+        needs_slot = self._states.needs_slot(places)
+        num_fit = min(num_fit, self._states.num_fit(needs_slot))
         num_fit = self._without_part(every, num_fit)
         places, starts = places[:num_fit], starts[:num_fit]
-        if any(each.is_shared[:num_fit].any() for each in needs):
-            wanted = np.any([each.is_needed[:num_fit] for each in needs], axis=0)
-            for position in np.flatnonzero(wanted).tolist():
+        needs_slot = needs_slot[:num_fit]
+        if needs_slot.any() or any(each.is_shared[:num_fit].any() for each in needs):
+            is_needed = [each.is_needed[:num_fit] for each in needs]
+            for position in np.flatnonzero(np.any([*is_needed, needs_slot], axis=0)).tolist():
                 has_room = self.reserve(running[position], int(starts[position]) + 1, step)
                 assert has_room, "fewer blocks are free than were counted"
         else:
@@ -72,6 +76,7 @@ class ChunkPlacer:
         table.num_computed_tokens[places] = ends
         table.num_stored_tokens[places] = ends
         step.decode(places)
+        self._states.advance(places, step)
         return len(places)
 
     def _without_part(self, places: Int64s, count: int) -> int:
@@ -102,7 +107,9 @@ class ChunkPlacer:
 
         Where there is a window, what lies behind it is given back first.
         """
-        return all(self._reserve(group, sequence, end, step) for group in self._books.groups)
+        has_blocks = all(self._reserve(group, sequence, end, step) for group in self._books.groups)
+        is_idle = end == sequence.num_computed_tokens
+        return has_blocks and (is_idle or self._states.reserve(sequence.place))
 
     def _reserve(self, group: KVGroup, sequence: Sequence, end: int, step: StepBuilder) -> bool:
         pool, tables, place = group.pool, group.tables, sequence.place
@@ -139,6 +146,8 @@ class ChunkPlacer:
         sequence.num_tokens_ever_computed = max(ever, end)
         self._store(sequence, store_from, end)
         step.add(sequence, start, store_from, sequence.score_from)
+        self._states.advance(np.array([sequence.place]), step)
+        self._states.publish(sequence)
         self._note_scored(sequence, end)
         return end - start
 

@@ -55,8 +55,10 @@ class Preemption:
 
     def _misses_blocks(self, sequence: Sequence, goes_on_from: int) -> bool:
         """Return whether what is saved of a sequence begins behind what a window reaches back to
-        from some token."""
+        from some token, or is the state of a later one."""
         computed = sequence.num_computed_tokens
+        if self._books.states.has_slots and goes_on_from < computed:
+            return True
         groups = self._books.further
         return any(each.first_read(goes_on_from) < each.first_read(computed) for each in groups)
 
@@ -69,7 +71,9 @@ class Preemption:
         host_blocks = self._books.swap_space.take(num_stored - first)
         if not host_blocks:
             return False
-        if not self._swap_out_windows(sequence, step):
+        has_room = self._books.states.swap_out(sequence.place, step)
+        if not has_room or not self._swap_out_windows(sequence, step):
+            self._books.states.drop_host_slot(sequence.place)
             self._books.swap_space.give_back(host_blocks)
             return False
         for index, target in zip(range(first, num_stored), host_blocks, strict=True):
@@ -100,7 +104,8 @@ class Preemption:
         return True
 
     def pin_prompt(self, sequence: Sequence) -> None:
-        """Keep the prompt blocks that a sequence leaves behind, as long as there is room."""
+        """Keep the prompt blocks that a sequence leaves behind, and a state, as long as there is
+        room."""
         if not self._books.prefix_caching:
             return
         size = self._pool.block_size
@@ -115,6 +120,7 @@ class Preemption:
             self._pool.publish(block_id, key)
         for group in self._books.further:
             group.pin(sequence.place, keys)
+        self._books.states.pin(sequence)
 
     def _outlives(self, block_id: int) -> bool:
         return self._pool.is_published(block_id) and self._pool.ref_count(block_id) > 1

@@ -25,7 +25,8 @@ from pagedrun.paged.scheduling.beams.beam_groups import BeamGroups
 from pagedrun.paged.scheduling.beams.beam_search import NextBeam
 from pagedrun.paged.scheduling.books import Books
 from pagedrun.paged.scheduling.chunk_placer import ChunkPlacer
-from pagedrun.paged.scheduling.groups.kv_group import GroupPool, KVGroup
+from pagedrun.paged.scheduling.groups.kv_group import GroupPool
+from pagedrun.paged.scheduling.groups.no_states import StatePool
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.preemption import Preemption
 from pagedrun.paged.scheduling.prefix_source import PrefixSource
@@ -57,21 +58,20 @@ class Scheduler:
         stored: PrefixSource | None = None,
         num_eos_tokens: int = 0,
         further: Seq[GroupPool] = (),
+        states: StatePool | None = None,
     ) -> None:
         """Run what is given to `add`, in its order.
 
         `predictor` decides who is let in beside others. Without `prefix_caching` no sequence is
         given what another one computed. `stored` has what earlier runs computed. `num_eos_tokens`
         end any answer. `further` is the memory of groups of layers behind the first, which keeps
-        all blocks of a sequence; a pool must hold the window and a step's tokens of one sequence.
+        all blocks of a sequence; a pool must hold the window and a step's tokens of one sequence;
+        `states` that of recurrent layers.
         """
-        assert stored is None or not further, "a prefix store has no blocks with gaps"
-        table = SequenceTable(num_eos_tokens, 1 + len(further))
-        full, *others = table.kv_groups
-        groups = [KVGroup(0, pool, swap_space, full)]
-        for index, (given, tables) in enumerate(zip(further, others, strict=True), start=1):
-            groups.append(KVGroup(index, given.pool, given.swap_space, tables, given.window))
-        self._books = Books(tuple(groups), prefix_caching, table)
+        assert bool(stored) + bool(further) + bool(states) < 2, "no two of these know one another"
+        groups = (GroupPool(pool, swap_space, None), *further)
+        table = SequenceTable(num_eos_tokens, len(groups))
+        self._books = Books.of(groups, states, table, prefix_caching=prefix_caching)
         self.pool = pool
         self.swap_space = swap_space
         self.limits = limits
@@ -81,6 +81,7 @@ class Scheduler:
         self.ending: list[Sequence] = []  # scheduled for the last time, not yet finished
         self.again: deque[PlannedRequest] = deque()  # to draw more samples of, before new ones
         self.num_planned = 0  # requests that were added and not looked at yet
+        self._states = self._books.states
         self.counts = self._books.counts
         self.table = self._books.table
         self.residency = self._books.residency
@@ -121,9 +122,7 @@ class Scheduler:
 
     def end_plan(self) -> None:
         """Take note that nothing will be added any more, so no later prompt needs a prefix."""
-        self.pool.pin_path(())
-        for group in self._books.further:
-            group.pool.pin_only(())
+        self._books.end_plan()
 
     def begin_step(self) -> None:
         """Count a step: what becomes of blocks from now on belongs to it."""
@@ -158,6 +157,8 @@ class Scheduler:
             group = None if candidate is None else self._beams.of(candidate)
             if candidate is None or not self._has_seats_for(group):
                 break
+            if self._states.must_wait(candidate, self.running, self._running_places):
+                break
             if short := not self._has_room_for(group):
                 break
             if short := not self._admission.admit(
@@ -174,6 +175,7 @@ class Scheduler:
                 self._note_running()
                 continue
             end = min(candidate.num_tokens, candidate.num_computed_tokens + budget)
+            end = self._states.chunk_end(candidate, end)
             # What it was given of another one's block may reach past its blocks behind the first.
             held = self._chunks.num_tokens_held(candidate)
             if end > held and not self._chunks.reserve(candidate, end, step):
@@ -182,6 +184,7 @@ class Scheduler:
         if short:
             self.counts.steps_short_of_memory += 1
             self.counts.blocks_held_when_short += self.pool.num_held
+        self._states.end_step()
         made = step.build()
         self._sampling = step.places[made.samples]
         return made
@@ -195,7 +198,8 @@ class Scheduler:
         """
         table, grown = self.table, self._sampling
         families: list[list[Sequence]] = []
-        if (table.num_pending[grown] > 1).any():
+        parents = grown[table.num_pending[grown] > 1]
+        if len(parents):
             grown, families = self._forked(grown)
         if not isinstance(tokens, int) and len(tokens) != len(grown):
             raise ValueError(f"{len(tokens)} tokens for {len(grown)} draws")
@@ -205,6 +209,8 @@ class Scheduler:
         table.num_draw[grown] = np.arange(len(grown))
         for siblings in families:
             self._adopt(siblings)
+        for place in parents.tolist():
+            self._states.unpin(place)
         self._sampling = grown[:0]
         return grown
 
@@ -222,6 +228,7 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
             self._books.unpin(sequence)
+        self._states.retire(sequence.place)
         self.ending.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
@@ -263,22 +270,17 @@ class Scheduler:
 
         What it published is retracted first: keys and values that led to NaN must not be shared.
         """
-        everyone = (*self.running, *self.waiting, *self.ending)
+        everyone = self._sequences.values()
         for sequence in [each for each in everyone if each.request.index == request.index]:
             sequence.truncate(0)  # also of those that the next step computes
-            own = slice(sequence.num_hit_blocks, sequence.num_published_blocks)
-            for block_id in sequence.block_table[own]:
-                self.pool.retract(block_id)
-            for group in self._books.further:  # which may not hold them any more
-                for key in sequence.block_keys[own]:
-                    group.pool.retract_key(key)
+            self._books.retract(sequence)
             self.finish(sequence)
         self._beams.end(request.index)
 
     def check(self) -> None:
         """Prove that block tables, pool and swap space agree. For tests, after every step."""
-        self._books.check([*self.running, *self.ending], self.waiting)
-        every = [*self.running, *self.waiting, *self.ending]
+        self._books.check([*self.running, *self.ending], list(self.waiting))
+        every = (*self.running, *self.waiting, *self.ending)
         assert {each.place: each for each in every} == self._sequences, "places"
 
     def _next(self) -> Sequence | None:
@@ -328,12 +330,16 @@ class Scheduler:
         sequence = self.running[position]
         group = self._beams.of(sequence)
         if group is None:
-            return [(sequence, min(sequence.num_tokens, sequence.num_computed_tokens + budget))]
+            end = min(sequence.num_tokens, sequence.num_computed_tokens + budget)
+            return [(sequence, self._states.chunk_end(sequence, end))]
         if group.folded:
             behind = position + len(group.members)
             self.running[behind:behind] = self._beams.unfold(group)
         is_first = budget == self.limits.max_num_batched_tokens
-        return list(zip(group.members, group.ends(budget, is_first=is_first), strict=True))
+        ends = group.ends(budget, is_first=is_first)
+        if len(ends) == 1:
+            ends = [self._states.chunk_end(group.members[0], ends[0])]
+        return list(zip(group.members, ends, strict=True))
 
     def _reserve(self, chunks: list[tuple[Sequence, int]], step: StepBuilder) -> bool:
         """Make room for chunks; the youngest give way. Return False if these had to themselves."""

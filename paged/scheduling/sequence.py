@@ -3,7 +3,7 @@
 from copy import copy
 from typing import overload
 
-from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import NO_STATE, UNKNOWN_TOKEN, SequenceTable
 from pagedrun.paged.text.incremental_text import IncrementalText
 from pagedrun.paged.values.block_key import BlockKey
 from pagedrun.paged.values.planned_request import PlannedRequest
@@ -44,9 +44,9 @@ class Sequence:
     Of the leading prompt tokens `num_shared_tokens` are those of another row, or sample, as well,
     and of these attention reads `num_read_once_tokens` for all rows together. The next row of the
     plan needs the first `num_keep_blocks` blocks again, and later ones leave its path at
-    `branch_point`.
-    The rows of the same `group` teach how
-    long answers get.
+    `branch_point`. In a model with recurrent layers it is to begin with the state behind
+    `num_state_blocks` blocks, and later rows with those at its `state_points`. The rows of the same
+    `group` teach how long answers get.
 
     `pending_samples` are the samples to draw from the next logits: all `n` of a request while its
     prompt is computed once for them, then the sequence's own. `host_blocks` maps table indices to
@@ -66,10 +66,12 @@ class Sequence:
         "num_keep_blocks",
         "num_preemptions",
         "num_published_blocks",
+        "num_state_blocks",
         "pinned_keys",
         "place",
         "request",
         "sample_index",
+        "state_points",
         "table",
         "text",
     )
@@ -101,6 +103,8 @@ class Sequence:
         self.num_read_once_tokens = planned.num_read_once_tokens
         self.num_keep_blocks = planned.num_keep_blocks
         self.branch_point = planned.branch_point
+        self.num_state_blocks = planned.num_state_blocks
+        self.state_points = planned.state_points
         self.host_blocks: dict[int, int] = {}
         self.pinned_keys: list[BlockKey] = []
         self.num_hit_blocks = 0
@@ -218,6 +222,7 @@ class Sequence:
         """Go back to the state of a sequence whose keys and values are nowhere."""
         for tables in self.table.kv_groups:
             tables.set(self.place, [])
+        self.table.state_slot[self.place] = NO_STATE
         self.num_computed_tokens = 0
         self.num_stored_tokens = 0
         self.num_hit_blocks = 0

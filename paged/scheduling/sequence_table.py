@@ -14,6 +14,7 @@ from pagedrun.paged.values.sampling.logprobs import Continuation
 
 UNKNOWN_TOKEN = -2  # sampled on the device, and not looked at yet
 NO_UID = -1
+NO_STATE = -1  # no slot: the state before the first token, or that of a model without recurrence
 NO_SCORES = np.iinfo(np.int64).max  # no position's next token is to be scored
 
 Int64s = NDArray[np.int64]
@@ -47,6 +48,7 @@ _COLUMNS = {
     "only_scores": np.bool_,
     "num_beams": np.int64,
     "score_from": np.int64,
+    "state_slot": np.int64,
 }
 _FIRST_CAPACITY = 64
 _FIRST_WIDTH = 16
@@ -62,7 +64,8 @@ class SequenceTable:
     top_p, min_p, seed: of its parameters. wants_logprobs: whether those of its generated tokens are
     asked for. num_top: how many of the likeliest tokens are asked for beside any of its tokens.
     only_scores: whether its answer's tokens are given, or dropped. num_beams: how many beams it may
-    come to while it computes their prompt, 1 of a beam, 0 of any other. For the others see
+    come to while it computes their prompt, 1 of a beam, 0 of any other. state_slot: what recurrent
+    layers have of its computed tokens, `NO_STATE` if nothing. For the others see
     `Sequence`.
 
     stop_token_ids: by place, those of its own. continuations: by place, of those that have them,
@@ -97,6 +100,7 @@ class SequenceTable:
     only_scores: NDArray[np.bool_]
     num_beams: Int64s
     score_from: Int64s
+    state_slot: Int64s
 
     def __init__(self, num_eos_tokens: int = 0, num_kv_groups: int = 1) -> None:
         """num_eos_tokens: how many tokens end any answer. num_kv_groups: groups of layers."""
@@ -127,6 +131,7 @@ class SequenceTable:
         self.sample[place] = sample
         self.num_prompt_tokens[place] = len(request.prompt_token_ids)
         self.num_pending[place] = num_pending
+        self.state_slot[place] = NO_STATE
         self.max_tokens[place] = params.max_num_drawn
         self.min_tokens[place] = params.min_tokens
         self.ignores_eos[place] = params.ignore_eos

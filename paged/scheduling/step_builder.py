@@ -8,6 +8,7 @@ from pagedrun.paged.cache.block_transfer import BlockTransfer
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import (
     NO_SCORES,
+    NO_STATE,
     UNKNOWN_TOKEN,
     Int64s,
     SequenceTable,
@@ -28,11 +29,18 @@ class StepBuilder:
         self._store_from: list[int] = []
         self._score_from: list[int] = []
         self._sequences: list[Sequence] = []
+        self._read_slots: list[Int64s] = []
+        self._write_slots: list[Int64s] = []
         self.transfers: list[BlockTransfer] = []
 
     def decode(self, places: Int64s) -> None:
         """Begin with chunks of one token each: the newest of each of these sequences."""
         self._decoding = places
+
+    def pass_states(self, reads: Int64s, writes: Int64s) -> None:
+        """Say which slots the chunks just added read and write: for all of them, or for none."""
+        self._read_slots.append(reads)
+        self._write_slots.append(writes)
 
     def add(
         self, sequence: Sequence, start: int, store_from: int, score_from: int = NO_SCORES
@@ -76,6 +84,8 @@ class StepBuilder:
             num_read_once_tokens=table.num_read_once_tokens[places],
             max_num_tokens=num_prompt + table.max_tokens[places] - 1,
             num_blocks=table.num_blocks(places),
+            read_slots=_slots(self._read_slots, len(places)),
+            write_slots=_slots(self._write_slots, len(places)),
             samples=samples,
             input_ids=np.concatenate(input_ids),
             sources=table.num_draw[places[is_unknown]],
@@ -135,3 +145,9 @@ class StepBuilder:
 
 def _array(numbers: Seq[int]) -> Int64s:
     return np.array(numbers, dtype=np.int64)
+
+
+def _slots(of_chunks: Seq[Int64s], num_chunks: int) -> Int64s:
+    if not of_chunks:
+        return np.full(num_chunks, NO_STATE)
+    return np.concatenate(of_chunks)

@@ -62,6 +62,8 @@ class StepInput:
     request's index; `sample`, which of its answers; `starts`, `ends`, `score_from`, `store_from`;
     `num_prompt_tokens`; `num_read_once_tokens`; `max_num_tokens`, what the sequence may come to
     store; `num_blocks`, those that its tables have come to.
+    `read_slots`, `write_slots`: where recurrent layers find the state before the chunk, and where
+    they leave the one behind it; `NO_STATE` for zeros, and in a model without such layers.
     samples: [num_chunks] bool. input_ids: [num_tokens] int64, chunk by chunk; a token that the step
     before samples is `UNKNOWN_TOKEN`, and `sources` [num_unknown] int64 says which of that step's
     tokens each is. targets: [num_scored] int64, the tokens to score, chunk by chunk. num_top: how
@@ -80,6 +82,8 @@ class StepInput:
     num_read_once_tokens: Int64s
     max_num_tokens: Int64s
     num_blocks: Int64s
+    read_slots: Int64s
+    write_slots: Int64s
     samples: NDArray[np.bool_]
     input_ids: Int64s
     sources: Int64s
@@ -154,13 +158,16 @@ class StepInput:
         is_whole = cut == self.ends[first]
         first += is_whole
         starts, store_from = self.starts[first:].copy(), self.store_from[first:].copy()
+        read_slots = self.read_slots[first:].copy()
         if not is_whole:
             starts[0] = cut
             store_from[0] = max(store_from[0], cut)
+            read_slots[0] = self.write_slots[first]
         return self._part(
             slice(first, None),
             starts=starts,
             store_from=store_from,
+            read_slots=read_slots,
             input_ids=self.input_ids[num_tokens:],
             sources=self.sources[self._num_unknown(0, num_tokens) :],
             draws=self.draws.part(self.draws.chunk >= first, first),

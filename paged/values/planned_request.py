@@ -21,7 +21,9 @@ class PlannedRequest:
     needed by the row that comes next. `group` is window and subtree of rows whose answers are
     likely to be of like length. `num_common_tokens` are those that it has in common with the row
     before it in the run order, and of its prompt `num_stored_tokens` are to go to the prefix store.
-    `branch_point` is where rows to come leave its prompt: first the one that runs next.
+    `branch_point` is where rows to come leave its prompt: first the one that runs next. In a model
+    with recurrent layers it begins with the state behind its first `num_state_blocks` blocks, and
+    rows to come begin with those at its `state_points`, which it leaves there on its way.
     Of its samples `num_samples` are drawn from `first_sample` on, None for all there are.
     """
 
@@ -35,6 +37,8 @@ class PlannedRequest:
     num_common_tokens: int = 0
     num_stored_tokens: int = 0
     branch_point: BranchPoint | None = None
+    num_state_blocks: int = 0
+    state_points: BranchPoint | None = None
     first_sample: int = 0
     num_samples: int | None = None
 

@@ -12,6 +12,7 @@ from pagedrun.paged.cache.block_transfer import TransferKind
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.scheduling.groups.kv_group import GroupPool
+from pagedrun.paged.scheduling.groups.no_states import StatePool
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
@@ -21,6 +22,7 @@ from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from tests.scheduling.fake_model import FakeModel, RecordingPool, answer, is_done
+from tests.scheduling.fake_states import FakeStates
 from tests.scheduling.step import Step
 
 SWAP, RECOMPUTE = PreemptionMode.SWAP, PreemptionMode.RECOMPUTE
@@ -63,6 +65,9 @@ class Drive:
     predictor: OutputLengthPredictor = field(default_factory=OutputLengthPredictor)
     # Blocks by window, of further groups.
     windows: dict[int | None, int] = field(default_factory=dict)
+    num_slots: int = 0  # of recurrent layers' states, if there are any
+    num_host_slots: int = 0
+    min_state_tokens: int = 1
 
     def __post_init__(self) -> None:
         self.plan = Plan(
@@ -70,11 +75,13 @@ class Drive:
             self.block_size,
             prefix_caching=self.prefix_caching,
             max_blocks=self.num_blocks,
+            min_state_tokens=self.min_state_tokens if self.num_slots else None,
         )
         self.pool = RecordingPool(self.num_blocks, self.block_size)
         self.windowed_pools = [
             RecordingPool(count, self.block_size) for count in self.windows.values()
         ]
+        self.slots = [RecordingPool(self.num_slots, 1)] if self.num_slots else []
         self.scheduler = Scheduler(
             self.pool,
             SwapSpace(self.swap_blocks),
@@ -86,6 +93,7 @@ class Drive:
                 GroupPool(pool, SwapSpace(self.swap_blocks), window)
                 for pool, window in zip(self.windowed_pools, self.windows, strict=True)
             ],
+            states=self._state_pool(),
         )
         self.scheduler.add(self.plan, len(self.plan))
         self.model = FakeModel(self.pool)
@@ -95,11 +103,15 @@ class Drive:
                 zip(self.windowed_pools, self.windows, strict=True), start=1
             )
         ]
+        self.states = [FakeStates(pool, len(self.windows) + 1) for pool in self.slots]
         self.outputs: dict[tuple[int, int], tuple[int, ...]] = {}
         self.failed: set[int] = set()
         self.refused = {request.index for request in self.plan.too_large}
         self.batches: list[Step] = []
         self.num_late_forks = 0  # siblings that found no room beside their parent
+
+    def _state_pool(self) -> StatePool | None:
+        return StatePool(self.slots[0], SwapSpace(self.num_host_slots)) if self.slots else None
 
     @property
     def accepted(self) -> list[Request]:
@@ -124,6 +136,8 @@ class Drive:
         tokens = self.model.run(batch)
         for model in self.windowed_models:
             assert model.run(batch) == tokens
+        for states in self.states:
+            states.run(batch)
         grown = scheduler.update(np.array(tokens, dtype=np.int64))
         self.num_late_forks += len(scheduler.waiting) - waiting
         scheduler.check()
@@ -147,14 +161,7 @@ class Drive:
     def _fail(self, request: Request) -> None:
         """End a request whose logits are NaN, in whatever state its samples are."""
         self.failed.add(request.index)
-        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
-            if sequence.request is request:
-                for block_id in sequence.block_table[: sequence.num_published_blocks]:
-                    self.pool.retract(block_id)
-                for pool in self.windowed_pools:
-                    for key in sequence.block_keys[: sequence.num_published_blocks]:
-                        pool.retract_key(key)
-                self.scheduler.finish(sequence)
+        self.scheduler.fail(request)
 
     def finish(self) -> "Drive":
         """Run to the end and check everything that holds of any run."""
@@ -204,7 +211,7 @@ class Drive:
                 assert counts.computed_tokens == once
 
     def _check_all_given_back(self) -> None:
-        for each in self.windowed_pools:
+        for each in (*self.windowed_pools, *self.slots):
             each.check([])
             assert each.num_free == each.num_blocks
         pool, swap_space = self.pool, self.scheduler.swap_space

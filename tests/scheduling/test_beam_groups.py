@@ -13,6 +13,7 @@ from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.scheduling.beams.beam_search import NextBeam
 from pagedrun.paged.scheduling.groups.kv_group import GroupPool
+from pagedrun.paged.scheduling.groups.no_states import StatePool
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.step_input import StepInput
@@ -21,6 +22,7 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from tests.scheduling.admit_all import AdmitAll
 from tests.scheduling.fake_model import FakeModel, RecordingPool
+from tests.scheduling.fake_states import FakeStates
 from tests.scheduling.step import Step
 
 SIZE = 4
@@ -36,6 +38,7 @@ class PlayedBeams:
         budget: int = 64,
         mode: PreemptionMode = PreemptionMode.SWAP,
         windows: dict[int | None, int] | None = None,
+        num_slots: int = 0,
     ) -> None:
         """windows: blocks by window, of further groups of layers."""
         pools: dict[int | None, int] = {None: num_blocks, **(windows or {})}
@@ -50,6 +53,8 @@ class PlayedBeams:
         ]
         self.pool = groups[0].pool
         limits = SchedulerLimits(16, budget)
+        slots = RecordingPool(num_slots, 1) if num_slots else None
+        self.states = None if slots is None else FakeStates(slots, 1)
         self.scheduler = Scheduler(
             self.pool,
             groups[0].swap_space,
@@ -57,8 +62,10 @@ class PlayedBeams:
             mode,
             predictor=AdmitAll(),
             further=groups[1:],
+            states=None if slots is None else StatePool(slots, SwapSpace(num_slots)),
         )
-        plan = Plan(list(requests), SIZE, prefix_caching=True)
+        keeps = 1 if num_slots else None
+        plan = Plan(list(requests), SIZE, prefix_caching=True, min_state_tokens=keeps)
         self.scheduler.add(plan, len(plan))
         self.recorder = Recorder(self.pool, self.scheduler.residency)
         self.num_steps = 0
@@ -71,6 +78,8 @@ class PlayedBeams:
         made = Step.of(step, self.scheduler)
         for model in self.models:
             model.run(made)
+        if self.states is not None:
+            self.states.run(made)
         self.scheduler.update()
         self.scheduler.check()
         return step
@@ -260,3 +269,16 @@ def test_beams_of_one_row_cannot_fill_the_log() -> None:
     forks = played.scheduler.counts.forks
     assert forks > 60
     assert sum(map(len, played.scheduler.residency)) < 4 * 65 + 6 * forks
+
+
+@pytest.mark.parametrize("mode", list(PreemptionMode))
+@pytest.mark.parametrize(("num_blocks", "num_slots"), [(64, 32), (64, 7), (16, 32)])
+def test_a_beam_goes_on_from_the_state_of_its_parent(
+    mode: PreemptionMode, num_blocks: int, num_slots: int
+) -> None:
+    """Whoever forked, took a dead one's place, or gave way for want of blocks or slots."""
+    rows = [request(0, 9, width=3), request(1, 4, width=2), request(2, 6, width=4)]
+    played = PlayedBeams(*rows, num_blocks=num_blocks, mode=mode, num_slots=num_slots)
+    play(played, range(3), num_steps=24, seed=num_blocks + num_slots)
+    gave_way = len(played.scheduler.residency.preemptions.items)
+    assert (gave_way > 0) == (num_blocks == 16 or num_slots == 7)

@@ -11,14 +11,14 @@ class BeamGroup:
     `members` are the beams, best first; one while the prompt is computed. When they give way,
     the first one waits for all, and `folded` are the generated tokens of the others: these go on
     from the tokens that they have in common with it, once it has computed all but its last. Where
-    layers have windows, the first one computes its tokens again, and each goes on when that has
-    come to where they part: by the end it has given back what the other reads.
+    layers have windows or states, the first one computes its tokens again, and each goes on when
+    that has come to where they part: by the end what the other reads is lost.
     `is_running` tells a group with seats in the batch from one that waits.
     """
 
-    def __init__(self, first: Sequence, *, has_windows: bool) -> None:
+    def __init__(self, first: Sequence, *, past_is_lost: bool) -> None:
         self.width = first.request.params.beam_width
-        self._has_windows = has_windows
+        self._past_is_lost = past_is_lost
         self.members = [first]
         self.folded: list[list[int]] = []
         self.is_running = False
@@ -61,7 +61,7 @@ class BeamGroup:
         is_whole = sum(left) <= budget or (is_first and max(left) == 1)
         if is_whole and not self.folded:
             return [each.num_tokens for each in self.members]
-        if self._has_windows and self.folded:
+        if self._past_is_lost and self.folded:
             partings = (self._num_common(tokens) for tokens in self.folded)
             computed = first.num_computed_tokens
             ahead = (each - computed for each in partings if each > computed)
@@ -92,7 +92,7 @@ class BeamGroup:
         is_ready = first.num_computed_tokens >= first.num_tokens - 1
         for tokens in self.folded:
             num_common = self._num_common(tokens)
-            has_passed = self._has_windows and num_common <= first.num_computed_tokens
+            has_passed = self._past_is_lost and num_common <= first.num_computed_tokens
             if not is_ready and not has_passed:
                 folded.append(tokens)
                 continue

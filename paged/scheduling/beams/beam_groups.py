@@ -27,7 +27,8 @@ class BeamGroups:
     def begin(self, sequence: Sequence) -> None:
         """Take note of a sequence that computes a prompt for beams."""
         has_windows = any(group.window is not None for group in self._books.further)
-        self._groups[sequence.request.index] = BeamGroup(sequence, has_windows=has_windows)
+        is_lost = has_windows or self._books.states.has_slots
+        self._groups[sequence.request.index] = BeamGroup(sequence, past_is_lost=is_lost)
 
     def of(self, sequence: Sequence) -> BeamGroup | None:
         """Return the group that a sequence is of, None for one that is no beam."""
@@ -47,6 +48,8 @@ class BeamGroups:
         beams = group.unfold(self._books.pool.block_size)
         for beam in beams:
             assert not any(each.has_gap_before(beam) for each in self._books.further), "a gap"
+            is_there = beam.num_computed_tokens == group.members[0].num_computed_tokens
+            assert is_there or not self._books.states.has_slots, "the state is another"
             self._adopt(beam)
         return beams
 
@@ -101,6 +104,8 @@ class BeamGroups:
             num_common = group.tables.num_common(beam.place, dead.place)
             group.pool.release(group.tables.held(dead.place, num_common))
             group.pool.share(group.tables.held(beam.place, num_common))
+        self._books.states.share(beam.place)
+        self._books.states.release(dead.place)
         self._books.residency.pass_on(dead, beam, num_common)
         self._forget(dead)
         self._sequences[beam.place] = beam
