@@ -17,6 +17,7 @@ from pagedrun.paged.models.model_identity import model_identity
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.pool_sizing import PoolSizer
+from pagedrun.paged.planning.slot_sizing import SlotSizer
 from pagedrun.paged.report.record.report_sections import LoadTimes
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run import Run
@@ -104,12 +105,14 @@ class Engine:
         config, specs, loaded = self.config, self.kv_cache_specs, self.loaded
         loaded.device.check(loaded.dtype)
         budget = loaded.memory.budget(config, specs)
-        sizer = PoolSizer(config, specs, budget, self.max_model_len)
+        states = SlotSizer(config, self.bytes_per_state, budget)
+        sizer = PoolSizer(config, specs, states.rest, self.max_model_len)
         sizer.check_max_model_len()
-        planner = self._planner(sizer.most, done)
+        planner = self._planner(sizer.most, states.max_beam_width, done)
         first = planner.window(requests, has_next=more is not None)
         sizes = sizer.sizes(first.plan, is_whole=more is None)
-        cache, graphs = loaded.memory.take(config, specs, sizes)
+        slots = states.sizes(first.plan, is_whole=more is None)
+        cache, graphs = loaded.memory.take(config, specs, sizes, slots)
         return Run(
             engine_config=config,
             policy=self.policy,
@@ -129,17 +132,20 @@ class Engine:
             on_window=on_window,
         )
 
-    def _planner(self, max_blocks: int, done: Container[int]) -> Planner:
+    def _planner(
+        self, max_blocks: int, max_beam_width: int | None, done: Container[int]
+    ) -> Planner:
         num_stored = 0
         if self._prefix_store is not None:
             num_stored = self.config.prefix_store_bytes // self.bytes_per_token
         return Planner(
             self.config,
-            RequestLimits(self.max_model_len, self.loaded.config.vocab_size),
+            RequestLimits(self.max_model_len, self.loaded.config.vocab_size, max_beam_width),
             max_blocks=max_blocks,
             read_once=self._read_once,
             done=done,
             max_stored_tokens=num_stored,
+            keeps_states=self.bytes_per_state > 0,
         )
 
     def _stored_prefixes(
@@ -165,7 +171,8 @@ class Engine:
     @property
     def _prefix_store(self) -> PrefixStore | None:
         """The prefix store, if there is one and the model's blocks can be kept there."""
-        return self.loaded.prefix_store if len(self.kv_cache_specs) == 1 else None
+        can_store = len(self.kv_cache_specs) == 1 and not self.bytes_per_state
+        return self.loaded.prefix_store if can_store else None
 
     @property
     def max_model_len(self) -> int:
@@ -184,6 +191,11 @@ class Engine:
     def bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in all layers."""
         return sum(spec.bytes_per_token for spec in self.kv_cache_specs)
+
+    @property
+    def bytes_per_state(self) -> int:
+        """Bytes of what recurrent layers keep of a sequence, 0 without such layers."""
+        return sum(spec.num_bytes for spec in self.loaded.model.state_specs())
 
     @property
     def _read_once(self) -> ReadOnce:

@@ -44,6 +44,7 @@ from pagedrun.paged.scheduling.beams.beam_searches import BeamSearches
 from pagedrun.paged.scheduling.engine_state import engine_state
 from pagedrun.paged.scheduling.groups.group_watch import GroupWatch
 from pagedrun.paged.scheduling.groups.kv_group import GroupPool
+from pagedrun.paged.scheduling.groups.no_states import StatePool
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
@@ -112,6 +113,7 @@ class Run:
                 )
                 for each in others
             ],
+            states=_state_pool(cache),
         )
         self._stored = stored
         shapes = PoolShape.of_all(cache.specs, [each.num_blocks for each in cache.groups])
@@ -402,3 +404,9 @@ class Run:
     def snapshot(self) -> Snapshot:
         """Return what became of every block so far."""
         return self._recorder.snapshot(self.statistics.bytes_per_token)
+
+
+def _state_pool(cache: KVCache) -> StatePool | None:
+    if cache.states is None:
+        return None
+    return StatePool.of(cache.states.num_blocks, cache.states.num_host_blocks)

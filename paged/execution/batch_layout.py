@@ -12,12 +12,13 @@ from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch, GroupBatch
-from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int32s, Int64s
+from pagedrun.paged.scheduling.sequence_table import NO_STATE, UNKNOWN_TOKEN, Int32s, Int64s
 from pagedrun.paged.scheduling.step_input import StepInput
 
 
@@ -46,6 +47,7 @@ class BatchLayout:
     num_prefill_tokens: int
     groups: tuple[GroupLayout, ...]
     logits_rows: Tensor
+    states: StateInputs | None = None
 
     def forward(
         self, device: Device, shapes: Seq[AttentionShape], known: KnownTokens | None
@@ -68,6 +70,7 @@ class BatchLayout:
                 each.placed(device, shape) for each, shape in zip(self.groups, shapes, strict=True)
             ),
             logits_rows=device.place(self.logits_rows),
+            states=None if self.states is None else self.states.placed(device.place),
         )
 
     @classmethod
@@ -87,10 +90,10 @@ class BatchLayout:
         input_ids, last = step.input_ids, offsets + lengths - 1
         scored = _scored_tokens(step, offsets)
         num_prefill = int(is_prompt.sum())
+        place = np.arange(step.num_tokens)
         if 0 < num_prefill < step.num_tokens:
             order = np.argsort(~is_prompt, kind="stable")
             rows, positions, input_ids = rows[order], positions[order], input_ids[order]
-            place = np.empty_like(order)
             place[order] = np.arange(step.num_tokens)
             last, scored = place[last], place[scored]
         is_stored = positions < step.store_from[rows]
@@ -120,6 +123,7 @@ class BatchLayout:
                 for tables, spec in zip(step.block_tables, specs, strict=True)
             ),
             logits_rows=torch.from_numpy(np.concatenate([last[step.samples], scored])),
+            states=_state_inputs(step, place, lengths),
         )
 
 
@@ -134,6 +138,22 @@ def _slots(
     slots += positions % block_size
     slots[is_stored] = NO_SLOT
     return torch.from_numpy(slots)
+
+
+def _state_inputs(step: StepInput, place: Int64s, lengths: Int64s) -> StateInputs | None:
+    """Return what recurrent layers need, None in a model without them.
+
+    place: [num_tokens] int64, where each token is in the batch, chunk by chunk. lengths:
+    [num_chunks] int64, of the chunks.
+    """
+    if (step.write_slots == NO_STATE).all():
+        return None
+    return StateInputs(
+        tokens=_int32(place),
+        chunk_starts=_int32(np.concatenate([[0], np.cumsum(lengths)])),
+        read_slots=_int32(step.read_slots),
+        write_slots=_int32(step.write_slots),
+    )
 
 
 def _scored_tokens(step: StepInput, offsets: Int64s) -> Int64s:

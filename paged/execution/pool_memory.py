@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_memory import KVMemory
+from pagedrun.paged.cache.state_cache import StateCache
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.gpu_memory import gpu_budget
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.slot_sizing import SlotSizes
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
@@ -64,15 +66,20 @@ class PoolMemory:
         return self._budget
 
     def take(
-        self, config: EngineConfig, specs: Seq[KVCacheSpec], num_blocks: Seq[int]
+        self,
+        config: EngineConfig,
+        specs: Seq[KVCacheSpec],
+        num_blocks: Seq[int],
+        slots: SlotSizes | None = None,
     ) -> tuple[KVCache, DecodeGraphs | None]:
         """Return memory for so many blocks of each group of layers and, where steps are captured,
-        their graphs."""
+        their graphs; and for the `slots` of recurrent layers, whose steps are not captured."""
         size = config.block_size
         bytes_per_token = sum(spec.bytes_per_token for spec in specs)
-        num_host_blocks = config.swap_space_bytes // (bytes_per_token * size)
-        eager = config.enforce_eager or not self._device.graphs
-        made_for = (*specs, size, *num_blocks, num_host_blocks, config.prefix_once, eager)
+        swap_space_bytes = config.swap_space_bytes - (0 if slots is None else slots.host_bytes)
+        num_host_blocks = swap_space_bytes // (bytes_per_token * size)
+        eager = config.enforce_eager or not self._device.graphs or slots is not None
+        made_for = (*specs, size, *num_blocks, num_host_blocks, config.prefix_once, eager, slots)
         if self._held is not None and self._held.made_for == made_for:
             return self._held.cache, self._held.graphs
         if self._held is not None:
@@ -83,7 +90,8 @@ class PoolMemory:
                 [
                     KVMemory(spec, size, count, num_host_blocks, self._device)
                     for spec, count in zip(specs, num_blocks, strict=True)
-                ]
+                ],
+                None if slots is None else self._states(slots),
             )
         except RuntimeError as error:
             if "DefaultCPUAllocator" not in str(error):  # the host's has no class of its own
@@ -105,3 +113,7 @@ class PoolMemory:
         if self._device.has_own_memory:
             self._held = _Held(made_for, cache, graphs)
         return cache, graphs
+
+    def _states(self, slots: SlotSizes) -> StateCache:
+        specs = self._model.state_specs()
+        return StateCache(specs, slots.num_slots, slots.num_host_slots, self._device)

@@ -29,6 +29,7 @@ from pagedrun.paged.planning.pool_sizing import PoolSizer
 from pagedrun.paged.planning.preview.forecast import Forecast
 from pagedrun.paged.planning.preview.forecast_sections import ForecastFigures, PlanReport
 from pagedrun.paged.planning.preview.simulation import Simulator
+from pagedrun.paged.planning.slot_sizing import SlotSizer
 from pagedrun.paged.report.record.report_sections import PlainValue
 from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -152,14 +153,23 @@ class _FilePlan:
             ),
             utilization=config.gpu_memory_utilization,
         )
-        sizer = PoolSizer(config, specs, budget, prepared.max_model_len)
+        bytes_per_state = sum(each.num_bytes for each in network.state_specs(dtype))
+        slots = SlotSizer(config, bytes_per_state, budget)
+        sizer = PoolSizer(config, specs, slots.rest, prepared.max_model_len)
         sizer.check_max_model_len()
-        limits = RequestLimits(prepared.max_model_len, model.config.vocab_size)
-        planner = Planner(config, limits, max_blocks=sizer.most, read_once=device.read_once)
+        vocab_size = model.config.vocab_size
+        planner = Planner(
+            config,
+            RequestLimits(prepared.max_model_len, vocab_size, slots.max_beam_width),
+            max_blocks=sizer.most,
+            read_once=device.read_once,
+            keeps_states=bytes_per_state > 0,
+        )
         self._listener.on_phase(Phase.PLAN)
         requests = self._asked(prepared.rows)
         first = planner.window(requests, has_next=prepared.more is not None).plan
         sizes = sizer.sizes(first, is_whole=prepared.more is None)
+        states = slots.sizes(first, is_whole=prepared.more is None)
         show = _show_with(model.tokenizer) if self._show_text else None
         forecast = Forecast(config, specs, sizes, show)
 
@@ -182,7 +192,7 @@ class _FilePlan:
         simulation = Simulator(
             rest,
             config,
-            pools=PlannedPools.of(network, specs, sizes),
+            pools=PlannedPools.of(network, specs, sizes, states),
             max_model_len=planner.reserved_len(requests),
             max_rows=self._max_simulated_rows,
             async_scheduling=device.async_scheduling,

@@ -8,24 +8,31 @@ from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
+from pagedrun.paged.planning.slot_sizing import SlotSizes
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPools:
     """A pool for each group of layers.
 
-    bytes_read: what attention reads of a token in all layers with a window, or with None.
+    bytes_read: what attention reads of a token in all layers with a window, or with None. states:
+    of recurrent layers, if there are any.
     """
 
     shapes: tuple[PoolShape, ...]
     bytes_read: Mapping[int | None, int]
+    states: SlotSizes | None = None
 
     @classmethod
     def of(
-        cls, network: DecoderSpec[LayerSpec], specs: Seq[KVCacheSpec], sizes: Seq[int]
+        cls,
+        network: DecoderSpec[LayerSpec],
+        specs: Seq[KVCacheSpec],
+        sizes: Seq[int],
+        states: SlotSizes | None = None,
     ) -> "PlannedPools":
         """Return the pools of a network whose groups keep `specs`, with so many blocks each."""
-        return cls(PoolShape.of_all(specs, sizes), network.bytes_read(specs))
+        return cls(PoolShape.of_all(specs, sizes), network.bytes_read(specs), states)
 
     @property
     def bytes_per_token(self) -> int:

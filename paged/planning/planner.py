@@ -12,18 +12,33 @@ from dataclasses import dataclass
 from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.planning.plan import Plan, PlanEnd
 from pagedrun.paged.planning.prefix_nodes import prefix_nodes
+from pagedrun.paged.planning.state_points import MIN_STATE_TOKENS
 from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.request import Completion, Request
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What every request must keep to: tokens of prompt and answer, and the number of ids."""
+    """What every request must keep to: tokens of prompt and answer, the number of ids and, where
+    each beam takes memory of its own that cannot be shared, the number of beams."""
 
     max_model_len: int
     vocab_size: int
+    max_beam_width: int | None = None
+
+    def refuse(self, request: Request) -> None:
+        """Raise `RowError` for a request with too many beams."""
+        width, most = request.params.beam_width, self.max_beam_width
+        if most is not None and width > most:
+            raise RowError(
+                "kv_cache_too_small",
+                f"the row has {width} beams, each with a state of recurrent layers, but there is "
+                f"memory for those of {most}; lower {option('beam_width')}",
+                param="beam_width",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +75,14 @@ class Planner:
         read_once: ReadOnce,
         done: Container[int] = frozenset(),
         max_stored_tokens: int = 0,
+        keeps_states: bool = False,
     ) -> None:
         """Plan for a pool that can have `max_blocks` blocks.
 
         read_once: when a prefix is read for all its rows together. done: indices of requests that
         are answered already; they do not run, but what rows share is decided with them.
-        max_stored_tokens: what the prefix store has room for.
+        max_stored_tokens: what the prefix store has room for. keeps_states: whether there are
+        recurrent layers.
         """
         self._config = config
         self._limits = limits
@@ -73,6 +90,7 @@ class Planner:
         self._read_once = read_once
         self._done = done
         self._max_stored_tokens = max_stored_tokens
+        self._min_state_tokens = MIN_STATE_TOKENS if keeps_states else None
         self._after: PlanEnd | None = None
 
     def window(self, requests: Seq[Request | Completion], *, has_next: bool) -> PlannedWindow:
@@ -92,6 +110,7 @@ class Planner:
             read_once=self._read_once,
             done=self._done,
             max_stored_tokens=self._max_stored_tokens,
+            min_state_tokens=self._min_state_tokens,
         )
         self._after = plan.end
         prefixes = prefix_nodes(plan)
@@ -127,6 +146,7 @@ class Planner:
                 refused.append(request)
                 continue
             try:
+                limits.refuse(request)
                 accepted.append(request.fitted(limits.max_model_len, limits.vocab_size))
             except RowError as error:
                 if request.index not in self._done:

@@ -25,8 +25,8 @@ from pagedrun.paged.scheduling.beams.beam_groups import BeamGroups
 from pagedrun.paged.scheduling.beams.beam_search import NextBeam
 from pagedrun.paged.scheduling.books import Books
 from pagedrun.paged.scheduling.chunk_placer import ChunkPlacer
-from pagedrun.paged.scheduling.groups.kv_group import GroupPool
-from pagedrun.paged.scheduling.groups.no_states import StatePool
+from pagedrun.paged.scheduling.groups.kv_group import GroupPool, KVGroup
+from pagedrun.paged.scheduling.groups.no_states import NoStates, StatePool
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.preemption import Preemption
 from pagedrun.paged.scheduling.prefix_source import PrefixSource
@@ -68,7 +68,8 @@ class Scheduler:
         all blocks of a sequence; a pool must hold the window and a step's tokens of one sequence;
         `states` that of recurrent layers.
         """
-        assert bool(stored) + bool(further) + bool(states) < 2, "no two of these know one another"
+        given = stored is not None, bool(further), bool(states)
+        assert sum(given) < 2, "no two of these know one another"
         groups = (GroupPool(pool, swap_space, None), *further)
         table = SequenceTable(num_eos_tokens, len(groups))
         self._books = Books.of(groups, states, table, prefix_caching=prefix_caching)
@@ -98,6 +99,11 @@ class Scheduler:
     def groups(self) -> tuple[KVGroup, ...]:
         """The blocks of each group of layers."""
         return self._books.groups
+
+    @property
+    def states(self) -> NoStates:
+        """The states of recurrent layers."""
+        return self._states
 
     @property
     def has_work(self) -> bool:

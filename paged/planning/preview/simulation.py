@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.prefix_reads import PrefixReads
+from pagedrun.paged.planning.slot_sizing import SlotSizes
 from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.report_sections import GroupFigures, PoolFigures
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.scheduling.groups.kv_group import GroupPool
+from pagedrun.paged.scheduling.groups.no_states import StatePool
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
@@ -89,7 +91,10 @@ class Simulator:
         self._is_last = False
         self._asked: dict[int, list[Request]] = {}
         self._places: dict[int, int] = {}
-        num_host_blocks = config.swap_space_bytes // (pools.bytes_per_token * config.block_size)
+        swap_space_bytes = config.swap_space_bytes
+        if pools.states is not None:
+            swap_space_bytes -= pools.states.host_bytes
+        num_host_blocks = swap_space_bytes // (pools.bytes_per_token * config.block_size)
         first, *further = (
             GroupPool.of(config.block_size, shape.num_blocks, num_host_blocks, shape.window)
             for shape in pools.shapes
@@ -102,6 +107,7 @@ class Simulator:
             PreemptionMode(config.preemption_mode),
             prefix_caching=config.prefix_caching,
             further=further,
+            states=None if pools.states is None else _state_pool(pools.states),
         )
         self._statistics = RunStatistics(
             block_size=config.block_size,
@@ -212,7 +218,10 @@ class Simulator:
         left = table.max_tokens[places] - table.num_output_tokens[places]
         num_steps = min(int(left.min()) - 1, self._num_steps_to_next_record())
         stored = table.num_stored_tokens[places]
-        if num_steps < 2 or (stored != table.num_tokens(places) - 1).any():
+        is_last = stored == table.num_tokens(places) - 1
+        if num_steps < 2 or not (is_last & (table.num_computed_tokens[places] == stored)).all():
+            return 0
+        if self._scheduler.states.needs_slot(places).any():
             return 0
         for group in self._scheduler.groups:
             if group.writes_shared(places, stored):
@@ -302,3 +311,7 @@ class Simulator:
                 generated_tokens=statistics.generated_tokens,
             ),
         )
+
+
+def _state_pool(sizes: SlotSizes) -> StatePool:
+    return StatePool.of(sizes.num_slots, sizes.num_host_slots)

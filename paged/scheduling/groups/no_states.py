@@ -20,6 +20,11 @@ class StatePool(NamedTuple):
     slots: BlockPool
     swap_space: SwapSpace
 
+    @classmethod
+    def of(cls, num_slots: int, num_host_slots: int) -> "StatePool":
+        """Return the books of memory that nothing is in yet."""
+        return cls(BlockPool(num_slots, block_size=1), SwapSpace(num_host_slots))
+
 
 class StateEntry(NamedTuple):
     """Where a sequence goes on: behind `num_tokens` tokens at the most, with the state of a slot.
