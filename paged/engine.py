@@ -38,6 +38,10 @@ NOTHING_STORED = (
     "the prefix store is left alone: this model has layers with sliding windows, whose blocks are "
     "given back while a prompt is computed"
 )
+NO_STATES_STORED = (
+    "the prefix store is left alone: this model has recurrent layers, whose states are not kept "
+    "there"
+)
 
 
 class Engine:
@@ -156,7 +160,7 @@ class Engine:
         warn = warn or (lambda message: None)
         if store is None:
             if loaded.prefix_store is not None:
-                warn(NOTHING_STORED)
+                warn(NO_STATES_STORED if self.bytes_per_state else NOTHING_STORED)
             return None
         return store.for_run(
             cache.groups[0],

@@ -113,7 +113,7 @@ class Run:
                 )
                 for each in others
             ],
-            states=_state_pool(cache),
+            states=StatePool.of(*cache.states.num_slots) if cache.states else None,
         )
         self._stored = stored
         shapes = PoolShape.of_all(cache.specs, [each.num_blocks for each in cache.groups])
@@ -390,6 +390,7 @@ class Run:
             times=self._times,
             memory=self._ledger.report(
                 [group.pool.counts.peak_held for group in self.scheduler.groups],
+                self.scheduler.states.peak_slots,
                 counted.max_step_tokens,
                 counted.max_step_logits,
             ),
@@ -399,14 +400,10 @@ class Run:
         )
         if stored is not None:
             report["prefix_store"] = stored.report()
+        if states := self.cache.states:
+            report["states"] = self.scheduler.states.figures(states.bytes_per_slot)
         return report
 
     def snapshot(self) -> Snapshot:
         """Return what became of every block so far."""
         return self._recorder.snapshot(self.statistics.bytes_per_token)
-
-
-def _state_pool(cache: KVCache) -> StatePool | None:
-    if cache.states is None:
-        return None
-    return StatePool.of(cache.states.num_blocks, cache.states.num_host_blocks)

@@ -13,7 +13,7 @@ from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.group_figures import group_figures
 from pagedrun.cli.report.prefix_lines import draw_prefixes
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
-from pagedrun.cli.report.report_figures import sparkline
+from pagedrun.cli.report.report_figures import sparkline, state_figures
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.planning.preview.forecast_sections import (
@@ -22,6 +22,7 @@ from pagedrun.paged.planning.preview.forecast_sections import (
     PlanReport,
 )
 from pagedrun.paged.report.record.report_sections import TemplateAdvice
+from pagedrun.paged.report.record.state_figures import StateFigures
 
 Line = tuple[str, str, str]  # label, value, note
 MAX_WIDTH = 110
@@ -35,6 +36,8 @@ def draw_forecast(forecast: PlanReport, console: Console) -> None:
     _draw(console, "Tokens", _tokens(forecast))
     _draw_tree(console, forecast)
     _draw(console, "KV memory", _memory(forecast))
+    if states := forecast.get("states"):
+        _draw(console, "States of recurrent layers", _states(states))
     _draw_timeline(console, forecast)
     _draw(console, "What fits into the pool", _batch(forecast))
     _draw_block_sizes(console, forecast["block_sizes"], forecast["kv"]["block_size"])
@@ -51,6 +54,10 @@ def _draw(console: Console, title: str, lines: Sequence[Line]) -> None:
     for figure in lines:
         for line in figure_lines(Figure(*figure), note_width):
             console.print(line, soft_wrap=True)
+
+
+def _states(states: StateFigures) -> list[Line]:
+    return [(each.label, each.value, each.note) for each in state_figures(states)]
 
 
 def _rows(forecast: PlanReport) -> list[Line]:

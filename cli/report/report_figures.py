@@ -14,15 +14,19 @@ from pagedrun.paged.report.record.report_sections import (
     PrefixFigures,
     TimeFigures,
 )
+from pagedrun.paged.report.record.state_figures import StateFigures
 
 _ENDINGS = {
     "stop": "at their end or a stop string",
     "length": "cut at max_tokens",
 }
-_MemoryPart = Literal["weights", "kv_pool", "activations_peak", "other", "free", "device_total"]
+_MemoryPart = Literal[
+    "weights", "kv_pool", "states", "activations_peak", "other", "free", "device_total"
+]
 _MEMORY: dict[_MemoryPart, tuple[str, str]] = {
     "weights": ("weights", ""),
     "kv_pool": ("KV pool", ""),
+    "states": ("states", "of recurrent layers"),
     "activations_peak": ("activations", "at peak"),
     "other": ("everything else", "at peak: Python, torch, rows, caches"),
     "free": ("free", ""),
@@ -42,6 +46,8 @@ def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, lis
         yield "Time", _times(report["time"])
         yield "Where the bytes went", _memory(report["memory"])
         yield "KV pool", _pool(report, sparkline_chars)
+        if states := report.get("states"):
+            yield "States of recurrent layers", state_figures(states)
         yield "Shared prefixes", _prefixes(report["prefix"]) + _stored(report.get("prefix_store"))
         yield "Copies and preemptions", _events(report)
 
@@ -104,7 +110,22 @@ def _times(times: TimeFigures) -> list[Figure]:
 
 
 def _memory(memory: MemoryFigures) -> list[Figure]:
-    return [Figure(label, show_size(memory[key]), note) for key, (label, note) in _MEMORY.items()]
+    return [
+        Figure(label, show_size(memory[key]), note)
+        for key, (label, note) in _MEMORY.items()
+        if key in memory
+    ]
+
+
+def state_figures(states: StateFigures) -> list[Figure]:
+    """Return the lines about what recurrent layers keep of each sequence."""
+    each, peak = show_size(states["bytes_per_slot"]), show_size(states["peak_bytes"])
+    return [
+        Figure("slots", _count(states["num_slots"]), f"of {each}, one for each sequence"),
+        Figure("in use at peak", _count(states["peak_slots"]), peak),
+        Figure("snapshots", _count(states["snapshots_made"]), "where rows part"),
+        Figure("begun from them", _count(states["snapshots_used"]), "sequences"),
+    ]
 
 
 def _pool(report: JobReport, sparkline_chars: int) -> list[Figure]:

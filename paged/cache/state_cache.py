@@ -40,6 +40,16 @@ class StateCache(BlockMemory):
         super().__init__(pools, device)
         self._layers = [tuple(pool[layer, 0] for pool, _ in pools) for layer in range(len(specs))]
 
+    @property
+    def num_slots(self) -> tuple[int, int]:
+        """Slots of the pool, and those on the host."""
+        return self.num_blocks, self.num_host_blocks
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Bytes of what all layers keep of a sequence."""
+        return self.num_bytes // self.num_blocks
+
     def layer(self, index: int) -> tuple[Tensor, ...]:
         """Return the arrays of a recurrent layer, [num_slots, *shape], in its spec's order."""
         return self._layers[index]

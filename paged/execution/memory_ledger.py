@@ -19,12 +19,15 @@ class MemoryLedger:
     device: Device
     budget: MemoryBudget
 
-    def report(self, peak_blocks: Seq[int], step_tokens: int, step_logits: int) -> LedgerFigures:
+    def report(
+        self, peak_blocks: Seq[int], peak_slots: int, step_tokens: int, step_logits: int
+    ) -> LedgerFigures:
         """Return the report's `memory` object, in bytes.
 
-        peak_blocks: the most blocks of each group's pool that were held. step_tokens, step_logits:
-        of the largest step. What the process had in use at its peak beyond weights, activations and
-        pool is `other`. On the host only the part of the pool that was touched has been in use.
+        peak_blocks: the most blocks of each group's pool that were held. peak_slots: the most of
+        recurrent layers' states. step_tokens, step_logits: of the largest step. What the process
+        had in use at its peak beyond weights, activations, pool and states is `other`. On the host
+        only the part of a pool that was touched has been in use.
         """
         weights = self.model.num_bytes
         activations = self.budget.activations  # measured, or reckoned from the largest step
@@ -33,11 +36,18 @@ class MemoryLedger:
         pools = zip(self.cache.groups, peak_blocks, strict=True)
         touched = sum(memory.bytes_per_block * count for memory, count in pools)
         held = self.device.bytes_held(self.cache.num_bytes, touched)
+        states = self.cache.states
+        if states is not None:
+            touched = states.bytes_per_slot * peak_slots
+            held += self.device.bytes_held(states.num_bytes, touched)
         in_use = self.device.bytes_in_use()
-        return {
+        figures: LedgerFigures = {
             "weights": weights,
             "kv_pool": self.cache.num_bytes,
             "activations_peak": activations,
             "other": max(in_use - weights - activations - held, 0),
             "device_total": self.budget.total,
         }
+        if states is not None:
+            figures["states"] = states.num_bytes
+        return figures

@@ -80,11 +80,21 @@ class Plan:
         is_left = np.array([self._requests[row].index not in finished for row in tree.order], bool)
         self.too_large = [self._requests[row] for row in tree.order[~fits & is_left]]
         self.tree = tree.keep(fits & is_left)
+        self.states: StatePoints | None = None
+        if min_state_tokens is not None and prefix_caching:
+            self.states = StatePoints.of(
+                self.tree.common,
+                self._state_limits(),
+                block_size,
+                before=None if after is None else after.state_points,
+                has_next=has_next,
+                min_tokens=min_state_tokens,
+            )
         copied = self.duplicates.num_copied_tokens(without=self.too_large)
         common = self.tree.num_common_tokens
         self.sharing = PlannedSharing(
             achievable_hit_tokens=copied + common * prefix_caching,
-            block_hit_tokens=copied + self.tree.num_block_hit_tokens * prefix_caching,
+            block_hit_tokens=copied + self._num_block_hit_tokens * prefix_caching,
             common_tokens=copied + common,
             num_shared_blocks=self.tree.num_shared_blocks * prefix_caching,
             num_duplicates=self.duplicates.num_duplicates,
@@ -97,16 +107,6 @@ class Plan:
         self._num_keep_blocks = self._keep_blocks(has_next=has_next)
         self._block_names = self._named_blocks()
         self._branches = _branches(self._num_keep_blocks)
-        self.states: StatePoints | None = None
-        if min_state_tokens is not None and prefix_caching:
-            self.states = StatePoints.of(
-                self.tree.common,
-                self._state_limits(),
-                block_size,
-                before=None if after is None else after.state_points,
-                has_next=has_next,
-                min_tokens=min_state_tokens,
-            )
 
     def __len__(self) -> int:
         return len(self.tree)
@@ -215,6 +215,13 @@ class Plan:
         found[:1] = 0  # of a row in another window
         prompts = [self._requests[row].prompt_token_ids for row in tree.order.tolist()]
         return BlockNames(prompts, num_keys, found, tree.block_size)
+
+    @property
+    def _num_block_hit_tokens(self) -> int:
+        """Prompt tokens that whole cached blocks spare, where states are needed with these."""
+        if self.states is None:
+            return self.tree.num_block_hit_tokens
+        return sum(self.states.begins) * self.tree.block_size
 
     def _state_points(self, place: int, request: Request) -> BranchPoint | None:
         if self.states is None:

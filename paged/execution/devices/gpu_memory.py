@@ -5,14 +5,17 @@ from collections.abc import Sequence as Seq
 import torch
 
 from pagedrun.kernels.attention_inputs import AttentionInputs, PrefillInputs
+from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_memory import KVMemory
+from pagedrun.paged.cache.state_cache import StateCache
 from pagedrun.paged.execution.attention_shapes import attention_shapes
 from pagedrun.paged.execution.batch_layout import BatchLayout, GroupLayout
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.scheduling.sequence_table import NO_STATE
 
 CHUNK_TOKENS = 512  # of the chunks that a step is measured with: what they attend to must exist
 
@@ -46,9 +49,15 @@ def _measure_step(
     """Return the bytes that a step of new prompts takes besides weights and cache, at its peak."""
     block_size = 16
     width = -(-CHUNK_TOKENS // block_size)
-    cache = KVCache([KVMemory(spec, block_size, width, 0, device) for spec in specs])
+    state_specs = model.state_specs()
+    cache = KVCache(
+        [KVMemory(spec, block_size, width, 0, device) for spec in specs],
+        StateCache(state_specs, 1, 0, device) if state_specs else None,
+    )
     starts = torch.tensor([*range(0, num_tokens, CHUNK_TOKENS), num_tokens], dtype=torch.int32)
     num_chunks = len(starts) - 1
+    nowhere = torch.full((num_chunks,), NO_STATE, dtype=torch.int32)
+    passed = torch.arange(num_tokens, dtype=torch.int32)
     positions = torch.arange(num_tokens) % CHUNK_TOKENS
     attention = AttentionInputs(
         block_tables=torch.arange(width, dtype=torch.int32).repeat(num_chunks, 1),
@@ -66,6 +75,7 @@ def _measure_step(
         # All chunks write to the same blocks: what they hold does not matter.
         groups=(GroupLayout(positions, attention),) * len(specs),
         logits_rows=torch.arange(min(num_logits, num_tokens)),
+        states=StateInputs(passed, starts, nowhere, nowhere) if state_specs else None,
     ).forward(device, attention_shapes(model, cache), None)
     torch.cuda.synchronize(device.torch_device)
     torch.cuda.reset_peak_memory_stats(device.torch_device)

@@ -100,7 +100,7 @@ class Forecast:
         """Return the forecast of a file of `total` rows, with those refused before by code."""
         totals, preemptions = self._totals, simulation.counts.preemptions
         refused = refused + Counter({TOO_LARGE: totals["too_large"]})
-        return {
+        figures: ForecastFigures = {
             "rows": {
                 "total": total,
                 "planned": totals["planned"],
@@ -127,6 +127,9 @@ class Forecast:
             },
             "timeline": [_point(record) for record in simulation.timeline],
         }
+        if simulation.states is not None:
+            figures["states"] = simulation.states
+        return figures
 
     def _is_whole(self, simulation: Simulation) -> bool:
         return simulation.num_rows == self._totals["planned"] - self._totals["duplicates"]

@@ -12,6 +12,7 @@ from pagedrun.paged.report.record.report_sections import (
     PreemptionCounts,
     TemplateAdvice,
 )
+from pagedrun.paged.report.record.state_figures import StateFigures
 
 
 class ForecastRows(TypedDict):
@@ -136,6 +137,7 @@ class ForecastFigures(TypedDict):
     steps: StepCounts
     preemptions: PreemptionCounts
     timeline: list[SimulatedPoint]
+    states: NotRequired[StateFigures]
 
 
 class PeakMemory(TypedDict):

@@ -19,6 +19,7 @@ from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.report_sections import GroupFigures, PoolFigures
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
+from pagedrun.paged.report.record.state_figures import StateFigures
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.scheduling.groups.kv_group import GroupPool
 from pagedrun.paged.scheduling.groups.no_states import StatePool
@@ -42,7 +43,8 @@ class Simulation:
     report's object of that name, `groups` its part of each group of layers. `reads_without_sharing`
     and `reads_with_sharing`: bytes of keys and values that attention reads. `at_peak`:
     [num_running, 3] int64, one line for each sequence that ran when most blocks were held: its
-    row's place in the run order, ascending, its stored tokens and its prompt's tokens.
+    row's place in the run order, ascending, its stored tokens and its prompt's tokens. `states` is
+    the report's object of that name, for a model with recurrent layers.
     """
 
     num_rows: int
@@ -56,6 +58,7 @@ class Simulation:
     reads_without_sharing: int
     reads_with_sharing: int
     at_peak: NDArray[np.int64]
+    states: StateFigures | None = None
 
 
 class Simulator:
@@ -91,6 +94,7 @@ class Simulator:
         self._is_last = False
         self._asked: dict[int, list[Request]] = {}
         self._places: dict[int, int] = {}
+        self._slots = pools.states
         swap_space_bytes = config.swap_space_bytes
         if pools.states is not None:
             swap_space_bytes -= pools.states.host_bytes
@@ -144,7 +148,13 @@ class Simulator:
             reads_without_sharing=self._reads.without_sharing,
             reads_with_sharing=self._reads.without_sharing - self._reads.saved,
             at_peak=np.array(sorted(self._at_peak), dtype=np.int64).reshape(-1, 3),
+            states=self._state_figures(),
         )
+
+    def _state_figures(self) -> StateFigures | None:
+        if self._slots is None:
+            return None
+        return self._scheduler.states.figures(self._slots.bytes_per_slot)
 
     def _has_work(self) -> bool:
         """Return whether there is a step to do, having taken the next plan if one is out."""

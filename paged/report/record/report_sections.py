@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NotRequired, TypedDict, TypeVar, cast
 
 from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
+from pagedrun.paged.report.record.state_figures import StateFigures
 
 PlainValue = str | int | float | bool | None
 Section = TypeVar("Section")
@@ -175,6 +176,7 @@ class LedgerFigures(TypedDict):
 
     weights: int
     kv_pool: int
+    states: NotRequired[int]
     activations_peak: int
     other: int
     device_total: int
@@ -185,6 +187,7 @@ class MemoryFigures(TypedDict):
 
     weights: int
     kv_pool: int
+    states: NotRequired[int]
     activations_peak: int
     other: int
     free: int
@@ -229,6 +232,7 @@ class EngineReport(TypedDict):
     config: dict[str, PlainValue]
     hardware: Hardware
     prefix_store: NotRequired[StoreFigures]
+    states: NotRequired[StateFigures]
 
 
 class MovableParts(TypedDict):

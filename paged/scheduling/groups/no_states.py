@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.report.record.state_figures import StateFigures
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_STATE, Int64s
 from pagedrun.paged.scheduling.step_builder import StepBuilder
@@ -109,6 +110,23 @@ class NoStates:
 
     def retract(self, keys: list[BlockKey]) -> None:
         """Make the states behind these blocks impossible to find."""
+
+    @property
+    def peak_slots(self) -> int:
+        """The most slots that were held."""
+        return 0
+
+    def figures(self, bytes_per_slot: int) -> StateFigures:
+        """Return what there is to report of slots of so many bytes."""
+        return {
+            "num_slots": 0,
+            "bytes_per_slot": bytes_per_slot,
+            "pool_bytes": 0,
+            "peak_slots": 0,
+            "peak_bytes": 0,
+            "snapshots_made": 0,
+            "snapshots_used": 0,
+        }
 
     def check(self, held: Set[int], waiting: Set[int]) -> None:
         """Prove that sequences and slots agree. For tests."""

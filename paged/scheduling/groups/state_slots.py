@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.report.record.state_counts import StateCounts
+from pagedrun.paged.report.record.state_figures import StateFigures
 from pagedrun.paged.scheduling.groups.no_states import NoStates, StateEntry, StatePool
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_STATE, Int64s, SequenceTable
@@ -220,6 +221,23 @@ class StateSlots(NoStates):
         """Make the states behind these blocks impossible to find."""
         for key in keys:
             self.pool.retract_key(key)
+
+    @property
+    def peak_slots(self) -> int:
+        """The most slots that were held."""
+        return self.pool.counts.peak_held
+
+    def figures(self, bytes_per_slot: int) -> StateFigures:
+        """Return what there is to report of slots of so many bytes."""
+        return {
+            "num_slots": self.pool.num_blocks,
+            "bytes_per_slot": bytes_per_slot,
+            "pool_bytes": self.pool.num_blocks * bytes_per_slot,
+            "peak_slots": self.peak_slots,
+            "peak_bytes": self.peak_slots * bytes_per_slot,
+            "snapshots_made": self.counts.made,
+            "snapshots_used": self.counts.used,
+        }
 
     def check(self, held: Set[int], waiting: Set[int]) -> None:
         """Prove that sequences and slots agree. For tests.
