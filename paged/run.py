@@ -14,7 +14,6 @@ import numpy as np
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
@@ -34,7 +33,6 @@ from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.planner import PlannedWindow
 from pagedrun.paged.planning.too_large import too_large
 from pagedrun.paged.report.record.memory_report import memory_report
-from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.report_sections import EngineReport, LoadTimes, StageTimes
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.snapshot import Snapshot
@@ -42,9 +40,9 @@ from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.scheduling.beams.beam_searches import BeamSearches
 from pagedrun.paged.scheduling.engine_state import engine_state
-from pagedrun.paged.scheduling.groups.group_watch import GroupWatch
 from pagedrun.paged.scheduling.groups.kv_group import GroupPool
 from pagedrun.paged.scheduling.groups.no_states import StatePool
+from pagedrun.paged.scheduling.groups.recorded_groups import recorder_of
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
@@ -116,18 +114,12 @@ class Run:
             states=StatePool.of(*cache.states.num_slots) if cache.states else None,
         )
         self._stored = stored
-        shapes = PoolShape.of_all(cache.specs, [each.num_blocks for each in cache.groups])
         self.statistics = RunStatistics(
             block_size=config.block_size,
-            pools=shapes,
+            pools=cache.shapes,
             max_model_len=max_model_len,
         )
-        self._recorder = Recorder(
-            self.pool,
-            self.scheduler.residency,
-            first_group=shapes[0] if others else None,
-            further=GroupWatch.of_further(self.scheduler, shapes),
-        )
+        self._recorder = recorder_of(self.scheduler, cache.shapes)
         self._runner = ModelRunner(
             model,
             self.cache,
@@ -377,8 +369,7 @@ class Run:
 
     def report(self) -> EngineReport:
         """Return what happened so far, in the report's shape; the job adds `rows`."""
-        counted, reads = self.statistics, self.attention_reads
-        stored = self._stored
+        counted, reads, stored = self.statistics, self.attention_reads, self._stored
         report = memory_report(
             attention_bytes={
                 "read": reads.num_bytes,

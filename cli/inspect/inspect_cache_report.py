@@ -22,6 +22,7 @@ from pagedrun.cli.inspect.shown_inspection import ShownInspection
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.prefix_lines import draw_prefixes
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
+from pagedrun.cli.report.state_figures import state_figures
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.paged.report.inspect.inspection_sections import (
     BlockLife,
@@ -40,6 +41,8 @@ def draw_inspection(found: ShownInspection, console: Console) -> None:
     bar = "#" if console.options.ascii_only else "█"
     bars = 0 if console.options.ascii_only else note_width
     _draw(console, "KV pool", pool_figures(found, bars))
+    if states := found.get("states"):
+        _draw(console, "States of recurrent layers", state_figures(states))
     _draw(console, "Prefix cache", cache_figures(found["statistics"], found["beams"]))
     _draw_map(console, found)
     if found["rows"]:

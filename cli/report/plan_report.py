@@ -13,7 +13,8 @@ from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.group_figures import group_figures
 from pagedrun.cli.report.prefix_lines import draw_prefixes
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
-from pagedrun.cli.report.report_figures import sparkline, state_figures
+from pagedrun.cli.report.report_figures import sparkline
+from pagedrun.cli.report.state_figures import state_figures
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.planning.preview.forecast_sections import (

@@ -6,6 +6,7 @@ from typing import Literal
 from pagedrun.cli.progress.durations import show_seconds
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.group_figures import group_figures
+from pagedrun.cli.report.state_figures import state_figures
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
 from pagedrun.paged.report.record.report_sections import (
@@ -14,7 +15,6 @@ from pagedrun.paged.report.record.report_sections import (
     PrefixFigures,
     TimeFigures,
 )
-from pagedrun.paged.report.record.state_figures import StateFigures
 
 _ENDINGS = {
     "stop": "at their end or a stop string",
@@ -114,17 +114,6 @@ def _memory(memory: MemoryFigures) -> list[Figure]:
         Figure(label, show_size(memory[key]), note)
         for key, (label, note) in _MEMORY.items()
         if key in memory
-    ]
-
-
-def state_figures(states: StateFigures) -> list[Figure]:
-    """Return the lines about what recurrent layers keep of each sequence."""
-    each, peak = show_size(states["bytes_per_slot"]), show_size(states["peak_bytes"])
-    return [
-        Figure("slots", _count(states["num_slots"]), f"of {each}, one for each sequence"),
-        Figure("in use at peak", _count(states["peak_slots"]), peak),
-        Figure("snapshots", _count(states["snapshots_made"]), "where rows part"),
-        Figure("begun from them", _count(states["snapshots_used"]), "sequences"),
     ]
 
 

@@ -11,6 +11,7 @@ from pagedrun.paged.cache.block_transfer import BlockTransfer
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.cache.kv_place import KVPlace
+from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.cache.state_cache import StateCache
 from pagedrun.paged.cache.state_place import StatePlace
 
@@ -36,6 +37,11 @@ class KVCache:
     def specs(self) -> tuple[KVCacheSpec, ...]:
         """What the layers of each group keep of a token."""
         return tuple(each.spec for each in self.groups)
+
+    @property
+    def shapes(self) -> tuple[PoolShape, ...]:
+        """The pool of each group."""
+        return PoolShape.of_all(self.specs, [each.num_blocks for each in self.groups])
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:

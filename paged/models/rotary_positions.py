@@ -17,7 +17,7 @@ def num_rotary_positions(config: ModelConfig, asked: int | None, folder: Path) -
     """
     most = config.max_position_embeddings
     max_model_len = min(asked or most, most)
-    widest = max(layer.attention.head_dim for layer in config.network.layers)
+    widest = max(each.head_dim for each in config.network.attentions.values())
     num_fit = MAX_ROTARY_BYTES // (4 * widest)
     if most > num_fit and max_model_len > num_fit:
         raise ModelError(

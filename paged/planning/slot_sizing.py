@@ -9,7 +9,7 @@ from pagedrun.paged.values.errors import UsageError
 
 # Of the memory for states and blocks together, and of the space to swap out to.
 MAX_SHARE = 0.5
-# Snapshots for which memory is kept before it is known how deep the tree of prefixes is.
+# Kept states for which there is memory before it is known how deep the tree of prefixes is.
 MAX_LEVELS = 16
 # One that a chunk reads, and one that it writes.
 LEAST_SLOTS = 2
@@ -33,7 +33,7 @@ class SlotSizer:
     """Sizes them for a model that keeps `bytes_per_slot` of each sequence, 0 if it keeps nothing.
 
     A sequence that runs has a slot. While samples or beams fork, each of them reads the slot of
-    their parent and writes one of its own; and each level of the tree of prefixes has a snapshot.
+    their parent and writes one of its own; and for each level of the tree of prefixes one is kept.
     """
 
     def __init__(self, config: EngineConfig, bytes_per_slot: int, budget: MemoryBudget) -> None:

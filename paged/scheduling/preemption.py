@@ -37,7 +37,7 @@ class Preemption:
         into it, goes on from; where a window reaches further back than what would be saved, it is
         computed again.
         """
-        self.pin_prompt(sequence)
+        self._pin_prompt(sequence)
         mode = self._mode
         if mode is PreemptionMode.SWAP and (
             self._misses_blocks(sequence, goes_on_from) or not self._swap_out(sequence, step)
@@ -103,7 +103,13 @@ class Preemption:
             ]
         return True
 
-    def pin_prompt(self, sequence: Sequence) -> None:
+    def keep_out(self, child: Sequence) -> None:
+        """Let a forked sibling, which is not counted as a holder of anything yet, wait."""
+        self._pin_prompt(child)
+        child.forget_blocks()
+        child.num_tokens_ever_computed = 0  # what it computes again, no preemption took
+
+    def _pin_prompt(self, sequence: Sequence) -> None:
         """Keep the prompt blocks that a sequence leaves behind, and a state, as long as there is
         room."""
         if not self._books.prefix_caching:

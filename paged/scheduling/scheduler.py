@@ -26,7 +26,7 @@ from pagedrun.paged.scheduling.beams.beam_search import NextBeam
 from pagedrun.paged.scheduling.books import Books
 from pagedrun.paged.scheduling.chunk_placer import ChunkPlacer
 from pagedrun.paged.scheduling.groups.kv_group import GroupPool, KVGroup
-from pagedrun.paged.scheduling.groups.no_states import NoStates, StatePool
+from pagedrun.paged.scheduling.groups.no_states import StatePool
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.preemption import Preemption
 from pagedrun.paged.scheduling.prefix_source import PrefixSource
@@ -68,8 +68,7 @@ class Scheduler:
         all blocks of a sequence; a pool must hold the window and a step's tokens of one sequence;
         `states` that of recurrent layers.
         """
-        given = stored is not None, bool(further), bool(states)
-        assert sum(given) < 2, "no two of these know one another"
+        assert [stored, further or None, states].count(None) > 1, "two that do not know one another"
         groups = (GroupPool(pool, swap_space, None), *further)
         table = SequenceTable(num_eos_tokens, len(groups))
         self._books = Books.of(groups, states, table, prefix_caching=prefix_caching)
@@ -82,7 +81,7 @@ class Scheduler:
         self.ending: list[Sequence] = []  # scheduled for the last time, not yet finished
         self.again: deque[PlannedRequest] = deque()  # to draw more samples of, before new ones
         self.num_planned = 0  # requests that were added and not looked at yet
-        self._states = self._books.states
+        self.states = self._books.states
         self.counts = self._books.counts
         self.table = self._books.table
         self.residency = self._books.residency
@@ -99,11 +98,6 @@ class Scheduler:
     def groups(self) -> tuple[KVGroup, ...]:
         """The blocks of each group of layers."""
         return self._books.groups
-
-    @property
-    def states(self) -> NoStates:
-        """The states of recurrent layers."""
-        return self._states
 
     @property
     def has_work(self) -> bool:
@@ -163,7 +157,7 @@ class Scheduler:
             group = None if candidate is None else self._beams.of(candidate)
             if candidate is None or not self._has_seats_for(group):
                 break
-            if self._states.must_wait(candidate, self.running, self._running_places):
+            if self.states.must_wait(candidate, self.running, self._running_places):
                 break
             if short := not self._has_room_for(group):
                 break
@@ -181,7 +175,7 @@ class Scheduler:
                 self._note_running()
                 continue
             end = min(candidate.num_tokens, candidate.num_computed_tokens + budget)
-            end = self._states.chunk_end(candidate, end)
+            end = self.states.chunk_end(candidate, end)
             # What it was given of another one's block may reach past its blocks behind the first.
             held = self._chunks.num_tokens_held(candidate)
             if end > held and not self._chunks.reserve(candidate, end, step):
@@ -190,7 +184,7 @@ class Scheduler:
         if short:
             self.counts.steps_short_of_memory += 1
             self.counts.blocks_held_when_short += self.pool.num_held
-        self._states.end_step()
+        self.states.end_step()
         made = step.build()
         self._sampling = step.places[made.samples]
         return made
@@ -203,10 +197,8 @@ class Scheduler:
         first to write to one copies it. Raises `ValueError` for another number of tokens.
         """
         table, grown = self.table, self._sampling
-        families: list[list[Sequence]] = []
         parents = grown[table.num_pending[grown] > 1]
-        if len(parents):
-            grown, families = self._forked(grown)
+        grown, families = self._forked(grown) if len(parents) else (grown, [])
         if not isinstance(tokens, int) and len(tokens) != len(grown):
             raise ValueError(f"{len(tokens)} tokens for {len(grown)} draws")
         table.append_outputs(grown, tokens)
@@ -216,7 +208,7 @@ class Scheduler:
         for siblings in families:
             self._adopt(siblings)
         for place in parents.tolist():
-            self._states.unpin(place)
+            self.states.unpin(place)
         self._sampling = grown[:0]
         return grown
 
@@ -234,7 +226,7 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
             self._books.unpin(sequence)
-        self._states.retire(sequence.place)
+        self.states.retire(sequence.place)
         self.ending.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
@@ -337,14 +329,14 @@ class Scheduler:
         group = self._beams.of(sequence)
         if group is None:
             end = min(sequence.num_tokens, sequence.num_computed_tokens + budget)
-            return [(sequence, self._states.chunk_end(sequence, end))]
+            return [(sequence, self.states.chunk_end(sequence, end))]
         if group.folded:
             behind = position + len(group.members)
             self.running[behind:behind] = self._beams.unfold(group)
         is_first = budget == self.limits.max_num_batched_tokens
         ends = group.ends(budget, is_first=is_first)
         if len(ends) == 1:
-            ends = [self._states.chunk_end(group.members[0], ends[0])]
+            ends = [self.states.chunk_end(group.members[0], ends[0])]
         return list(zip(group.members, ends, strict=True))
 
     def _reserve(self, chunks: list[tuple[Sequence, int]], step: StepBuilder) -> bool:
@@ -404,7 +396,5 @@ class Scheduler:
             self.residency.begin(child, child.num_blocks)
             self.running.append(child)
         for child in children[room:]:
-            self._preemption.pin_prompt(child)
-            child.forget_blocks()
-            child.num_tokens_ever_computed = 0  # what it computes again, no preemption took
+            self._preemption.keep_out(child)
         self.waiting.extendleft(reversed(children[room:]))

@@ -84,6 +84,25 @@ def test_decode_prefill_and_replay_in_one_step() -> None:
     assert batch.logits_rows.tolist() == [5, 7]
 
 
+def test_tokens_pass_a_state_in_the_order_of_their_sequence() -> None:
+    """Where the batch has prompt tokens first, also those of a chunk with both kinds."""
+    step = made_step(
+        MadeChunk([1, 2, 3], [40], [9], 3, 4),
+        MadeChunk([20, 21, 22], [30, 31], [2, 5], 1, 5),
+        MadeChunk([60, 61, 62, 63, 64, 65], [], [4, 6], 2, 5),
+    )
+    step = replace(step, read_slots=np.array([8, -1, 3]), write_slots=np.array([8, 0, 5]))
+    batch = BatchLayout.of(step, 4, [FULL], PrefixSharing(share=True))
+    states = batch.states
+    assert states is not None
+    passed = [batch.input_ids[chunk].tolist() for chunk in states.chunks()]
+    assert passed == [[40], [21, 22, 30, 31], [62, 63, 64]]
+    assert (states.read_slots.tolist(), states.write_slots.tolist()) == ([8, -1, 3], [8, 0, 5])
+    tensors = (states.tokens, states.chunk_starts, states.read_slots, states.write_slots)
+    assert {each.dtype for each in tensors} == {torch.int32}
+    assert build([MadeChunk([1, 2], [], [5], 0, 2)]).states is None
+
+
 def test_what_is_stored_already_gets_no_slot() -> None:
     found_whole = MadeChunk([1, 2, 3, 4], [], [8], 3, 4, store_from=4)
     half = MadeChunk([5, 6, 7, 8, 9, 10], [], [8, 1], 2, 6, store_from=4)

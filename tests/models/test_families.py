@@ -150,7 +150,12 @@ def test_a_row_has_the_same_bytes_alone_in_bfloat16(name: str, tmp_path: Path) -
         [alone] = llm.generate([prompts[index]], params)
         assert alone.outputs == together[index].outputs
     # In small chunks, a few rows at a time, and giving way to each other.
-    small = {"max_num_batched_tokens": 48, "max_num_seqs": 4, "block_size": 16, "num_blocks": 18}
+    small: dict[str, Any] = {
+        "max_num_batched_tokens": 48,
+        "max_num_seqs": 4,
+        "block_size": 16,
+        "num_blocks": 18,
+    }
     cramped = LLM(tmp_path, dtype="bfloat16", device="cpu", **small)
     for whole, cut in zip(together, cramped.generate(prompts, params), strict=True):
         assert cut.outputs == whole.outputs

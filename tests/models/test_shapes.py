@@ -73,7 +73,7 @@ class TestCutting:
         self, num_layers: int, num_readers: int
     ) -> None:
         cut = Shape.named("gemma-4-e2b", num_layers).config
-        sources = [layer.attention.source for layer in cut.network.layers]
+        sources = [each.source for each in cut.network.attentions.values()]
         assert (len(sources), sources.count(None)) == (num_layers, num_layers - num_readers)
         whole = Shape.named("gemma-4-e2b").config
         assert cut.windows[:-1] == whole.windows[: num_layers - 1]

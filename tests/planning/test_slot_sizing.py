@@ -43,8 +43,7 @@ def test_slots_are_for_those_that_run_and_the_levels_of_the_tree(
 
 
 def test_beams_take_their_steps_together() -> None:
-    params = {"beam_width": 12, "ignore_eos": True}
-    rows = [Request(0, tuple(range(40)), SamplingParams(**params))]
+    rows = [Request(0, tuple(range(40)), SamplingParams(beam_width=12, ignore_eos=True))]
     plan = Plan(rows, 16, prefix_caching=True, min_state_tokens=64)
     sizes = SlotSizer(CONFIG, 1000, BUDGET).sizes(plan, is_whole=True)
     assert sizes is not None

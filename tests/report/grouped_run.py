@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 
 from pagedrun.paged.cache.pool_shape import PoolShape
-from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.scheduling.groups.group_watch import GroupWatch
+from pagedrun.paged.scheduling.groups.recorded_groups import recorder_of
 from tests.scheduling.drive import Drive, request
 
 SIZE, WINDOW = 4, 9
@@ -28,12 +27,7 @@ class GroupedRun:
             rows, SIZE, first.num_blocks, 3, budget=16, windows={WINDOW: second.num_blocks}
         )
         scheduler = self.drive.scheduler
-        self.recorder = Recorder(
-            self.drive.pool,
-            scheduler.residency,
-            first_group=first,
-            further=GroupWatch.of_further(scheduler, SHAPES),
-        )
+        self.recorder = recorder_of(scheduler, SHAPES)
         while scheduler.has_work:
             scheduler.begin_step()
             self.drive.step()

@@ -1,6 +1,7 @@
 """StepInput: cut in two, a step computes and draws what it did whole."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,6 +61,35 @@ def draws_of(step: StepInput) -> list[tuple[int, int, int, tuple[int, ...] | Non
     stops = [draws.stop_token_ids.get(index) for index in range(len(draws))]
     columns = (rows.tolist(), draws.position.tolist(), draws.seed.tolist(), stops)
     return list(zip(*columns, strict=True))
+
+
+def last_states(*steps: StepInput) -> dict[int, int]:
+    """What each row's slot comes to if a state counts the tokens that passed it."""
+    slots: dict[int, int] = {}
+    found: dict[int, int] = {}
+    for step in steps:
+        read = [0 if slot < 0 else slots.get(slot, slot) for slot in step.read_slots.tolist()]
+        lengths = (step.ends - step.starts).tolist()
+        for row, slot, state, length in zip(
+            step.rows.tolist(), step.write_slots.tolist(), read, lengths, strict=True
+        ):
+            found[row] = slots[slot] = state + length
+    return found
+
+
+@given(given_chunks=st.lists(chunks(), min_size=1, max_size=6), seed=st.integers(0, 9))
+@settings(max_examples=100, deadline=None)
+def test_the_second_half_reads_the_states_that_the_first_wrote(
+    given_chunks: list[MadeChunk], seed: int
+) -> None:
+    """In place, from zeros, and from a slot that others read too: which none of them writes."""
+    pick = np.random.default_rng(seed)
+    count = len(given_chunks)
+    writes = 100 + np.arange(count)
+    reads = np.where(pick.random(count) < 0.5, writes, pick.choice([-1, 7], count))
+    whole = replace(made_step(*given_chunks), read_slots=reads, write_slots=writes)
+    if whole.num_tokens > 1:
+        assert last_states(*whole.halves()) == last_states(whole)
 
 
 @given(given_chunks=st.lists(chunks(), min_size=1, max_size=6))

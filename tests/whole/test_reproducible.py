@@ -20,6 +20,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import ModelOpener
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.model import LocalModel
+from pagedrun.paged.planning.slot_sizing import SlotSizes
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
@@ -198,9 +199,13 @@ class PoisonedMemory(PoolMemory):
     """Pools that hold NaN wherever nothing is written yet."""
 
     def take(
-        self, config: EngineConfig, specs: Sequence[KVCacheSpec], num_blocks: Sequence[int]
+        self,
+        config: EngineConfig,
+        specs: Sequence[KVCacheSpec],
+        num_blocks: Sequence[int],
+        slots: SlotSizes | None = None,
     ) -> tuple[KVCache, DecodeGraphs | None]:
-        cache, graphs = super().take(config, specs, num_blocks)
+        cache, graphs = super().take(config, specs, num_blocks, slots)
         for group in cache.groups:
             group.blocks.fill_(torch.nan)
             group.host_blocks.fill_(torch.nan)

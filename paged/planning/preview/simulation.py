@@ -43,8 +43,8 @@ class Simulation:
     report's object of that name, `groups` its part of each group of layers. `reads_without_sharing`
     and `reads_with_sharing`: bytes of keys and values that attention reads. `at_peak`:
     [num_running, 3] int64, one line for each sequence that ran when most blocks were held: its
-    row's place in the run order, ascending, its stored tokens and its prompt's tokens. `states` is
-    the report's object of that name, for a model with recurrent layers.
+    row's place in the run order, ascending, its stored tokens and its prompt's tokens.
+    `states` is the report's object of that name, for a model with recurrent layers.
     """
 
     num_rows: int

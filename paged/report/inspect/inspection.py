@@ -40,6 +40,7 @@ from pagedrun.paged.report.inspect.pool_moments import (
     use_over_time,
 )
 from pagedrun.paged.report.inspect.preemption_causes import preemption_events
+from pagedrun.paged.report.inspect.reported_states import reported_states
 from pagedrun.paged.report.inspect.saved_report import SavedReport
 from pagedrun.paged.report.inspect.shared_blocks import shared_blocks
 from pagedrun.paged.report.inspect.shown_prefixes import top_prefixes
@@ -90,6 +91,9 @@ def inspect_run(
         found["moment"] = timeline_moment(report, question.at)
         found["peak"] = timeline_moment(report, PEAK)
         found["use_over_time"] = [int(point["blocks_used"]) for point in report.timeline]
+    states = None if report is None else reported_states(report)
+    if states is not None:
+        found["states"] = states
     if groups:
         found["groups"] = groups
         found["pool"]["pool_bytes"] = sum(group["pool_bytes"] for group in groups)

@@ -2,6 +2,8 @@
 
 from typing import NotRequired, TypedDict
 
+from pagedrun.paged.report.record.state_figures import StateFigures
+
 Number = int | float
 
 
@@ -289,3 +291,4 @@ class Inspection(TypedDict):
     beams: InspectedBeams | None
     row_stride: NotRequired[int]
     groups: NotRequired[list[InspectedGroup]]
+    states: NotRequired[StateFigures]

@@ -34,6 +34,11 @@ _PATHS = {
     "block_copies": ("copy_on_write", "block_copies"),
     "swap": ("preemptions", "swap"),
     "recompute": ("preemptions", "recompute"),
+    "num_slots": ("states", "num_slots"),
+    "bytes_per_slot": ("states", "bytes_per_slot"),
+    "peak_slots": ("states", "peak_slots"),
+    "kept_states": ("states", "kept_states"),
+    "found_states": ("states", "found_states"),
 }
 _NEEDED = ("block_size", "num_blocks", "bytes_per_token")
 _POINT = ("t", "step", "blocks_used", "blocks_shared", "blocks_cached", "tokens")

@@ -6,8 +6,8 @@ from typing import TypedDict
 class StateFigures(TypedDict):
     """The report's `states` object, of a model with recurrent layers.
 
-    A slot holds what all of these layers keep of one sequence. `snapshots_made` are slots left for
-    others to begin with, and `snapshots_used` is how many sequences began with one.
+    A slot holds what all of these layers keep of one sequence. `kept_states` were kept for
+    others to begin with, and `found_states` is how many sequences began with one.
     """
 
     num_slots: int
@@ -15,5 +15,5 @@ class StateFigures(TypedDict):
     pool_bytes: int
     peak_slots: int
     peak_bytes: int
-    snapshots_made: int
-    snapshots_used: int
+    kept_states: int
+    found_states: int

@@ -124,8 +124,8 @@ class NoStates:
             "pool_bytes": 0,
             "peak_slots": 0,
             "peak_bytes": 0,
-            "snapshots_made": 0,
-            "snapshots_used": 0,
+            "kept_states": 0,
+            "found_states": 0,
         }
 
     def check(self, held: Set[int], waiting: Set[int]) -> None:

@@ -1,12 +1,12 @@
-"""StateSlots: which slot has the state of each sequence, and which slots are snapshots.
+"""StateSlots: which slot has the state of each sequence, and which slots are kept for others.
 
 A state is what recurrent layers keep of all tokens so far. A sequence has one, in a slot of its
 own, and its next chunk reads it and writes the next one. Slots are the blocks of a pool: a slot
-that others may begin with, a *snapshot*, is published under the key of the last block before it, so
-there are snapshots between blocks only. The plan says where rows begin on the paths of others:
+that is kept for others to begin with is published under the key of the last block before it, so
+states are kept between blocks only. The plan says where rows begin on the paths of others:
 there a prompt's chunk ends, and its state is pinned until the last of these rows is let in.
 
-A slot that one sequence alone has is written in place. From any other, a snapshot or that of
+A slot that one sequence alone has is written in place. From any other, a kept one or that of
 samples which have just forked, the next chunk reads, and it writes a new one; nothing is copied.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.report.record.state_counts import StateCounts
+from pagedrun.paged.report.record.kept_states import KeptStates
 from pagedrun.paged.report.record.state_figures import StateFigures
 from pagedrun.paged.scheduling.groups.no_states import NoStates, StateEntry, StatePool
 from pagedrun.paged.scheduling.sequence import Sequence
@@ -27,7 +27,7 @@ from pagedrun.paged.values.block_key import BlockKey
 
 
 class StateSlots(NoStates):
-    """The slots of all sequences; `block_size` tokens lie between two snapshots at the least."""
+    """The slots of all sequences; `block_size` tokens lie between two kept ones at the least."""
 
     has_slots = True
 
@@ -38,13 +38,13 @@ class StateSlots(NoStates):
         assert memory.slots.num_blocks > 1, "one to read and one to write"
         self.pool = memory.slots
         self.swap_space = memory.swap_space
-        self.counts = StateCounts()
+        self.counts = KeptStates()
         self._table = table
         self._block_size = block_size
         self._group = group
         self._next: dict[int, int] = {}  # place → the slot that its next chunk writes
         self._read: list[int] = []  # for the last time, by the step that is being scheduled
-        self._new: set[int] = set()  # snapshots which that step writes
+        self._new: set[int] = set()  # kept ones which that step writes
         self._on_host: dict[int, int] = {}  # place → host slot
         self._pinned: dict[int, list[BlockKey]] = {}
 
@@ -98,7 +98,7 @@ class StateSlots(NoStates):
         return entry if self.pool.num_free_among(held) < self.pool.num_free else None
 
     def _found(self, sequence: Sequence, num_stored: int) -> StateEntry:
-        """Return the longest snapshot of a prompt behind which there is a token to compute."""
+        """Return the longest kept state of a prompt behind which there is a token to compute."""
         last = min(num_stored, sequence.num_tokens - 1, sequence.score_from)
         for count in range(min(last // self._block_size, len(sequence.block_keys)), 0, -1):
             for slot in self.pool.match([sequence.block_keys[count - 1]]):
@@ -119,7 +119,7 @@ class StateSlots(NoStates):
             self.drop_host_slot(place)
         elif slot != NO_STATE:
             self.pool.share([slot])
-            self.counts.used += 1
+            self.counts.found += 1
         self._table.state_slot[place] = slot
         has_samples = self._table.num_pending[place] > 1
         self._pin(place, _keys_at(sequence)[-1:] if has_samples else [])
@@ -164,7 +164,7 @@ class StateSlots(NoStates):
             slot = int(self._table.state_slot[sequence.place])
             self.pool.publish(slot, key)
             self._new.add(slot)
-            self.counts.made += 1
+            self.counts.kept += 1
 
     def pin_points(self, sequence: Sequence) -> None:
         """Say where rows behind the one let in last begin on its path."""
@@ -235,8 +235,8 @@ class StateSlots(NoStates):
             "pool_bytes": self.pool.num_blocks * bytes_per_slot,
             "peak_slots": self.peak_slots,
             "peak_bytes": self.peak_slots * bytes_per_slot,
-            "snapshots_made": self.counts.made,
-            "snapshots_used": self.counts.used,
+            "kept_states": self.counts.kept,
+            "found_states": self.counts.found,
         }
 
     def check(self, held: Set[int], waiting: Set[int]) -> None:
@@ -256,7 +256,7 @@ class StateSlots(NoStates):
         assert self.pool.num_waiting_for() == pinned, "what sequences pin"
 
     def _is_missing(self, key: BlockKey) -> bool:
-        """Return whether a snapshot is wanted that is not there."""
+        """Return whether a state is to be kept that is not there."""
         return self.pool.is_pinned(key) and not self.pool.match([key])
 
     def _held(self, place: int) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pagedrun.paged.report.inspect.reported_states import reported_states
 from pagedrun.paged.report.inspect.saved_report import SavedReport
 from pagedrun.paged.values.errors import UsageError
 
@@ -49,6 +50,19 @@ def test_figures_are_read_and_what_is_not_there_is_none(tmp_path: Path) -> None:
     assert [point["step"] for point in report.timeline] == [1, 3]
     with pytest.raises(KeyError):
         report.get("no such figure")
+
+
+def test_states_are_those_of_the_report_or_none(tmp_path: Path) -> None:
+    states = {"num_slots": 9, "bytes_per_slot": 100, "peak_slots": 7, "kept_states": 3}
+    report = SavedReport.read(written(tmp_path / "r.json", {**GOOD, "states": states}))
+    assert reported_states(report) == {
+        **states,
+        "pool_bytes": 900,
+        "peak_bytes": 700,
+        "found_states": 0,
+    }
+    without = SavedReport.read(written(tmp_path / "r.json", GOOD))
+    assert reported_states(without) is None
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_prefix_is_computed_once_by_the_row_that_is_there_first() -> None:
     assert counts.computed_tokens == 409 + 39 * (409 - 368) + num_generated
     assert counts.cached_tokens == 39 * 368
     (pool,) = drive.slots
-    assert pool.counts.peak_held == 17  # all that run, and the snapshot beside them
+    assert pool.counts.peak_held == 17  # all that run, and the kept state beside them
     assert pool.counts.evictions == 0
     assert drive.batches[0].input.num_tokens == 368
 
@@ -71,7 +71,7 @@ def test_states_are_given_back_with_the_last_row_that_begins_with_them() -> None
         drive.step()
     assert drive.slots[0].num_cached == 0
     drive.finish()
-    assert (states.counts.made, states.counts.used) == (1, 5)
+    assert (states.counts.kept, states.counts.found) == (1, 5)
 
 
 def test_levels_of_the_tree_have_a_state_each() -> None:

@@ -1,4 +1,4 @@
-"""GroupWatch: a group of layers, as a recorder looks at it."""
+"""What a recorder watches of a scheduler: the first group of layers, and those behind it."""
 
 from collections.abc import Sequence as Seq
 from itertools import chain
@@ -8,6 +8,7 @@ import numpy as np
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.report.record.group_samples import HeldBlocks
+from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.scheduling.groups.kv_group import KVGroup
 from pagedrun.paged.scheduling.scheduler import Scheduler
 
@@ -19,12 +20,6 @@ class GroupWatch:
         self._scheduler = scheduler
         self._group = group
         self.shape = shape
-
-    @classmethod
-    def of_further(cls, scheduler: Scheduler, shapes: Seq[PoolShape]) -> "list[GroupWatch]":
-        """Return all groups but the first, whose pools have these shapes, that of the first too."""
-        pairs = zip(scheduler.groups[1:], shapes[1:], strict=True)
-        return [cls(scheduler, group, shape) for group, shape in pairs]
 
     @property
     def pool(self) -> BlockPool:
@@ -45,3 +40,13 @@ class GroupWatch:
             counts=(tables.ends[places] - firsts).astype(np.int32),
             blocks=np.fromiter(blocks, dtype=np.int32),
         )
+
+
+def recorder_of(scheduler: Scheduler, shapes: Seq[PoolShape]) -> Recorder:
+    """Return a recorder of a scheduler's groups, whose pools have these shapes."""
+    further = [
+        GroupWatch(scheduler, group, shape)
+        for group, shape in zip(scheduler.groups[1:], shapes[1:], strict=True)
+    ]
+    first = shapes[0] if further else None
+    return Recorder(scheduler.pool, scheduler.residency, first_group=first, further=further)
