@@ -34,10 +34,6 @@ FIXED = frozenset(
         *("prefix_store", "prefix_store_bytes", "jump_ahead"),
     }
 )
-NOTHING_STORED = (
-    "the prefix store is left alone: this model has layers with sliding windows, whose blocks are "
-    "given back while a prompt is computed"
-)
 NO_STATES_STORED = (
     "the prefix store is left alone: this model has recurrent layers, whose states are not kept "
     "there"
@@ -157,26 +153,24 @@ class Engine:
     ) -> StoredPrefixes | None:
         """Return what a run with this cache may take from the prefix store, if there is one."""
         config, loaded, store = self.config, self.loaded, self._prefix_store
-        warn = warn or (lambda message: None)
         if store is None:
-            if loaded.prefix_store is not None:
-                warn(NO_STATES_STORED if self.bytes_per_state else NOTHING_STORED)
+            if loaded.prefix_store is not None and warn is not None:
+                warn(NO_STATES_STORED)
             return None
         return store.for_run(
-            cache.groups[0],
+            cache,
             model_folder=config.model,
             model_identity=model_identity(loaded.config),
             dtype=loaded.dtype,
             reproducible=config.reproducible and not loaded.device.is_row_invariant,
             machine=loaded.device.machine(str(loaded.dtype).removeprefix("torch.")),
-            warn=warn,
+            warn=warn or (lambda message: None),
         )
 
     @property
     def _prefix_store(self) -> PrefixStore | None:
-        """The prefix store, if there is one and the model's blocks can be kept there."""
-        can_store = len(self.kv_cache_specs) == 1 and not self.bytes_per_state
-        return self.loaded.prefix_store if can_store else None
+        """The prefix store, if there is one and all that the model needs can be kept there."""
+        return None if self.bytes_per_state else self.loaded.prefix_store
 
     @property
     def max_model_len(self) -> int:

@@ -34,6 +34,11 @@ class KVCache:
         return sum(each.num_bytes for each in self.groups)
 
     @property
+    def bytes_per_block(self) -> int:
+        """Bytes of a block of each group."""
+        return sum(each.bytes_per_block for each in self.groups)
+
+    @property
     def specs(self) -> tuple[KVCacheSpec, ...]:
         """What the layers of each group keep of a token."""
         return tuple(each.spec for each in self.groups)

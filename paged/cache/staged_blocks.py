@@ -6,9 +6,10 @@ from typing import NamedTuple
 class StagedBlocks(NamedTuple):
     """Blocks ready to be moved into the pool.
 
-    `sources` are what `TransferKind.LOAD` moves, in the order of the tokens; together they hold
-    `num_tokens`, so the last one may be filled in part.
+    `sources` are what `TransferKind.LOAD` moves, of each group of layers, in the order of the
+    tokens. Together those of the first group hold `num_tokens`, so the last one may be filled in
+    part; another group has the last of them, as far back as its window reaches.
     """
 
-    sources: list[int]
+    sources: list[list[int]]
     num_tokens: int

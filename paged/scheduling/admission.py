@@ -93,7 +93,8 @@ class Admission:
             return 0
         prompt = sequence.request.prompt_token_ids
         donor = find_donor(running, prompt, hits, self._pool.block_size, self._books.written)
-        loaded = load_prefix(self._stored, sequence, len(hits), donor, step)
+        groups = self._books.groups
+        loaded = load_prefix(self._stored, groups, sequence, len(hits), donor, step)
         if loaded or donor is None:
             return loaded
         index, place = len(hits), donor.place

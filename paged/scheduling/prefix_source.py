@@ -1,10 +1,12 @@
 """PrefixSource: where the scheduler may find blocks that no sequence of this run has computed."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Protocol
 
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.cache.staged_blocks import StagedBlocks
+from pagedrun.paged.scheduling.groups.kv_group import KVGroup
 from pagedrun.paged.scheduling.prefix_donor import Donor
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.step_builder import StepBuilder
@@ -16,19 +18,27 @@ class PrefixSource(Protocol):
     """Looked at when a new sequence is let in."""
 
     def find(
-        self, request: Request, block_keys: Seq[BlockKey], num_hits: int, num_given: int
+        self,
+        request: Request,
+        block_keys: Seq[BlockKey],
+        num_hits: int,
+        num_given: int,
+        fits: Callable[[int], bool],
     ) -> StagedBlocks | None:
         """Return what follows the first `num_hits` blocks of the prompt, or None.
 
         block_keys: of the prompt's first blocks, those hits at least.
 
         None also where it is not worth its while beside the `num_given` tokens that a block of
-        another sequence gives. What is returned must be moved: it is staged for that.
+        another sequence gives, nor where it does not fit. What is returned must be moved: it is
+        staged for that. fits: whether the sequence can hold what it needs to go on behind so many
+        tokens.
         """
 
 
 def load_prefix(
     source: PrefixSource | None,
+    groups: Seq[KVGroup],
     sequence: Sequence,
     num_hits: int,
     donor: Donor | None,
@@ -36,17 +46,35 @@ def load_prefix(
 ) -> int:
     """Let the step load what `source` has behind the hits of a sequence; return its tokens.
 
-    The sequence holds the blocks that it goes to. 0 if a donor's block gives about as much.
+    The sequence holds the blocks of the first group that it goes to. 0 if a donor's block gives
+    about as much.
     """
     num_given = donor.num_tokens if donor is not None else 0
     if source is None:
         return 0
-    staged = source.find(sequence.request, sequence.block_keys, num_hits, num_given)
+    size, place = groups[0].pool.block_size, sequence.place
+    has_windows = any(group.window is not None for group in groups)
+
+    def fits(num_tokens: int) -> bool:
+        if has_windows and sequence.score_from < num_tokens:
+            return False  # its window begins further back than what is loaded
+        end = groups[0].pool.num_blocks_for(num_tokens)
+        return all(
+            each.num_lacking(place, each.first_read(num_tokens - 1), end) <= each.pool.num_free
+            for each in groups
+        )
+
+    staged = source.find(sequence.request, sequence.block_keys, num_hits, num_given, fits)
     if staged is None:
         return 0
-    targets = sequence.blocks_from(num_hits)[: len(staged.sources)]
-    step.transfers += [
-        BlockTransfer(TransferKind.LOAD, block, target)
-        for block, target in zip(staged.sources, targets, strict=True)
-    ]
+    num_tokens = num_hits * size + staged.num_tokens
+    end = groups[0].pool.num_blocks_for(num_tokens)
+    for group, sources in zip(groups, staged.sources, strict=True):
+        # A prompt that ends there computes its last token again.
+        group.hold(place, group.first_read(num_tokens - 1), end)
+        targets = group.tables.held(place, end - len(sources))
+        step.transfers += [
+            BlockTransfer(TransferKind.LOAD, source, target, group.index)
+            for source, target in zip(sources, targets, strict=False)
+        ]
     return staged.num_tokens

@@ -68,7 +68,7 @@ class Scheduler:
         all blocks of a sequence; a pool must hold the window and a step's tokens of one sequence;
         `states` that of recurrent layers.
         """
-        assert [stored, further or None, states].count(None) > 1, "two that do not know one another"
+        assert states is None or (stored is None and not further), "states go with neither"
         groups = (GroupPool(pool, swap_space, None), *further)
         table = SequenceTable(num_eos_tokens, len(groups))
         self._books = Books.of(groups, states, table, prefix_caching=prefix_caching)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from pagedrun.paged.cache.kv_memory import KVMemory
+from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.run_identity import run_identity
 from pagedrun.paged.cache.prefix_store.stored_prefixes import MAX_ENTRY_BYTES, StoredPrefixes
@@ -37,7 +37,7 @@ class PrefixStore:
 
     def for_run(
         self,
-        cache: KVMemory,
+        cache: KVCache,
         *,
         model_folder: Path,
         model_identity: Mapping[str, str],
@@ -68,7 +68,7 @@ class PrefixStore:
             weights_sha256=self._weights_sha256,
             model_identity=model_identity,
             dtype=dtype,
-            spec=cache.spec,
+            specs=cache.specs,
             block_size=cache.block_size,
             reproducible=reproducible,
             machine=machine,

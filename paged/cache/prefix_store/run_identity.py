@@ -1,7 +1,7 @@
 """The identity of a run: what decides the bytes that it computes."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ def run_identity(
     weights_sha256: str,
     model_identity: Mapping[str, str],
     dtype: torch.dtype,
-    spec: KVCacheSpec,
+    specs: Sequence[KVCacheSpec],
     block_size: int,
     reproducible: bool,
     machine: Mapping[str, object],
@@ -27,18 +27,20 @@ def run_identity(
 
     `model_identity`: what decides the bytes of the model besides its weights. `reproducible`:
     whether other kernels are taken for it. `machine`: what decides the last bits of these kernels
-    here, as plain JSON values.
+    here, as plain JSON values. `specs`: of the groups of layers.
     """
     fields = {
         "format": FORMAT,
         "weights": weights_sha256,
         **model_identity,
         "dtype": _dtype_name(dtype),
-        "kv_dtype": spec.dtype,
+        "kv_dtype": specs[0].dtype,
         "block_size": block_size,
         "reproducible": reproducible,
         "machine": dict(machine),
     }
+    if len(specs) > 1:
+        fields["kv_groups"] = [[each.num_layers, each.window] for each in specs]
     plain = json.loads(json.dumps(fields))  # as it comes back from a file
     return StoreIdentity(_model_name(model_folder), plain)
 

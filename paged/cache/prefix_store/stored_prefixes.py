@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load, save
 from torch import Tensor
 
+from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.cache.prefix_store.entry import (
     MIN_STORED_TOKENS,
@@ -20,6 +22,7 @@ from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
 from pagedrun.paged.cache.prefix_store.index import Match, PrefixIndex
 from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
+from pagedrun.paged.cache.prefix_store.window_copies import WindowCopies
 from pagedrun.paged.cache.staged_blocks import StagedBlocks
 from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.option_names import option
@@ -28,7 +31,7 @@ from pagedrun.paged.values.request import Request
 
 # A file is read and checked as a whole, in memory; and what is damaged in one spares the others.
 MAX_ENTRY_BYTES = 2**26
-_TENSORS = ("kv", "scales")
+ReadBlocks = Callable[[int, int], list[Tensor]]  # from one block to another, as `KVMemory.read`
 
 
 @dataclass(slots=True)
@@ -60,7 +63,7 @@ class StoredPrefixes:
         self,
         folder: StoreFolder,
         identity: StoreIdentity,
-        cache: KVMemory,
+        cache: KVCache,
         max_bytes: int,
         warn: Callable[[str], None],
         max_entry_bytes: int = MAX_ENTRY_BYTES,
@@ -77,6 +80,11 @@ class StoredPrefixes:
         self._index = PrefixIndex(cache.block_size)
         self._rows: dict[int, PlannedRequest] = {}
         self._used: set[str] = set()  # files counted as used in this run
+        self._copies = {
+            group: WindowCopies(memory)
+            for group, memory in enumerate(cache.groups)
+            if memory.spec.window is not None
+        }
         self._read_index()
 
     def watched(self, requests: Iterable[PlannedRequest]) -> Iterator[PlannedRequest]:
@@ -86,7 +94,12 @@ class StoredPrefixes:
             yield planned
 
     def find(
-        self, request: Request, block_keys: Sequence[BlockKey], num_hits: int, num_given: int
+        self,
+        request: Request,
+        block_keys: Sequence[BlockKey],
+        num_hits: int,
+        num_given: int,
+        fits: Callable[[int], bool],
     ) -> StagedBlocks | None:
         """Return what the store has of a prompt behind its first `num_hits` blocks, checked."""
         began = time.perf_counter()
@@ -97,9 +110,9 @@ class StoredPrefixes:
         while staged is None:
             matches = self._index.matches(prompt, begin, parent)
             num_tokens = sum(match.num_tokens for match in matches)
-            if num_tokens - num_given < MIN_STORED_TOKENS:
+            if num_tokens - num_given < MIN_STORED_TOKENS or not fits(begin + num_tokens):
                 break
-            sources = self._stage(matches)  # None if a file turned out to be of no use
+            sources = self._stage(matches, begin + num_tokens)  # None if a file is of no use
             if sources is not None:
                 staged = StagedBlocks(sources, num_tokens)
                 self._note_found(request, begin + num_tokens, num_tokens)
@@ -107,23 +120,35 @@ class StoredPrefixes:
         return staged
 
     def note_step(
-        self, rows: NDArray[np.int64], ends: NDArray[np.int64], block_tables: NDArray[np.int32]
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        block_tables: Sequence[NDArray[np.int32]],
     ) -> None:
         """Store what a step has computed of the prefixes that are to be stored.
 
-        rows, ends: [num_chunks], of which request each chunk is and where it ends. block_tables:
-        [num_chunks, width]. Called when the step is launched, while its sequences still hold their
-        blocks.
+        rows, starts, ends: [num_chunks], of which request each chunk is, and its tokens.
+        block_tables: of each group of layers, [num_chunks, width]. Called when the step is
+        launched, while its sequences still hold their blocks.
         """
-        for chunk, (index, end) in enumerate(zip(rows.tolist(), ends.tolist(), strict=True)):
+        chunks = zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
+        for chunk, (index, start, end) in enumerate(chunks):
             row = self._rows.get(index)
-            if row is None or end < row.num_stored_tokens:
+            if row is None:
                 continue
-            del self._rows[index]
-            if row.num_stored_tokens and self._can_store:
-                began = time.perf_counter()
-                self._store(row, block_tables[chunk].tolist())
-                self.counts.seconds += time.perf_counter() - began
+            num_tokens = row.num_stored_tokens
+            began = time.perf_counter()
+            if num_tokens and self._can_store:
+                for group, copies in self._copies.items():
+                    copies.note(index, start, end, num_tokens, block_tables[group][chunk].tolist())
+            if end >= num_tokens:
+                del self._rows[index]
+                if num_tokens and self._can_store:
+                    self._store(row, [each[chunk].tolist() for each in block_tables])
+                for copies in self._copies.values():
+                    copies.forget(index)
+            self.counts.seconds += time.perf_counter() - began
 
     def report(self) -> StoreFigures:
         """Return the report's `prefix_store` object."""
@@ -170,10 +195,11 @@ class StoredPrefixes:
             what = ", another ".join(others.differing(self._identity))
             self._tell(f"what it holds is of another {what}, so this run cannot use it")
 
-    def _stage(self, matches: Sequence[Match]) -> list[int] | None:
-        """Read the files of the matches; None, and a file dropped, if one is of no use."""
+    def _stage(self, matches: Sequence[Match], end: int) -> list[list[int]] | None:
+        """Read the files of the matches, which go up to token `end`; return what moves the blocks
+        of each group. None, and a file dropped, if one is of no use."""
         names = list(dict.fromkeys(match.block.file_name for match in matches))
-        tensors: dict[str, list[Tensor]] = {}
+        tensors: dict[str, list[list[Tensor]]] = {}
         for name in names:
             try:
                 data = (self._folder.path / name).read_bytes()
@@ -190,20 +216,33 @@ class StoredPrefixes:
         new = [name for name in names if name not in self._used]
         self._used.update(new)
         self._folder.note_use(new)
-        return [
-            self._cache.stage(tensors[match.block.file_name], match.block.position)
-            for match in matches
-        ]
+        size, staged = self._cache.block_size, []
+        for group, memory in enumerate(self._cache.groups):
+            window = memory.spec.window
+            # The prompt's last token is computed again, if all of it is there.
+            first = 0 if window is None else max(end - window, 0) // size
+            needed = matches[-max(-(-end // size) - first, 1) :]
+            staged.append(
+                [
+                    memory.stage(tensors[match.block.file_name][group], match.block.position)
+                    for match in needed
+                ]
+            )
+        return staged
 
-    def _tensors(self, data: bytes, entry: StoredPrefix) -> list[Tensor]:
-        """Return the tensors of a file; `DamagedEntryError` unless they are as the cache's are."""
+    def _tensors(self, data: bytes, entry: StoredPrefix) -> list[list[Tensor]]:
+        """Return the tensors of each group in a file; `DamagedEntryError` unless they are as the
+        cache's are."""
         found = load(data)
         num_blocks = -(-len(entry.token_ids) // self._cache.block_size)
-        expected = self._cache.shapes(num_blocks)
-        tensors = [found[name] for name in _TENSORS if name in found]
-        if [(tuple(each.shape), each.dtype) for each in tensors] != expected:
-            raise DamagedEntryError("its tensors have another shape than the model's")
-        return tensors
+        groups = []
+        for group, memory in enumerate(self._cache.groups):
+            tensors = [found[name] for name in _names(group) if name in found]
+            shapes = [(tuple(each.shape), each.dtype) for each in tensors]
+            if shapes != memory.shapes(num_blocks):
+                raise DamagedEntryError("its tensors have another shape than the model's")
+            groups.append(tensors)
+        return groups
 
     def _check_tokens(self, entry: StoredPrefix, matches: Sequence[Match]) -> None:
         """Raise `DamagedEntryError` unless the file read now has the tokens that were matched."""
@@ -224,8 +263,11 @@ class StoredPrefixes:
 
     # ── Leaving in the store ────────────────────────────────────────────────────────────────────
 
-    def _store(self, row: PlannedRequest, block_table: Sequence[int]) -> None:
-        """Store what a row is to store of its prompt, unless it is there but for a few tokens."""
+    def _store(self, row: PlannedRequest, tables: Sequence[Sequence[int]]) -> None:
+        """Store what a row is to store of its prompt, unless it is there but for a few tokens.
+
+        tables: the row's in each group of layers.
+        """
         size, num_tokens = self._cache.block_size, row.num_stored_tokens
         prompt = row.request.prompt_token_ids[:num_tokens]
         known = self._index.matches(prompt, 0, ROOT_DIGEST)
@@ -233,29 +275,52 @@ class StoredPrefixes:
         if num_tokens - num_known < MIN_STORED_TOKENS:
             return
         names = list(dict.fromkeys(match.block.file_name for match in known))
+        first = num_known // size
+        blocks = self._blocks(row, first, tables)
+        if blocks is None:
+            return
         per_entry = max(self._max_entry_bytes // self._cache.bytes_per_block, 1) * size
         for start in range(num_known // size * size, num_tokens, per_entry):
             keys = row.block_keys
             parent = keys[start // size - 1].digest if start else ROOT_DIGEST
             tokens = prompt[start : start + per_entry]
-            name = self._write(StoredPrefix(self._identity, parent, start, tokens), block_table)
+            name = self._write(
+                StoredPrefix(self._identity, parent, start, tokens), blocks, start // size - first
+            )
             if name is None:
                 return
             names.append(name)
         self._folder.date(names)
 
-    def _write(self, entry: StoredPrefix, block_table: Sequence[int]) -> str | None:
-        """Write one entry; return its name, None if it was not written."""
-        size = self._cache.block_size
-        first = entry.start // size
-        num_blocks = -(-len(entry.token_ids) // size)
-        tensors = self._cache.read(block_table[first : first + num_blocks])
-        filled = len(entry.token_ids) - (num_blocks - 1) * size
-        for tensor in tensors:
-            tensor[:, :, -1, :, filled:] = 0  # of the row itself: it is not stored
-            if not _is_finite(tensor):
-                return None  # what led to NaN must not be found by anybody
-        data = save(dict(zip(_TENSORS, tensors, strict=False)), metadata=entry.metadata())
+    def _blocks(
+        self, row: PlannedRequest, first: int, tables: Sequence[Sequence[int]]
+    ) -> list[ReadBlocks] | None:
+        """Return what reads the blocks of each group from block `first` of a row on; None if a
+        window has left some behind that this row has not computed itself."""
+        blocks: list[ReadBlocks] = []
+        for group, (memory, table) in enumerate(zip(self._cache.groups, tables, strict=True)):
+            if group not in self._copies:
+                blocks.append(partial(_read_held, memory, table[first:]))
+                continue
+            copied = self._copies[group].of(row.request.index, first)
+            if copied is None:
+                return None
+            blocks.append(partial(_read_copied, copied))
+        return blocks
+
+    def _write(self, entry: StoredPrefix, blocks: Sequence[ReadBlocks], first: int) -> str | None:
+        """Write one entry, of the blocks from `first` on; return its name, None if it was not
+        written."""
+        num_blocks = -(-len(entry.token_ids) // self._cache.block_size)
+        filled = len(entry.token_ids) - (num_blocks - 1) * self._cache.block_size
+        tensors: dict[str, Tensor] = {}
+        for group, each in enumerate(blocks):
+            for name, tensor in zip(_names(group), each(first, first + num_blocks), strict=False):
+                tensor[:, :, -1, :, filled:] = 0  # of the row itself: it is not stored
+                if not _is_finite(tensor):
+                    return None  # what led to NaN must not be found by anybody
+                tensors[name] = tensor
+        data = save(tensors, metadata=entry.metadata())
         if len(data) > self._max_bytes:
             return None
         name = entry.file_name(data)
@@ -283,12 +348,25 @@ class StoredPrefixes:
             self._warn(f"{option('prefix_store')} {self._folder.path}: {what}")
 
 
+def _read_held(memory: KVMemory, table: Sequence[int], first: int, end: int) -> list[Tensor]:
+    return memory.read(table[first:end])
+
+
+def _read_copied(copied: Sequence[Tensor], first: int, end: int) -> list[Tensor]:
+    return [tensor[:, :, first:end].contiguous() for tensor in copied]
+
+
+def _names(group: int) -> tuple[str, str]:
+    """Return what the tensors of a group of layers are called in a file."""
+    return ("kv", "scales") if not group else (f"kv.{group}", f"scales.{group}")
+
+
 def _is_finite(tensor: Tensor) -> bool:
     """Return whether there is neither NaN nor infinity in keys, values or scales.
 
     The extremes tell, as NaN is one wherever it occurs; looking at each takes twenty times as long.
     """
-    if tensor.dtype == torch.int8:
+    if tensor.dtype == torch.int8 or not tensor.numel():
         return True
     if tensor.dtype == torch.float8_e4m3fn:  # has no order on a CPU; all ones but the sign is NaN
         return bool((tensor.view(torch.uint8) & 0x7F != 0x7F).all())

@@ -104,6 +104,22 @@ class KVGroup:
             goes_on = index * size < ends
             places, index, ends = places[goes_on], index[goes_on], ends[goes_on]
 
+    def num_lacking(self, place: int, first: int, end: int) -> int:
+        """Return how many blocks a sequence lacks to hold those from index `first` up to `end`."""
+        return max(end - max(first, int(self.tables.ends[place])), 0)
+
+    def hold(self, place: int, first: int, end: int) -> None:
+        """Let a sequence hold the blocks from index `first` up to `end` at least, and none before
+        them; what it lacks is free."""
+        held_end = int(self.tables.ends[place])
+        new = self.pool.allocate(self.num_lacking(place, first, end))
+        assert new is not None, "fewer blocks are free than were counted"
+        self.pool.release(self.tables.take_before(place, first))
+        if first > held_end:
+            self.tables.set(place, new, first)
+        else:
+            self.tables.append(place, new)
+
     def has_gap_before(self, sequence: Sequence) -> bool:
         """Return whether blocks were given back that the sequence's next token reads."""
         first = self.first_read(sequence.num_computed_tokens)

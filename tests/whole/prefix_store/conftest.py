@@ -12,7 +12,16 @@ from tests.whole.prefix_store.stored_runs import PREFIX_TOKENS, Ran, run, tokens
 
 @pytest.fixture(scope="session")
 def model(make_model: MakeModel) -> Path:
-    return make_model("qwen3", "stored", dtype="bfloat16", max_position_embeddings=2560)
+    """Two layers that see differently far, as in the promise's own tests."""
+    return make_model(
+        "qwen3",
+        "stored",
+        dtype="bfloat16",
+        use_sliding_window=True,
+        sliding_window=150,
+        max_window_layers=1,
+        max_position_embeddings=2560,
+    )
 
 
 @pytest.fixture(scope="session")

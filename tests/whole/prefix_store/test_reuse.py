@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.cache.prefix_store.entry import find_entries
-from pagedrun.paged.engine import NOTHING_STORED
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.window_size import WindowSize
@@ -26,19 +25,6 @@ def test_nothing_is_kept_without_the_flag(rows: Path, model: Path, tmp_path: Pat
     assert "prefix_store" not in ran.report
     assert not [path for path in tmp_path.rglob("*") if path.is_dir()]
     assert not list(tmp_path.rglob("*.safetensors"))
-
-
-def test_a_model_with_windows_leaves_it_alone(
-    rows: Path, make_model: MakeModel, store: Path
-) -> None:
-    fields = {"sliding_window": 150, "max_position_embeddings": 2560}
-    model = make_model("mistral", "not-stored", **fields)
-    without = run(rows, model, None)
-    ran = run(rows, model, store)
-    assert ran.answers == without.answers
-    assert ran.warnings == [NOTHING_STORED]
-    assert "prefix_store" not in ran.report
-    assert not list(store.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -59,6 +45,26 @@ def test_the_second_run_computes_no_token_of_the_prefix(
     assert prefix["misses"] == 0
     assert prefix["partial_hit_tokens"] == 3 * (PREFIX_TOKENS % 16)  # copied by the other rows
     assert first.warnings == second.warnings == []
+
+
+@pytest.mark.parametrize("window", [40, 150, 2600])
+def test_windows_in_all_layers(
+    window: int, system: list[int], make_model: MakeModel, store: Path, tmp_path: Path
+) -> None:
+    """What a window has left behind is stored too: a row that shares less goes on from there."""
+    fields = {"sliding_window": window, "max_position_embeddings": 2560}
+    model = make_model("mistral", "stored", **fields)
+    rng = random.Random(2)
+    first = write_rows(tmp_path / "first.jsonl", [system + tokens(rng, 5 + i) for i in range(2)])
+    ran = run(first, model, store, max_num_batched_tokens=300)
+    assert ran.answers == run(first, model, None).answers
+    assert ran.store["stored_tokens"] == PREFIX_TOKENS
+    prompts = [system[:cut] + tokens(rng, 9) for cut in (90, 700, 711, PREFIX_TOKENS)]
+    again = write_rows(tmp_path / "again.jsonl", [*prompts, system, system[:800]])
+    ran = run(again, model, store, num_blocks=160, max_num_batched_tokens=100)
+    assert ran.answers == run(again, model, None).answers
+    assert ran.store["loaded_tokens"] >= PREFIX_TOKENS - 1
+    assert ran.warnings == []
 
 
 def test_another_file_with_the_same_prefix_finds_it(
