@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.registry import NESTED
+from pagedrun.paged.models.families.registry import FAMILIES, NESTED, NESTED_TOO
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.network.tensor_names import NESTED_TENSORS
@@ -24,11 +24,17 @@ class NestedConfig:
 
     @classmethod
     def of(cls, config: JsonObject) -> "NestedConfig | None":
-        """Return the decoder of a folder that holds more, None for one that is a decoder."""
+        """Return the decoder of a folder that holds more, None for one that is a decoder.
+
+        Raises `ModelError` for a decoder that such folders do not hold.
+        """
         model_type = config.string("model_type")
         if model_type not in NESTED:
             return None
         text = config.section("text_config").with_defaults({"model_type": NESTED[model_type]})
+        decoders = (NESTED[model_type], *NESTED_TOO.get(model_type, ()))
+        if text.string("model_type") in {*FAMILIES, *NESTED} - {*decoders}:
+            raise text.error("model_type", f"{' or '.join(decoders)} in a folder of {model_type}")
         given = {name: config.fields[name] for name in _OUTER if config.has(name)}
         return cls(config, JsonObject(text.origin, {**text.fields, **given}))
 

@@ -269,6 +269,25 @@ def test_other_types_are_refused_with_what_is_missing_and_the_nearest(
     assert model_type not in {**FAMILIES, **NESTED}
 
 
+# Of models that are asked for, those that need what no family here has.
+BEYOND = """
+cohere2 deepseek_v3 deepseek_v32 deepseek_v4 exaone4 gemma3n glm4_moe_lite glm5_next glm_moe_dsa
+granitemoehybrid hy_v4 inkling_mm_model inkling_text kimi_k25 kimi_linear lfm2_moe lfm3 llama4
+llama4_text minimax_m2 mistral4 mistral_large4 muse_spark nemotron_h olmoe qwen3_vl qwen4_exp
+"""
+
+
+def test_no_model_that_is_asked_for_is_unheard_of() -> None:
+    assert set(BEYOND.split()) <= {*FAMILIES, *NESTED, *UNSUPPORTED}
+
+
+def test_types_that_do_not_run_are_types_of_transformers() -> None:
+    """A type with a slip of the pen would never be found in a config.json."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    assert UNSUPPORTED.keys() <= CONFIG_MAPPING_NAMES.keys()
+
+
 def refusal(folder: Path) -> str:
     with pytest.raises(ModelError) as caught:
         ModelConfig.from_folder(folder)

@@ -69,3 +69,7 @@ NESTED: dict[str, str] = {
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
+# Other decoders that such folders may hold, where `text_config` names them.
+NESTED_TOO: dict[str, tuple[str, ...]] = {
+    "mistral3": ("ministral3",),
+}

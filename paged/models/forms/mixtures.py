@@ -14,6 +14,9 @@ from pagedrun.paged.models.network.experts_spec import ExpertsSpec
 from pagedrun.paged.models.network.linear_spec import LinearMethod, LinearSpec, Projection
 from pagedrun.paged.models.network.mixture_spec import MixtureSpec
 
+# Experts of all layers: far above what is published, and few enough to list their tensors.
+_MAX_EXPERTS = 2**17
+
 
 @dataclass(frozen=True, slots=True)
 class MixtureDefaults:
@@ -99,7 +102,8 @@ def gated_mixtures(
 def number_of_experts(config: JsonObject, default: int) -> int:
     """Read a field that has two names: in the hub's files, and in what transformers 5 saves."""
     name = "num_experts" if config.has("num_experts") else "num_local_experts"
-    return config.integer(name, 1, 2**14, default)
+    most = _MAX_EXPERTS // config.integer("num_hidden_layers", 1, 4096)
+    return config.integer(name, 1, most, default)
 
 
 def _mlp_only_layers(config: JsonObject) -> Collection[int]:
