@@ -56,6 +56,7 @@ def facts(config: ModelConfig) -> Facts:
     for layer in config.network.layers:
         assert isinstance(layer, DecoderLayerSpec)
         attention, ffn = layer.attention, layer.ffn
+        assert attention is not None
         assert (attention.num_heads, attention.num_kv_heads) == (
             config.num_heads,
             config.num_kv_heads,
