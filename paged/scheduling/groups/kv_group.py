@@ -37,7 +37,7 @@ class KVGroup:
 
     With a `window` the blocks behind it are given back. `index` is its number among the groups.
     What a waiting sequence has left on the host, and what it has pinned, is kept here by its place
-    for groups with a window; for the first group the sequence itself has it.
+    for groups behind the first; for the first the sequence itself has it.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class KVGroup:
         self.swap_space.give_back(self.on_host.pop(place, []))
 
     def check(self, held: Iterable[int], waiting: Set[int]) -> None:
-        """Prove that tables, pool and swap space of a group with a window agree. For tests.
+        """Prove that tables, pool and swap space of a group behind the first agree. For tests.
 
         held: places of the sequences that have blocks. waiting: of those that have none.
         """
