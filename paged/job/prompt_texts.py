@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from pagedrun.paged.files.gguf.gguf_file import is_gguf
+from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_rows

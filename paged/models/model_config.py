@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pagedrun.paged.files.gguf.gguf_file import GgufFile, is_gguf
+from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.files.json_object import JsonObject, is_integer, require_folder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES, NESTED
 from pagedrun.paged.models.families.unsupported import UNSUPPORTED
-from pagedrun.paged.models.gguf.config import as_stored, gguf_config
 from pagedrun.paged.models.nested_config import NestedConfig
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
@@ -57,7 +56,7 @@ class ModelConfig:
         """
         path = Path(folder)
         if is_gguf(path):
-            return cls._from_gguf(GgufFile.open(path))
+            return cls._from_gguf(path)
         path = require_folder(path)
         config = JsonObject.read(path / "config.json")
         generation_path = path / "generation_config.json"
@@ -65,7 +64,12 @@ class ModelConfig:
         return cls.from_json(config, generation)
 
     @classmethod
-    def _from_gguf(cls, file: GgufFile) -> "ModelConfig":
+    def _from_gguf(cls, path: Path) -> "ModelConfig":
+        # Here, since they bring numpy, and the command line's help comes without it.
+        from pagedrun.paged.files.gguf.gguf_file import GgufFile
+        from pagedrun.paged.models.gguf.config import as_stored, gguf_config
+
+        file = GgufFile.open(path)
         config = cls.from_json(gguf_config(file))
         return replace(config, network=as_stored(config.network, file))
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pagedrun.paged.files.gguf.gguf_file import is_gguf
+from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.models.base_checkpoint import BaseCheckpoint
 from pagedrun.paged.models.gguf.gguf_checkpoint import GgufCheckpoint
 from pagedrun.paged.models.weights import Checkpoint

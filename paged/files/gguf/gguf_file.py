@@ -10,14 +10,8 @@ from pagedrun.paged.files.gguf.gguf_part import GgufPart, GgufTensor
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 
-SUFFIX = ".gguf"
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _MAX_PARTS = 999
-
-
-def is_gguf(path: Path) -> bool:
-    """Whether a model's path is that of a GGUF file, as its name says."""
-    return path.suffix.lower() == SUFFIX and not path.is_dir()
 
 
 class GgufFile:

@@ -3,7 +3,8 @@
 import hashlib
 from pathlib import Path
 
-from pagedrun.paged.files.gguf.gguf_file import GgufFile, is_gguf
+from pagedrun.paged.files.gguf.gguf_file import GgufFile
+from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.values.json_value import JSONValue
 
 MAX_HEADER_BYTES = 100_000_000  # of a safetensors file, as the format has it
