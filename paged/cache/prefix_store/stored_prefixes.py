@@ -1,14 +1,11 @@
 """StoredPrefixes: what one run takes from the prefix store, and what it leaves there."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from safetensors.torch import load, save
 from torch import Tensor
 
 from pagedrun.paged.cache.kv_cache import KVCache
@@ -22,33 +19,16 @@ from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
 from pagedrun.paged.cache.prefix_store.index import Match, PrefixIndex
 from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
+from pagedrun.paged.cache.prefix_store.store_files import StoreFiles, told
 from pagedrun.paged.cache.prefix_store.window_copies import WindowCopies
 from pagedrun.paged.cache.staged_blocks import StagedBlocks
 from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
-from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
 
 # A file is read and checked as a whole, in memory; and what is damaged in one spares the others.
 MAX_ENTRY_BYTES = 2**26
 ReadBlocks = Callable[[int, int], list[Tensor]]  # from one block to another, as `KVMemory.read`
-
-
-@dataclass(slots=True)
-class StoreCounts:
-    """What became of the store in a run: tokens, files, bytes, seconds.
-
-    `achievable_tokens` are tokens found in the store that no row of the run had before: what the
-    plan, which knows nothing of the store, has not counted as achievable.
-    """
-
-    loaded_tokens: int = 0
-    stored_tokens: int = 0
-    loaded_bytes: int = 0
-    stored_bytes: int = 0
-    ignored_files: int = 0
-    seconds: float = 0.0
-    achievable_tokens: int = 0
 
 
 class StoredPrefixes:
@@ -68,18 +48,14 @@ class StoredPrefixes:
         warn: Callable[[str], None],
         max_entry_bytes: int = MAX_ENTRY_BYTES,
     ) -> None:
-        self.counts = StoreCounts()
         self._folder = folder
         self._identity = identity
         self._cache = cache
-        self._max_bytes = max_bytes
         self._max_entry_bytes = max_entry_bytes
-        self._warn = warn
-        self._has_warned = False
-        self._can_store = True
         self._index = PrefixIndex(cache.block_size)
+        self._files = StoreFiles(folder, self._index, max_bytes, warn)
+        self.counts = self._files.counts
         self._rows: dict[int, PlannedRequest] = {}
-        self._used: set[str] = set()  # files counted as used in this run
         self._copies = {
             group: WindowCopies(memory)
             for group, memory in enumerate(cache.groups)
@@ -139,12 +115,12 @@ class StoredPrefixes:
                 continue
             num_tokens = row.num_stored_tokens
             began = time.perf_counter()
-            if num_tokens and self._can_store:
+            if num_tokens and self._files.can_write:
                 for group, copies in self._copies.items():
                     copies.note(index, start, end, num_tokens, block_tables[group][chunk].tolist())
             if end >= num_tokens:
                 del self._rows[index]
-                if num_tokens and self._can_store:
+                if num_tokens and self._files.can_write:
                     self._store(row, [each[chunk].tolist() for each in block_tables])
                 for copies in self._copies.values():
                     copies.forget(index)
@@ -178,7 +154,7 @@ class StoredPrefixes:
                 except FileNotFoundError:
                     continue  # another run trims
                 except (DamagedEntryError, OSError) as error:
-                    bad += [_told(path.name, error)] if is_ours else []
+                    bad += [told(path.name, error)] if is_ours else []
                     continue
                 if entry.identity.fingerprint == self._identity.fingerprint:
                     self._index.add(path.name, entry)
@@ -190,32 +166,23 @@ class StoredPrefixes:
             bad.append(f"the folder cannot be read ({error.strerror})")
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-            self._ignore(f"{bad[0]}{more}; computed again", len(bad))
+            self._files.ignore(f"{bad[0]}{more}; computed again", len(bad))
         elif others is not None and not len(self._index):
             what = ", another ".join(others.differing(self._identity))
-            self._tell(f"what it holds is of another {what}, so this run cannot use it")
+            self._files.tell(f"what it holds is of another {what}, so this run cannot use it")
 
     def _stage(self, matches: Sequence[Match], end: int) -> list[list[int]] | None:
         """Read the files of the matches, which go up to token `end`; return what moves the blocks
         of each group. None, and a file dropped, if one is of no use."""
         names = list(dict.fromkeys(match.block.file_name for match in matches))
-        tensors: dict[str, list[list[Tensor]]] = {}
+        files: dict[str, list[list[Tensor]]] = {}
         for name in names:
-            try:
-                data = (self._folder.path / name).read_bytes()
-                entry = StoredPrefix.verified(data, name)
-                tensors[name] = self._tensors(data, entry)
-                self._check_tokens(entry, [m for m in matches if m.block.file_name == name])
-            except (DamagedEntryError, OSError) as error:
-                self._index.drop(name)
-                if not isinstance(error, FileNotFoundError):  # another run has removed it
-                    self._ignore(f"{_told(name, error)}; computed again")
+            check = partial(self._check, [m for m in matches if m.block.file_name == name])
+            tensors = self._files.read(name, check)
+            if tensors is None:
                 return None
-            self.counts.loaded_bytes += len(data)
-        self._folder.date(names)
-        new = [name for name in names if name not in self._used]
-        self._used.update(new)
-        self._folder.note_use(new)
+            files[name] = self._by_group(tensors)
+        self._files.note_use(names)
         size, staged = self._cache.block_size, []
         for group, memory in enumerate(self._cache.groups):
             window = memory.spec.window
@@ -224,29 +191,30 @@ class StoredPrefixes:
             needed = matches[-max(-(-end // size) - first, 1) :]
             staged.append(
                 [
-                    memory.stage(tensors[match.block.file_name][group], match.block.position)
+                    memory.stage(files[match.block.file_name][group], match.block.position)
                     for match in needed
                 ]
             )
         return staged
 
-    def _tensors(self, data: bytes, entry: StoredPrefix) -> list[list[Tensor]]:
-        """Return the tensors of each group in a file; `DamagedEntryError` unless they are as the
-        cache's are."""
-        found = load(data)
-        num_blocks = -(-len(entry.token_ids) // self._cache.block_size)
-        groups = []
-        for group, memory in enumerate(self._cache.groups):
-            tensors = [found[name] for name in _names(group) if name in found]
-            shapes = [(tuple(each.shape), each.dtype) for each in tensors]
+    def _by_group(self, tensors: Mapping[str, Tensor]) -> list[list[Tensor]]:
+        """Return the tensors of each group of layers."""
+        groups = range(len(self._cache.groups))
+        return [[tensors[name] for name in _names(group) if name in tensors] for group in groups]
+
+    def _check(
+        self, matches: Sequence[Match], entry: StoredPrefix, tensors: Mapping[str, Tensor]
+    ) -> None:
+        """Raise `DamagedEntryError` unless a file has what was matched, as the cache's tensors are.
+
+        What is read now may not be what the index was made of.
+        """
+        size = self._cache.block_size
+        num_blocks = -(-len(entry.token_ids) // size)
+        for memory, found in zip(self._cache.groups, self._by_group(tensors), strict=True):
+            shapes = [(tuple(each.shape), each.dtype) for each in found]
             if shapes != memory.shapes(num_blocks):
                 raise DamagedEntryError("its tensors have another shape than the model's")
-            groups.append(tensors)
-        return groups
-
-    def _check_tokens(self, entry: StoredPrefix, matches: Sequence[Match]) -> None:
-        """Raise `DamagedEntryError` unless the file read now has the tokens that were matched."""
-        size = self._cache.block_size
         for match in matches:
             start = match.block.position * size
             if entry.token_ids[start : start + size] != match.block.token_ids:
@@ -317,35 +285,11 @@ class StoredPrefixes:
         for group, each in enumerate(blocks):
             for name, tensor in zip(_names(group), each(first, first + num_blocks), strict=False):
                 tensor[:, :, -1, :, filled:] = 0  # of the row itself: it is not stored
-                if not _is_finite(tensor):
-                    return None  # what led to NaN must not be found by anybody
                 tensors[name] = tensor
-        data = save(tensors, metadata=entry.metadata())
-        if len(data) > self._max_bytes:
-            return None
-        name = entry.file_name(data)
-        try:
-            self._folder.write(name, data)
-            if self._folder.num_bytes() > self._max_bytes:
-                self._folder.trim(self._max_bytes)
-        except OSError as error:
-            self._can_store = False
-            self._tell(f"nothing more is stored in it ({error.strerror}); the run goes on")
-            return None
-        self._index.add(name, entry)
-        self.counts.stored_tokens += len(entry.token_ids)
-        self.counts.stored_bytes += len(data)
-        return name
-
-    def _ignore(self, what: str, num_files: int = 1) -> None:
-        self.counts.ignored_files += num_files
-        self._tell(what)
-
-    def _tell(self, what: str) -> None:
-        """Warn of the first thing that is wrong; there may be thousands like it."""
-        if not self._has_warned:
-            self._has_warned = True
-            self._warn(f"{option('prefix_store')} {self._folder.path}: {what}")
+        written = self._files.write(entry, tensors)
+        if written is not None:
+            self.counts.stored_tokens += len(entry.token_ids)
+        return written
 
 
 def _read_held(memory: KVMemory, table: Sequence[int], first: int, end: int) -> list[Tensor]:
@@ -359,21 +303,3 @@ def _read_copied(copied: Sequence[Tensor], first: int, end: int) -> list[Tensor]
 def _names(group: int) -> tuple[str, str]:
     """Return what the tensors of a group of layers are called in a file."""
     return ("kv", "scales") if not group else (f"kv.{group}", f"scales.{group}")
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    """Return whether there is neither NaN nor infinity in keys, values or scales.
-
-    The extremes tell, as NaN is one wherever it occurs; looking at each takes twenty times as long.
-    """
-    if tensor.dtype == torch.int8 or not tensor.numel():
-        return True
-    if tensor.dtype == torch.float8_e4m3fn:  # has no order on a CPU; all ones but the sign is NaN
-        return bool((tensor.view(torch.uint8) & 0x7F != 0x7F).all())
-    return bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
-
-
-def _told(name: str, error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"{name} cannot be read ({error.strerror})"
-    return f"{name} is damaged and is ignored ({error})"

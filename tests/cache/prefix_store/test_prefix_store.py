@@ -27,7 +27,7 @@ from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
 from pagedrun.paged.cache.prefix_store.index import PrefixIndex
 from pagedrun.paged.cache.prefix_store.listing import StoreListing
-from pagedrun.paged.cache.prefix_store.stored_prefixes import _is_finite as is_finite
+from pagedrun.paged.cache.prefix_store.store_files import is_finite
 from pagedrun.paged.cache.prefix_store.weight_digests import MEMORY, stamps, weights_digest
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.planning.plan import Plan
