@@ -10,7 +10,6 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_identity import model_identity
@@ -18,6 +17,7 @@ from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.pool_sizing import PoolSizer
 from pagedrun.paged.planning.slot_sizing import SlotSizer
+from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom
 from pagedrun.paged.report.record.report_sections import LoadTimes
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run import Run
@@ -33,10 +33,6 @@ FIXED = frozenset(
         *("model", "device", "dtype", "quantization", "reproducible", "kernel_set"),
         *("prefix_store", "prefix_store_bytes", "jump_ahead"),
     }
-)
-NO_STATES_STORED = (
-    "the prefix store is left alone: this model has recurrent layers, whose states are not kept "
-    "there"
 )
 
 
@@ -135,16 +131,17 @@ class Engine:
     def _planner(
         self, max_blocks: int, max_beam_width: int | None, done: Container[int]
     ) -> Planner:
-        num_stored = 0
-        if self._prefix_store is not None:
-            num_stored = self.config.prefix_store_bytes // self.bytes_per_token
+        room = NO_ROOM
+        if self.loaded.prefix_store is not None:
+            size = self.bytes_per_token
+            room = StoreRoom(self.config.prefix_store_bytes // size, self.bytes_per_state // size)
         return Planner(
             self.config,
             RequestLimits(self.max_model_len, self.loaded.config.vocab_size, max_beam_width),
             max_blocks=max_blocks,
             read_once=self._read_once,
             done=done,
-            max_stored_tokens=num_stored,
+            store_room=room,
             keeps_states=self.bytes_per_state > 0,
         )
 
@@ -152,10 +149,8 @@ class Engine:
         self, cache: KVCache, warn: Callable[[str], None] | None
     ) -> StoredPrefixes | None:
         """Return what a run with this cache may take from the prefix store, if there is one."""
-        config, loaded, store = self.config, self.loaded, self._prefix_store
+        config, loaded, store = self.config, self.loaded, self.loaded.prefix_store
         if store is None:
-            if loaded.prefix_store is not None and warn is not None:
-                warn(NO_STATES_STORED)
             return None
         return store.for_run(
             cache,
@@ -166,11 +161,6 @@ class Engine:
             machine=loaded.device.machine(str(loaded.dtype).removeprefix("torch.")),
             warn=warn or (lambda message: None),
         )
-
-    @property
-    def _prefix_store(self) -> PrefixStore | None:
-        """The prefix store, if there is one and all that the model needs can be kept there."""
-        return None if self.bytes_per_state else self.loaded.prefix_store
 
     @property
     def max_model_len(self) -> int:

@@ -225,7 +225,7 @@ class Run:
             raise self._stalled("no sequence can go on")
         result = self._runner.run(step, before)
         if self._stored is not None:
-            self._stored.note_step(step.rows, step.starts, step.ends, step.block_tables)
+            self._stored.note_step(step)
         num_sequences = len(scheduler.running) + len(scheduler.ending)
         pools = [group.pool for group in scheduler.groups]
         self.statistics.note_step(step.num_tokens, step.num_samples, pools, num_sequences)

@@ -99,10 +99,11 @@ def _what(each: ListedEntry) -> Text:
 
 
 def _tokens(each: ListedEntry) -> str:
-    """Return the first and the last token's number, counted from 1."""
+    """Return the first and the last token's number, counted from 1; of a state the last."""
     if each.entry is None:
         return "?"
-    return f"{each.entry.start + 1:,}–{each.entry.start + len(each.entry.token_ids):,}"
+    end = f"{each.entry.start + len(each.entry.token_ids):,}"
+    return f"state behind {end}" if each.entry.has_state else f"{each.entry.start + 1:,}–{end}"
 
 
 def _plural(number: int, noun: str) -> str:

@@ -13,3 +13,12 @@ class StagedBlocks(NamedTuple):
 
     sources: list[list[int]]
     num_tokens: int
+
+
+class StagedState(NamedTuple):
+    """A state of recurrent layers behind the first `num_tokens` tokens of a prompt, ready to be
+    moved into a slot; and, in `blocks`, those blocks up to there that the prompt lacks."""
+
+    source: int
+    num_tokens: int
+    blocks: StagedBlocks

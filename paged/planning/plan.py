@@ -18,7 +18,7 @@ from pagedrun.paged.planning.block_names import BlockNames
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.prefix_tree import PrefixTree
 from pagedrun.paged.planning.state_points import StatePoints
-from pagedrun.paged.planning.stored_tokens import tokens_to_store
+from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom, tokens_to_store
 from pagedrun.paged.values.branch_point import BranchPoint
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.planned_sharing import PlannedSharing
@@ -53,7 +53,7 @@ class Plan:
         has_next: bool = False,
         read_once: ReadOnce = ON_GPU,
         done: Container[int] = frozenset(),
-        max_stored_tokens: int = 0,
+        store_room: StoreRoom = NO_ROOM,
         min_state_tokens: int | None = None,
     ) -> None:
         """Plan requests in the order of their index.
@@ -63,7 +63,7 @@ class Plan:
         a prefix is read for all its rows together. done: indices of
         requests that are answered already: they do not run, but still count where it matters what
         the file holds, so that the others get the bytes that they would have got.
-        max_stored_tokens: how many tokens a prefix store has room for, 0 if there is none.
+        store_room: what a prefix store has room for.
         min_state_tokens: what a state of recurrent layers has to spare to be kept, None for a model
         without such layers.
         """
@@ -100,7 +100,7 @@ class Plan:
             num_duplicates=self.duplicates.num_duplicates,
         )
         # Nothing that takes time for many rows is left to whoever iterates.
-        self._to_store = tokens_to_store(self.tree.common, max_stored_tokens)
+        self._to_store = tokens_to_store(self.tree.common, store_room)
         self._num_shared_tokens = np.where(
             self.num_samples > 1, self.tree.num_tokens, self.tree.num_shared_tokens
         )

@@ -13,6 +13,7 @@ from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.planning.plan import Plan, PlanEnd
 from pagedrun.paged.planning.prefix_nodes import prefix_nodes
 from pagedrun.paged.planning.state_points import MIN_STATE_TOKENS
+from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom
 from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
@@ -74,14 +75,14 @@ class Planner:
         max_blocks: int,
         read_once: ReadOnce,
         done: Container[int] = frozenset(),
-        max_stored_tokens: int = 0,
+        store_room: StoreRoom = NO_ROOM,
         keeps_states: bool = False,
     ) -> None:
         """Plan for a pool that can have `max_blocks` blocks.
 
         read_once: when a prefix is read for all its rows together. done: indices of requests that
         are answered already; they do not run, but what rows share is decided with them.
-        max_stored_tokens: what the prefix store has room for. keeps_states: whether there are
+        store_room: what the prefix store has room for. keeps_states: whether there are
         recurrent layers.
         """
         self._config = config
@@ -89,7 +90,7 @@ class Planner:
         self._max_blocks = max_blocks
         self._read_once = read_once
         self._done = done
-        self._max_stored_tokens = max_stored_tokens
+        self._store_room = store_room
         self._min_state_tokens = MIN_STATE_TOKENS if keeps_states else None
         self._after: PlanEnd | None = None
 
@@ -109,7 +110,7 @@ class Planner:
             has_next=has_next,
             read_once=self._read_once,
             done=self._done,
-            max_stored_tokens=self._max_stored_tokens,
+            store_room=self._store_room,
             min_state_tokens=self._min_state_tokens,
         )
         self._after = plan.end

@@ -8,7 +8,7 @@ from pagedrun.paged.scheduling.groups.kv_group import KVGroup
 from pagedrun.paged.scheduling.groups.window_entry import WindowEntry, first_computed, num_usable
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.prefix_donor import find_donor
-from pagedrun.paged.scheduling.prefix_source import PrefixSource, load_prefix
+from pagedrun.paged.scheduling.prefix_source import PrefixSource, load_prefix, load_state
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_builder import StepBuilder
@@ -80,16 +80,21 @@ class Admission:
         for index in restore:
             source, target = sequence.host_blocks[index], sequence.block(index)
             step.transfers.append(BlockTransfer(TransferKind.SWAP_IN, source, target))
-        num_copied = self._copy_partial(sequence, running, hits, step) if is_new else 0
+        num_copied, limit = 0, state.num_tokens
+        if is_new and self._states.has_slots:
+            limit = self._load_state(sequence, len(hits), limit, step)
+            num_copied = max(limit - len(hits) * self._pool.block_size, 0)
+        elif is_new:
+            num_copied = self._copy_partial(sequence, running, hits, step)
         self._books.residency.begin(sequence, len(hits) + num_copied // self._pool.block_size)
-        self._start_from(sequence, len(hits), num_copied, state.num_tokens)
+        self._start_from(sequence, len(hits), num_copied, limit)
         return True
 
     def _copy_partial(
         self, sequence: Sequence, running: list[Sequence], hits: list[int], step: StepBuilder
     ) -> int:
         """Take what is missing from the store, or from a running sequence's block; say how much."""
-        if not self._books.prefix_caching or self._states.has_slots:
+        if not self._books.prefix_caching:
             return 0
         prompt = sequence.request.prompt_token_ids
         donor = find_donor(running, prompt, hits, self._pool.block_size, self._books.written)
@@ -105,6 +110,13 @@ class Admission:
             source, target = (group.tables.block(at, index) for at in (place, sequence.place))
             step.transfers.append(BlockTransfer(TransferKind.COPY, source, target, group.index))
         return donor.num_tokens
+
+    def _load_state(
+        self, sequence: Sequence, num_hits: int, num_found: int, step: StepBuilder
+    ) -> int:
+        """Begin with a state of the store if that is further on; say behind how many tokens."""
+        groups = self._books.groups
+        return load_state(self._stored, groups, self._states, sequence, num_hits, num_found, step)
 
     def _hits(self, sequence: Sequence) -> list[int]:
         """Return the published blocks that a sequence can begin with, in all groups."""

@@ -5,8 +5,9 @@ from collections.abc import Sequence as Seq
 from typing import Protocol
 
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.cache.staged_blocks import StagedBlocks
+from pagedrun.paged.cache.staged_blocks import StagedBlocks, StagedState
 from pagedrun.paged.scheduling.groups.kv_group import KVGroup
+from pagedrun.paged.scheduling.groups.no_states import NoStates
 from pagedrun.paged.scheduling.prefix_donor import Donor
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.step_builder import StepBuilder
@@ -35,6 +36,18 @@ class PrefixSource(Protocol):
         tokens.
         """
 
+    def find_state(
+        self,
+        request: Request,
+        block_keys: Seq[BlockKey],
+        num_hits: int,
+        num_found: int,
+        fits: Callable[[int], bool],
+    ) -> StagedState | None:
+        """Return a state behind more tokens than `num_found`, with which the prompt can begin, or
+        None. The rest is as in `find`.
+        """
+
 
 def load_prefix(
     source: PrefixSource | None,
@@ -52,22 +65,63 @@ def load_prefix(
     num_given = donor.num_tokens if donor is not None else 0
     if source is None:
         return 0
-    size, place = groups[0].pool.block_size, sequence.place
+    size = groups[0].pool.block_size
     has_windows = any(group.window is not None for group in groups)
 
     def fits(num_tokens: int) -> bool:
         if has_windows and sequence.score_from < num_tokens:
             return False  # its window begins further back than what is loaded
-        end = groups[0].pool.num_blocks_for(num_tokens)
-        return all(
-            each.num_lacking(place, each.first_read(num_tokens - 1), end) <= each.pool.num_free
-            for each in groups
-        )
+        return _has_room(groups, sequence.place, num_tokens)
 
     staged = source.find(sequence.request, sequence.block_keys, num_hits, num_given, fits)
     if staged is None:
         return 0
-    num_tokens = num_hits * size + staged.num_tokens
+    _load(groups, sequence.place, staged, num_hits * size + staged.num_tokens, step)
+    return staged.num_tokens
+
+
+def load_state(
+    source: PrefixSource | None,
+    groups: Seq[KVGroup],
+    states: NoStates,
+    sequence: Sequence,
+    num_hits: int,
+    num_found: int,
+    step: StepBuilder,
+) -> int:
+    """Let a sequence begin with a state of the step's loading if `source` has one behind more than
+    `num_found` tokens; return behind how many tokens it begins.
+
+    The sequence holds the blocks of the first group up to there, and a slot to write to.
+    """
+
+    def fits(num_tokens: int) -> bool:
+        is_before_end = num_tokens <= min(sequence.num_tokens - 1, sequence.score_from)
+        return is_before_end and _has_room(groups, sequence.place, num_tokens)
+
+    if source is None or not states.can_load(sequence.place):
+        return num_found
+    staged = source.find_state(sequence.request, sequence.block_keys, num_hits, num_found, fits)
+    if staged is None:
+        return num_found
+    _load(groups, sequence.place, staged.blocks, staged.num_tokens, step)
+    states.load(sequence, staged.source, staged.num_tokens, step)
+    return staged.num_tokens
+
+
+def _has_room(groups: Seq[KVGroup], place: int, num_tokens: int) -> bool:
+    """Return whether a sequence can hold what it needs to go on behind so many tokens."""
+    end = groups[0].pool.num_blocks_for(num_tokens)
+    return all(
+        each.num_lacking(place, each.first_read(num_tokens - 1), end) <= each.pool.num_free
+        for each in groups
+    )
+
+
+def _load(
+    groups: Seq[KVGroup], place: int, staged: StagedBlocks, num_tokens: int, step: StepBuilder
+) -> None:
+    """Let the step load the last blocks of a sequence's first `num_tokens` tokens."""
     end = groups[0].pool.num_blocks_for(num_tokens)
     for group, sources in zip(groups, staged.sources, strict=True):
         # A prompt that ends there computes its last token again.
@@ -77,4 +131,3 @@ def load_prefix(
             BlockTransfer(TransferKind.LOAD, source, target, group.index)
             for source, target in zip(sources, targets, strict=False)
         ]
-    return staged.num_tokens

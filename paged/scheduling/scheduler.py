@@ -68,7 +68,7 @@ class Scheduler:
         all blocks of a sequence; a pool must hold the window and a step's tokens of one sequence;
         `states` that of recurrent layers.
         """
-        assert states is None or (stored is None and not further), "states go with neither"
+        assert states is None or not further, "states do not go with groups behind the first"
         groups = (GroupPool(pool, swap_space, None), *further)
         table = SequenceTable(num_eos_tokens, len(groups))
         self._books = Books.of(groups, states, table, prefix_caching=prefix_caching)

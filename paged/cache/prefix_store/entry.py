@@ -1,7 +1,8 @@
-"""StoredPrefix: one file of the store: the keys and values of a piece of a prefix.
+"""StoredPrefix: one file of the store: a piece of a prefix, or the state behind one.
 
 A safetensors file with the tensors `kv` [num_layers, 2, num_blocks, num_kv_heads, block_size,
-head_dim] and, for a quantised cache, `scales` [..., 1]; under `__metadata__` is a header in
+head_dim] and, for a quantised cache, `scales` [..., 1]; or `state.0` and so on, an array of all
+recurrent layers each. Under `__metadata__` is a header in
 JSON behind its SHA-256. The file is named after the SHA-256 of all its bytes, so whatever happens
 to it is noticed, and two runs that write the same write the same file.
 """
@@ -36,13 +37,16 @@ class StoredPrefix:
 
     The piece begins at token `start` of its prompts, at a block's border; `parent` is the digest
     of the block before it, which names all tokens before. Where the prefix ends inside a
-    block, so does the last block of the file: what follows in it is zero.
+    block, so does the last block of the file: what follows in it is zero. With `has_state` the
+    file holds the state of recurrent layers behind its tokens, which are one block, and not their
+    keys and values.
     """
 
     identity: StoreIdentity
     parent: bytes
     start: int
     token_ids: tuple[int, ...]
+    has_state: bool = False
 
     def metadata(self) -> dict[str, str]:
         """Return what is in the file's `__metadata__`."""
@@ -53,6 +57,8 @@ class StoredPrefix:
             "start": self.start,
             "token_ids": self.token_ids,
         }
+        if self.has_state:
+            header["has_state"] = True
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
         return {_HEADER: f"{_sha256(text)} {text}"}
 
@@ -104,7 +110,8 @@ class StoredPrefix:
         if not token_ids or not isinstance(start, int) or start < 0:
             raise DamagedEntryError("its header cannot be read")
         identity = StoreIdentity(str(header["model"]), dict(header["identity"]))
-        return cls(identity, bytes.fromhex(header["parent"]), start, tuple(token_ids))
+        parent, has_state = bytes.fromhex(header["parent"]), header.get("has_state", False) is True
+        return cls(identity, parent, start, tuple(token_ids), has_state)
 
 
 def _sha256(text: str) -> str:

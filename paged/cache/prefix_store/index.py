@@ -41,6 +41,7 @@ class PrefixIndex:
         self._block_size = block_size
         self._after: dict[bytes, list[StoredBlock]] = {}  # sorted by their tokens
         self._blocks_of: dict[str, list[StoredBlock]] = {}
+        self._state_behind: dict[bytes, str] = {}  # digest of a block → file
 
     def __len__(self) -> int:
         return len(self._blocks_of)
@@ -54,6 +55,9 @@ class PrefixIndex:
             digest = BlockKey.after(parent, tokens).digest if len(tokens) == size else None
             blocks.append(StoredBlock(file_name, len(blocks), parent, tokens, digest))
             parent = digest or b""
+        if entry.has_state:
+            self._state_behind[parent] = file_name
+            blocks.clear()
         for block in blocks:
             insort(self._after.setdefault(block.parent, []), block, key=_tokens)
         self._blocks_of[file_name] = blocks
@@ -65,6 +69,13 @@ class PrefixIndex:
             siblings.remove(block)
             if not siblings:
                 del self._after[block.parent]
+        self._state_behind = {
+            digest: name for digest, name in self._state_behind.items() if name != file_name
+        }
+
+    def state_behind(self, digest: bytes) -> str | None:
+        """Return the file with the state behind a block and all before it."""
+        return self._state_behind.get(digest)
 
     def matches(self, prompt: Sequence[int], begin: int, parent: bytes) -> list[Match]:
         """Return what is stored of a prompt from token `begin` on, block after block.

@@ -32,7 +32,8 @@ class ListedEntry:
             "kv_dtype": fields.get("kv_dtype"),
             "block_size": fields.get("block_size"),
             "start": None if entry is None else entry.start,
-            "tokens": None if entry is None else len(entry.token_ids),
+            "tokens": None if entry is None else _num_tokens(entry),
+            "has_state": None if entry is None else entry.has_state,
             "bytes": self.use.num_bytes,
             "last_use": last_use.isoformat(timespec="seconds"),
             "uses": self.use.num_uses,
@@ -81,11 +82,16 @@ class StoreListing:
         return {
             "store": str(self.path),
             "bytes": sum(each.use.num_bytes for each in self.entries),
-            "tokens": sum(len(each.entry.token_ids) for each in self.entries if each.entry),
+            "tokens": sum(_num_tokens(each.entry) for each in self.entries if each.entry),
             "damaged": sum(each.problem is not None for each in self.entries),
             "entries": [each.to_dict() for each in self.entries],
             "removed": [each.to_dict() for each in self.removed],
         }
+
+
+def _num_tokens(entry: StoredPrefix) -> int:
+    """Return how many tokens an entry has keys and values of."""
+    return 0 if entry.has_state else len(entry.token_ids)
 
 
 def _opened(path: Path) -> StoreFolder:
@@ -100,11 +106,11 @@ def _listed(folder: StoreFolder, *, whole: bool) -> list[ListedEntry]:
         raise UsageError(f"{folder.path} cannot be read ({error.strerror})") from error
     whole_to_end = {ROOT_DIGEST}
     for entry in sorted((e.entry for e in listed if e.entry is not None), key=lambda e: e.start):
-        if entry.parent in whole_to_end:
+        if entry.parent in whole_to_end and not entry.has_state:
             whole_to_end.update(_digests(entry))
     return [
         ListedEntry(each.use, each.entry, "the beginning of its prefix is gone")
-        if each.entry is not None and each.entry.parent not in whole_to_end
+        if each.entry is not None and not _follows(each.entry, whole_to_end)
         else each
         for each in listed
     ]
@@ -123,6 +129,13 @@ def _looked_at(use: EntryUse, *, whole: bool) -> ListedEntry:
     if not use.path.name.startswith(entry.identity.fingerprint):
         return ListedEntry(use, entry, "it is of another model or setting than its name says")
     return ListedEntry(use, entry, None)
+
+
+def _follows(entry: StoredPrefix, whole_to_end: set[bytes]) -> bool:
+    """Return whether all is there that an entry is of use behind; of a state its own block too."""
+    if entry.has_state:
+        return not whole_to_end.isdisjoint(_digests(entry))
+    return entry.parent in whole_to_end
 
 
 def _digests(entry: StoredPrefix) -> list[bytes]:

@@ -4,12 +4,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_memory import KVMemory
+from pagedrun.paged.cache.prefix_store.computed_chunks import ComputedChunks
 from pagedrun.paged.cache.prefix_store.entry import (
     MIN_STORED_TOKENS,
     DamagedEntryError,
@@ -20,8 +19,9 @@ from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
 from pagedrun.paged.cache.prefix_store.index import Match, PrefixIndex
 from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
 from pagedrun.paged.cache.prefix_store.store_files import StoreFiles, told
+from pagedrun.paged.cache.prefix_store.stored_states import StoredStates
 from pagedrun.paged.cache.prefix_store.window_copies import WindowCopies
-from pagedrun.paged.cache.staged_blocks import StagedBlocks
+from pagedrun.paged.cache.staged_blocks import StagedBlocks, StagedState
 from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
@@ -54,6 +54,11 @@ class StoredPrefixes:
         self._max_entry_bytes = max_entry_bytes
         self._index = PrefixIndex(cache.block_size)
         self._files = StoreFiles(folder, self._index, max_bytes, warn)
+        self._states = (
+            None
+            if cache.states is None
+            else StoredStates(self._files, self._index, identity, cache.states, cache.block_size)
+        )
         self.counts = self._files.counts
         self._rows: dict[int, PlannedRequest] = {}
         self._copies = {
@@ -88,40 +93,72 @@ class StoredPrefixes:
             num_tokens = sum(match.num_tokens for match in matches)
             if num_tokens - num_given < MIN_STORED_TOKENS or not fits(begin + num_tokens):
                 break
-            sources = self._stage(matches, begin + num_tokens)  # None if a file is of no use
-            if sources is not None:
-                staged = StagedBlocks(sources, num_tokens)
+            files = self._read(matches)  # None if one is of no use
+            if files is not None:
+                self._files.note_use(list(files))
+                staged = self._stage(files, matches, begin + num_tokens)
                 self._note_found(request, begin + num_tokens, num_tokens)
         self.counts.seconds += time.perf_counter() - began
         return staged
 
-    def note_step(
+    def find_state(
         self,
-        rows: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        block_tables: Sequence[NDArray[np.int32]],
-    ) -> None:
+        request: Request,
+        block_keys: Sequence[BlockKey],
+        num_hits: int,
+        num_found: int,
+        fits: Callable[[int], bool],
+    ) -> StagedState | None:
+        """Return the longest state that the store has of a prompt, checked, and the blocks up to
+        there behind the first `num_hits`."""
+        began, size = time.perf_counter(), self._cache.block_size
+        assert self._states is not None and self._cache.states is not None, "made without states"
+        hits = [key.digest for key in block_keys[:num_hits]]
+        parent = hits[-1] if hits else ROOT_DIGEST
+        staged: StagedState | None = None
+        while staged is None:
+            behind = self._index.matches(request.prompt_token_ids, num_hits * size, parent)
+            whole = (match.block for match in behind if match.num_tokens == size)
+            digests = hits + [block.digest for block in whole if block.digest is not None]
+            while digests and not fits(len(digests) * size):
+                digests.pop()
+            count = self._states.longest(digests)
+            if count * size - num_found < MIN_STORED_TOKENS:
+                break
+            matches = behind[: max(count - num_hits, 0)]
+            state, files = self._states.read(digests[count - 1]), self._read(matches)
+            if state is not None and files is not None:
+                name, tensors = state
+                self._files.note_use([*files, name])
+                source = self._cache.states.stage(tensors, 0)
+                staged = StagedState(
+                    source, count * size, self._stage(files, matches, count * size)
+                )
+                self._note_found(request, count * size, count * size - num_found)
+        self.counts.seconds += time.perf_counter() - began
+        return staged
+
+    def note_step(self, step: ComputedChunks) -> None:
         """Store what a step has computed of the prefixes that are to be stored.
 
-        rows, starts, ends: [num_chunks], of which request each chunk is, and its tokens.
-        block_tables: of each group of layers, [num_chunks, width]. Called when the step is
-        launched, while its sequences still hold their blocks.
+        Called when the step is launched, while its sequences still hold their blocks.
         """
-        chunks = zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
+        tables = step.block_tables
+        chunks = zip(step.rows.tolist(), step.starts.tolist(), step.ends.tolist(), strict=True)
         for chunk, (index, start, end) in enumerate(chunks):
             row = self._rows.get(index)
             if row is None:
                 continue
-            num_tokens = row.num_stored_tokens
-            began = time.perf_counter()
+            began, num_tokens = time.perf_counter(), self._num_stored_tokens(row)
+            if self._states is not None and self._files.can_write:
+                self._states.note(row, end, int(step.write_slots[chunk]))
             if num_tokens and self._files.can_write:
                 for group, copies in self._copies.items():
-                    copies.note(index, start, end, num_tokens, block_tables[group][chunk].tolist())
+                    copies.note(index, start, end, num_tokens, tables[group][chunk].tolist())
             if end >= num_tokens:
                 del self._rows[index]
                 if num_tokens and self._files.can_write:
-                    self._store(row, [each[chunk].tolist() for each in block_tables])
+                    self._store(row, [each[chunk].tolist() for each in tables])
                 for copies in self._copies.values():
                     copies.forget(index)
             self.counts.seconds += time.perf_counter() - began
@@ -171,9 +208,9 @@ class StoredPrefixes:
             what = ", another ".join(others.differing(self._identity))
             self._files.tell(f"what it holds is of another {what}, so this run cannot use it")
 
-    def _stage(self, matches: Sequence[Match], end: int) -> list[list[int]] | None:
-        """Read the files of the matches, which go up to token `end`; return what moves the blocks
-        of each group. None, and a file dropped, if one is of no use."""
+    def _read(self, matches: Sequence[Match]) -> dict[str, list[list[Tensor]]] | None:
+        """Return the tensors of each group in the files of the matches, in the order of their
+        tokens. None, and a file dropped, if one is of no use."""
         names = list(dict.fromkeys(match.block.file_name for match in matches))
         files: dict[str, list[list[Tensor]]] = {}
         for name in names:
@@ -182,7 +219,12 @@ class StoredPrefixes:
             if tensors is None:
                 return None
             files[name] = self._by_group(tensors)
-        self._files.note_use(names)
+        return files
+
+    def _stage(
+        self, files: Mapping[str, list[list[Tensor]]], matches: Sequence[Match], end: int
+    ) -> StagedBlocks:
+        """Return what moves the blocks of the matches, which go up to token `end`."""
         size, staged = self._cache.block_size, []
         for group, memory in enumerate(self._cache.groups):
             window = memory.spec.window
@@ -195,7 +237,7 @@ class StoredPrefixes:
                     for match in needed
                 ]
             )
-        return staged
+        return StagedBlocks(staged, sum(match.num_tokens for match in matches))
 
     def _by_group(self, tensors: Mapping[str, Tensor]) -> list[list[Tensor]]:
         """Return the tensors of each group of layers."""
@@ -231,12 +273,18 @@ class StoredPrefixes:
 
     # ── Leaving in the store ────────────────────────────────────────────────────────────────────
 
+    def _num_stored_tokens(self, row: PlannedRequest) -> int:
+        """Return how many leading tokens of a row are of use in the store."""
+        if self._states is None:
+            return row.num_stored_tokens
+        return self._states.num_stored_tokens(row)
+
     def _store(self, row: PlannedRequest, tables: Sequence[Sequence[int]]) -> None:
         """Store what a row is to store of its prompt, unless it is there but for a few tokens.
 
         tables: the row's in each group of layers.
         """
-        size, num_tokens = self._cache.block_size, row.num_stored_tokens
+        size, num_tokens = self._cache.block_size, self._num_stored_tokens(row)
         prompt = row.request.prompt_token_ids[:num_tokens]
         known = self._index.matches(prompt, 0, ROOT_DIGEST)
         num_known = sum(match.num_tokens for match in known)

@@ -62,6 +62,13 @@ class NoStates:
     def take(self, sequence: Sequence, entry: StateEntry, step: StepBuilder) -> None:
         """Give a sequence the state of its entry; what it pinned while it waited goes."""
 
+    def can_load(self, place: int) -> bool:
+        """Return whether there is a slot for a state that comes from elsewhere."""
+        return False
+
+    def load(self, sequence: Sequence, source: int, num_tokens: int, step: StepBuilder) -> None:
+        """Let a sequence begin with a state that the step loads, in place of its entry's."""
+
     def needs_slot(self, places: Int64s) -> NDArray[np.bool_]:
         """Return which sequences need a new slot for their next chunk, [num_places] bool."""
         return np.zeros(len(places), dtype=np.bool_)

@@ -124,6 +124,28 @@ class StateSlots(NoStates):
         has_samples = self._table.num_pending[place] > 1
         self._pin(place, _keys_at(sequence)[-1:] if has_samples else [])
 
+    def can_load(self, place: int) -> bool:
+        """Return whether there is a slot for a state that comes from elsewhere, and one for what is
+        written behind it."""
+        return self.pool.num_free + (place in self._next) > 1
+
+    def load(self, sequence: Sequence, source: int, num_tokens: int, step: StepBuilder) -> None:
+        """Let a sequence begin with a state that the step loads, in place of its entry's.
+
+        Transfers come before all chunks of a step, so others may begin with it at once.
+        """
+        place = sequence.place
+        self.counts.found += not self._held(place)
+        self.release(place)
+        slot = self._allocate()
+        step.transfers.append(BlockTransfer(TransferKind.LOAD, source, slot, self._group))
+        self._table.state_slot[place] = slot
+        key = sequence.block_keys[num_tokens // self._block_size - 1]
+        if self._is_missing(key):
+            self.pool.publish(slot, key)
+            self.counts.kept += 1
+        self.reserve(place)
+
     def needs_slot(self, places: Int64s) -> NDArray[np.bool_]:
         """Return which sequences need a new slot for their next chunk, [num_places] bool."""
         slots = self._table.state_slot[places]

@@ -31,7 +31,7 @@ from pagedrun.paged.cache.prefix_store.store_files import is_finite
 from pagedrun.paged.cache.prefix_store.weight_digests import MEMORY, stamps, weights_digest
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.stored_tokens import tokens_to_store
+from pagedrun.paged.planning.stored_tokens import StoreRoom, tokens_to_store
 from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
@@ -91,8 +91,12 @@ def plan_of(prompts: list[list[int]]) -> Plan:
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.integers(0, 2**16), st.sampled_from((0, 60, 90, 150, 300, 2000)))
-def test_what_is_chosen_is_shared_by_rows_and_fits(seed: int, max_tokens: int) -> None:
+@given(
+    st.integers(0, 2**16), st.sampled_from((0, 60, 90, 150, 300, 2000)), st.sampled_from((0, 50))
+)
+def test_what_is_chosen_is_shared_by_rows_and_fits(
+    seed: int, max_tokens: int, tokens_per_state: int
+) -> None:
     rng = random.Random(seed)
     stems = [[rng.randrange(50) for _ in range(100)] for _ in range(3)]
     prompts = []
@@ -101,15 +105,17 @@ def test_what_is_chosen_is_shared_by_rows_and_fits(seed: int, max_tokens: int) -
         cut = rng.choice((20, 70, 100))
         prompts.append([*stem[:cut], 100 + number, *(rng.randrange(50) for _ in range(99))])
     plan = plan_of(prompts)
-    chosen = tokens_to_store(plan.tree.common, max_tokens).tolist()
-    stored = set()
+    room = StoreRoom(max_tokens, tokens_per_state)
+    chosen = tokens_to_store(plan.tree.common, room).tolist()
+    stored, ends = set(), set()
     for sequence, num_tokens in zip(plan, chosen, strict=True):
         begin = sequence.request.prompt_token_ids[:num_tokens]
         assert num_tokens == 0 or num_tokens >= 64
         if num_tokens:
             assert sum(tuple(each[:num_tokens]) == begin for each in prompts) >= 2
+            ends.add(begin)
         stored |= {begin[:end] for end in range(1, num_tokens + 1)}
-    assert len(stored) <= max_tokens
+    assert len(stored) + tokens_per_state * len(ends) <= max_tokens
     pairs = itertools.combinations(prompts, 2)
     if max_tokens == 2000 and any(num_common(*pair) >= 64 for pair in pairs):
         assert any(chosen)
