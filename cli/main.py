@@ -11,6 +11,8 @@ from pagedrun.cli.bench.app import app as bench_app
 from pagedrun.cli.evaluate import HELP as EVALUATE_HELP
 from pagedrun.cli.evaluate import SETTINGS as EVALUATE_SETTINGS
 from pagedrun.cli.evaluate import evaluate
+from pagedrun.cli.foreign.command_group import CommandGroup
+from pagedrun.cli.foreign.flags import explain
 from pagedrun.cli.generate import HELP, generate
 from pagedrun.cli.inspect.inspect_cache import HELP as INSPECT_CACHE_HELP
 from pagedrun.cli.inspect.inspect_cache import inspect_cache
@@ -20,14 +22,9 @@ from pagedrun.cli.recipes import app as recipes_app
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.paged.job.control.signals import SignalGuard
 
-# Flags of other programs that need an answer, not only a refusal.
-_OTHERS_FLAGS = {
-    "--trust-remote-code": "--trust-remote-code: pagedrun never runs code from a model folder, so "
-    "there is nothing to trust; leave the flag out. Llama, Mistral, Qwen2 and Qwen3 need none",
-}
-
 app = typer.Typer(
     name="pagedrun",
+    cls=CommandGroup,
     help="Offline batch inference that plans: every prompt is known before the first token.",
     no_args_is_help=True,
     add_completion=False,
@@ -81,7 +78,7 @@ def _refuse(error: Exception) -> int:
     format_message = getattr(error, "format_message", None)
     if format_message is None:
         raise error
-    message = _OTHERS_FLAGS.get(getattr(error, "option_name", ""), format_message())
+    message = _explained(error) or format_message()
     if type(error).__name__ == "NoArgsIsHelpError":
         return exits.REFUSED  # the help is on the screen already
     # Where its types come from pydantic, Typer repeats that library's prefix.
@@ -90,3 +87,13 @@ def _refuse(error: Exception) -> int:
     if context is not None:
         print(f"Try '{context.command_path} --help' for help.", file=sys.stderr)
     return exits.REFUSED
+
+
+def _explained(error: Exception) -> str | None:
+    """Return what there is to say to users of other programs, None where there is nothing."""
+    context = getattr(error, "ctx", None)
+    flag = getattr(error, "option_name", None)
+    if context is None or flag is None:
+        return None
+    params = context.command.params
+    return explain(flag, {name for each in params for name in each.opts})

@@ -1,0 +1,1 @@
+"""What users of other programs type, and what it is called here."""

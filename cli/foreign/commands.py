@@ -1,0 +1,35 @@
+"""Commands of other programs: which one it is here, or why there is none."""
+
+_GENERATE = "pagedrun generate INPUT answers the rows of a file"
+_NO_SERVER = "pagedrun has no server: pagedrun generate INPUT answers the rows of a file"
+_HUB = "pagedrun takes models by their name on the hub and downloads them when they are needed: "
+
+COMMANDS = {
+    "run": _GENERATE,
+    "batch": _GENERATE,
+    "run-batch": _GENERATE,
+    "infer": _GENERATE,
+    "inference": _GENERATE,
+    "predict": _GENERATE,
+    "complete": _GENERATE,
+    "completion": _GENERATE,
+    "chat": "pagedrun answers files of chats, not a terminal's: " + _GENERATE + " with `messages`",
+    "serve": _NO_SERVER,
+    "server": _NO_SERVER,
+    "api": _NO_SERVER,
+    "benchmark": "pagedrun bench measures this machine",
+    "eval": "pagedrun lm-eval runs lm-evaluation-harness",
+    "evaluate": "pagedrun lm-eval runs lm-evaluation-harness",
+    "pull": _HUB + "see --model",
+    "download": _HUB + "see --model",
+    "inspect": "pagedrun inspect-cache TARGET shows where the memory of a run went",
+    "cache": "pagedrun inspect-cache TARGET shows where the memory of a run went",
+    "dry-run": "pagedrun plan INPUT says what a run would do, without weights",
+    "version": "pagedrun --version",
+}
+
+
+def explain(name: str) -> str | None:
+    """Return a sentence about a command that does not exist, None where there is none."""
+    told = COMMANDS.get(name)
+    return None if told is None else f"there is no command {name}: {told}"

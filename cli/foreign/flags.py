@@ -1,0 +1,153 @@
+"""Flags of vLLM, llama.cpp, Transformers and others: what each is here, or why there is none."""
+
+RENAMED = {
+    # vLLM's engine, server and run-batch
+    "--enable-prefix-caching": "--prefix-caching",
+    "--no-enable-prefix-caching": "--no-prefix-caching",
+    "--swap-space": "--swap-space-bytes",
+    "--num-gpu-blocks-override": "--num-blocks",
+    "--reasoning-parser": "--reasoning-tags",
+    "--default-chat-template-kwargs": "--chat-template-kwargs",
+    "--override-generation-config": "--recipe",
+    "--output-file": "--output",
+    "--guided-json": "--json-schema",
+    "--guided-regex": "--regex",
+    "--guided-choice": "--choice",
+    "--guided-grammar": "--grammar",
+    "--max-logprobs": "--logprobs",
+    "--system-prompt": "--system",
+    # llama.cpp
+    "--n-predict": "--max-tokens",
+    "--predict": "--max-tokens",
+    "--ctx-size": "--max-model-len",
+    "--temp": "--temperature",
+    "--repeat-penalty": "--repetition-penalty",
+    "--cache-type-k": "--kv-cache-dtype",
+    "--cache-type-v": "--kv-cache-dtype",
+    "--n-parallel": "--max-num-seqs",
+    "--parallel": "--max-num-seqs",
+    "--hf-repo": "--model",
+    "--grammar-file": "--grammar",
+    "--chat-template-file": "--chat-template",
+    "--prompt-cache": "--prefix-store",
+    "--system-prompt-file": "--system",
+    # Transformers, TGI and others
+    "--model-id": "--model",
+    "--model-name": "--model",
+    "--model-path": "--model",
+    "--model-name-or-path": "--model",
+    "--tokenizer-name": "--tokenizer",
+    "--tokenizer-path": "--tokenizer",
+    "--max-new-tokens": "--max-tokens",
+    "--max-completion-tokens": "--max-tokens",
+    "--min-new-tokens": "--min-tokens",
+    "--max-length": "--max-model-len",
+    "--max-total-tokens": "--max-model-len",
+    "--num-beams": "--beam-width",
+    "--num-return-sequences": "--n",
+    "--num-samples": "--n",
+    "--torch-dtype": "--dtype",
+    "--device-map": "--device",
+    "--batch-size": "--max-num-seqs",
+    "--per-device-batch-size": "--max-num-seqs",
+    "--max-batch-size": "--max-num-seqs",
+    "--max-concurrency": "--max-num-seqs",
+    "--concurrency": "--max-num-seqs",
+    "--mem-fraction-static": "--gpu-memory-utilization",
+    "--context-length": "--max-model-len",
+    "--stop-sequences": "--stop",
+    "--stop-strings": "--stop",
+    "--force": "--overwrite",
+    "--continue": "--resume",
+    "--max-rows": "--limit",
+    "--max-samples": "--limit",
+    "--num-prompts": "--limit",
+}
+"""What is called otherwise here."""
+
+_ARGUMENT = "the input is an argument: pagedrun generate INPUT"
+_NO_SERVER = "pagedrun reads a file and has no server"
+_ONE_DEVICE = "a run uses one device, or all cores of the processor"
+_UNPACKED = "quantised checkpoints are recognised by what is in them; see --quantization"
+
+MISSING = {
+    "--trust-remote-code": "pagedrun never runs code from a model folder, so there is nothing to "
+    "trust; leave the flag out. The models that run need none",
+    "--tensor-parallel-size": _ONE_DEVICE,
+    "--pipeline-parallel-size": _ONE_DEVICE,
+    "--data-parallel-size": _ONE_DEVICE,
+    "--distributed-executor-backend": _ONE_DEVICE,
+    "--gpu-layers": "a model is on one device as a whole; see --device",
+    "--n-gpu-layers": "a model is on one device as a whole; see --device",
+    "--cpu-offload-gb": "a model is on one device as a whole; see --device",
+    "--enable-chunked-prefill": "long prompts are always computed in chunks; see "
+    "--max-num-batched-tokens",
+    "--host": _NO_SERVER,
+    "--port": _NO_SERVER,
+    "--api-key": _NO_SERVER,
+    "--served-model-name": _NO_SERVER,
+    "--stream": "answers are written as they are finished; see --progress",
+    "--load-format": "weights are safetensors or a GGUF file, which is seen by itself",
+    "--download-dir": "the hub's own cache is used; set HF_HOME to move it",
+    "--cache-dir": "the hub's own cache is used; set HF_HOME to move it",
+    "--enable-lora": "adapters are not read; merge them into the model first",
+    "--lora-modules": "adapters are not read; merge them into the model first",
+    "--lora": "adapters are not read; merge them into the model first",
+    "--adapter": "adapters are not read; merge them into the model first",
+    "--speculative-config": "tokens are not guessed ahead; a structure's own are, see --jump-ahead",
+    "--speculative-model": "tokens are not guessed ahead; a structure's own are, see --jump-ahead",
+    "--num-speculative-tokens": "tokens are not guessed ahead; a structure's own are, see "
+    "--jump-ahead",
+    "--limit-mm-per-prompt": "only text is read; rows with images are refused",
+    "--tokenizer-mode": "the model's own fast tokenizer is used; see --tokenizer",
+    "--max-seq-len-to-capture": "graphs are captured for what the plan needs; see --enforce-eager",
+    "--rope-scaling": "it is read from the model's config.json",
+    "--hf-overrides": "config.json is read as it is; edit a copy of the model's folder",
+    "--tool-call-parser": "calls of tools come back as the text that the model writes",
+    "--enable-auto-tool-choice": "calls of tools come back as the text that the model writes",
+    "--structured-outputs-config": "see --json-schema, --regex, --choice and --grammar",
+    "--guided-decoding-backend": "see --json-schema, --regex, --choice and --grammar",
+    "--disable-log-requests": "rows are not logged; --quiet shows errors only",
+    "--disable-log-stats": "see --quiet and --progress",
+    "--compilation-config": "kernels are compiled ahead; see --enforce-eager",
+    "--attention-backend": "the kernels are pagedrun's own; see --kernel-set",
+    "--attn-implementation": "the kernels are pagedrun's own; see --kernel-set",
+    "--flash-attn": "the kernels are pagedrun's own; see --kernel-set",
+    "--threads": "all cores that the process may use work; set OMP_NUM_THREADS for fewer",
+    "--ubatch-size": "see --max-num-batched-tokens",
+    "--mlock": "weights lie in memory once, or in the file they were mapped from",
+    "--no-mmap": "weights lie in memory once, or in the file they were mapped from",
+    "--no-repeat-ngram-size": "see --repetition-penalty, --frequency-penalty and "
+    "--stop-on-repetition",
+    "--do-sample": "any --temperature above 0 samples",
+    "--best-of": "--n draws several answers and --vote chooses among them",
+    "--use-cache": "keys and values are always cached",
+    "--echo": "--prompt-logprobs scores the prompt; it comes back under the row's own columns",
+    "--load-in-4bit": _UNPACKED,
+    "--load-in-8bit": _UNPACKED,
+    "--prompt": _ARGUMENT + ", or - for rows on standard input",
+    "--file": _ARGUMENT,
+    "--input": _ARGUMENT,
+    "--input-file": _ARGUMENT,
+    "--dataset": _ARGUMENT + ", which may be hf:NAME@CONFIG:SPLIT",
+    "--num-workers": "one process reads, plans and computes; see --max-num-seqs",
+    "--timeout": "a run ends when its rows are answered; see --stall-timeout",
+}
+"""What does not exist here, and why, or what there is instead."""
+
+
+def explain(flag: str, known: set[str]) -> str | None:
+    """Return a sentence about a flag that a command does not have, None where there is none.
+
+    known: the flags of the command.
+    """
+    plain = flag.replace("_", "-")
+    if plain != flag and plain in known:
+        return f"{flag} is written {plain} here"
+    if plain in MISSING:
+        return f"{flag}: {MISSING[plain]}"
+    if plain not in RENAMED:
+        return None
+    ours = RENAMED[plain]
+    where = "" if ours in known else ", a flag of pagedrun generate"
+    return f"{flag} is called {ours} here{where}"
