@@ -12,14 +12,15 @@ from pagedrun.paged.job.inputs.reader import input_stem
 from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.models.generation_config import GenerationConfig
-from pagedrun.paged.models.hub import resolve_model
+from pagedrun.paged.models.hub import cached_models, resolve_model
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.recipes.demo import demo_model_folder
+from pagedrun.recipes.demo import DEMO, demo_model_folder, demo_prompts_path
 
 OUTPUT_SUFFIX = ".out.jsonl"
+_MAX_NAMED = 5  # models
 
 
 def job_config(settings: Settings) -> JobConfig:
@@ -90,11 +91,28 @@ def _recipe_file(settings: Settings) -> RecipeFile | None:
 
 def _model_folder(settings: Settings) -> Path:
     name, revision = settings.given.get("model"), settings.read(RunOptions).revision
-    if name is not None:
+    if name not in (None, DEMO):
         return resolve_model(str(name), revision)
     if revision is not None:
         raise UsageError(f"{option('revision')} needs {option('model')} with a name on the hub")
-    return demo_model_folder()
+    source = Path(str(settings.given["input_name"]))
+    if name == DEMO:
+        return demo_model_folder()
+    if source.exists() and source.samefile(demo_prompts_path()):
+        return demo_model_folder()
+    raise UsageError(_which_model())
+
+
+def _which_model() -> str:
+    """Return what to say to somebody who has rows and names no model."""
+    cached = cached_models()
+    names = ", ".join(cached[:_MAX_NAMED]) + (", …" if len(cached) > _MAX_NAMED else "")
+    here = f" In the hub's cache are {names}." if cached else ""
+    return (
+        f"{option('model')} is missing: pass a model folder, a name on the hub such as "
+        f"Qwen/Qwen3-0.6B, a .gguf file, or {DEMO} for the bundled model, which knows one staff "
+        f"directory and nothing else.{here}"
+    )
 
 
 def _tokenizer_folder(settings: Settings) -> Path | None:

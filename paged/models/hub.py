@@ -39,6 +39,15 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
     return _snapshot(name, revision)
 
 
+def cached_models() -> list[str]:
+    """Return the models of the hub that are in its local cache with a config.json, sorted."""
+    from huggingface_hub import constants
+
+    found = Path(constants.HF_HUB_CACHE).glob("models--*/snapshots/*/config.json")
+    folders = {path.parents[2].name for path in found}
+    return sorted(each.removeprefix("models--").replace("--", "/") for each in folders)
+
+
 def _snapshot(name: str, revision: str | None) -> Path:
     # Imported here: it takes long, and local folders do without it.
     from huggingface_hub import snapshot_download

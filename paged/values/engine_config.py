@@ -40,10 +40,9 @@ class EngineConfig:
     model: Annotated[
         Path,
         Flag(
-            "Model folder, or hub id org/name.",
+            "Model folder, hub id org/name, .gguf file, or demo for the bundled one.",
             Panel.MODEL,
             "NAME",
-            default="the bundled demo",
             form=Form.MODEL,
         ),
     ]

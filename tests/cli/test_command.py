@@ -43,6 +43,7 @@ FLAGS = """
 --json --quiet --html
 """
 
+GENERATE = ("generate", "x.jsonl", "--model", "demo")
 RunJob = Callable[[JobConfig, JobListener], JobResult]
 
 
@@ -73,7 +74,7 @@ def run(pagedrun: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tup
 class TestExitStatus:
     @pytest.mark.parametrize(("num_failed", "status"), [(0, 0), (1, 3), (3, 3)])
     def test_of_a_finished_job(self, run: Any, num_failed: int, status: int) -> None:
-        assert run(lambda config, listener: result_with(num_failed), "generate", "x")[0] == status
+        assert run(lambda config, listener: result_with(num_failed), *GENERATE)[0] == status
 
     @pytest.mark.parametrize(
         ("error", "status"),
@@ -93,29 +94,28 @@ class TestExitStatus:
         ids=lambda value: repr(value),
     )
     def test_of_an_error(self, run: Any, error: BaseException, status: int) -> None:
-        got, out, err = run(error, "generate", "x.jsonl")
+        got, out, err = run(error, *GENERATE)
         assert got == status
         assert out == ""
         assert "Traceback" not in err
-        # The line about the demo model, and one sentence.
-        assert len(err.strip().splitlines()) == 2
+        assert len(err.strip().splitlines()) == 1
 
     def test_a_reader_that_went_away_ends_it_quietly(self, run: Any) -> None:
         pipe = BrokenPipeError(errno.EPIPE, "Broken pipe")
         error = OutputError("stdout", pipe)
         error.__cause__ = pipe
-        assert run(error, "generate", "x.jsonl", "-o", "-", "--quiet") == (4, "", "")
+        assert run(error, *GENERATE, "-o", "-", "--quiet") == (4, "", "")
 
     def test_a_job_that_ends_early_says_how_far_it_came(self, run: Any) -> None:
         for error in (EngineError("e"), RuntimeError("bug"), JobInterrupted(signal.SIGINT)):
             error.add_note(f"27 of 600 rows are written {HOSTILE}")
-            sentence = run(error, "generate", "x.jsonl", "--quiet")[2]
+            sentence = run(error, *GENERATE, "--quiet")[2]
             assert sentence.endswith("27 of 600 rows are written \\x1b[2J[/red]\\u202e:smile:\n")
-        early = run(JobInterrupted(signal.SIGTERM), "generate", "x.jsonl", "--quiet")[2]
+        early = run(JobInterrupted(signal.SIGTERM), *GENERATE, "--quiet")[2]
         assert early == "Stopped by SIGTERM; nothing was written\n"
 
     def test_a_word_that_is_no_choice_is_told_plainly(self, run: Any) -> None:
-        _, _, err = run(None, "generate", "x.jsonl", "--device", "tpu")
+        _, _, err = run(None, *GENERATE, "--device", "tpu")
         assert err == (
             "Error: Invalid value for '--device': 'tpu' is not one of 'auto', 'cpu', 'cuda'.\n"
             "Try 'pagedrun generate --help' for help.\n"
@@ -123,7 +123,7 @@ class TestExitStatus:
 
     def test_debug_shows_where(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PAGEDRUN_DEBUG", "1")
-        status, _, err = run(RuntimeError("bug"), "generate", "x.jsonl")
+        status, _, err = run(RuntimeError("bug"), *GENERATE)
         assert status == 1
         assert "Traceback" in err
 
@@ -170,7 +170,7 @@ class TestHostileText:
 
     def test_in_errors_warnings_and_reports(self, run: Any) -> None:
         for error in (UsageError(HOSTILE), EngineError(HOSTILE), ValueError(HOSTILE)):
-            self.check(run(error, "generate", "x.jsonl")[2])
+            self.check(run(error, *GENERATE)[2])
 
         def job(config: JobConfig, listener: JobListener) -> JobResult:
             listener.on_phase(Phase.RUN)
@@ -180,7 +180,7 @@ class TestHostileText:
             result.report["finish_reasons"] = {HOSTILE: 1}
             return result
 
-        _, out, err = run(job, "generate", "x.jsonl", "-o", f"{HOSTILE}.jsonl")
+        _, out, err = run(job, *GENERATE, "-o", f"{HOSTILE}.jsonl")
         assert err.count("\\x1b[2J[/red]\\u202e:smile:") == 3
         self.check(out + err)
 
@@ -191,14 +191,13 @@ class TestHostileText:
 
 class TestStreams:
     def test_tables_go_to_stderr(self, run: Any) -> None:
-        status, out, err = run(None, "generate", "x.jsonl")
+        status, out, err = run(None, *GENERATE)
         assert (status, out) == (0, "")
-        assert "bundled demo model" in err
         assert "KV pool" in err
         assert "3 rows: 3 ok → x.out.jsonl" in err
 
     def test_json_is_the_only_thing_on_stdout(self, run: Any) -> None:
-        _, out, err = run(None, "generate", "x.jsonl", "--json")
+        _, out, err = run(None, *GENERATE, "--json")
         assert json.loads(out) == result_with(0).report
         assert "KV pool" in err
 
@@ -207,8 +206,8 @@ class TestStreams:
             listener.on_warning("w")
             return result_with(1)
 
-        assert run(job, "generate", "x.jsonl", "--quiet") == (3, "", "")
-        assert run(UsageError("u"), "generate", "x.jsonl", "--quiet") == (2, "", "Error: u\n")
+        assert run(job, *GENERATE, "--quiet") == (3, "", "")
+        assert run(UsageError("u"), *GENERATE, "--quiet") == (2, "", "Error: u\n")
 
     def test_flags_reach_the_job(self, run: Any) -> None:
         seen: list[JobConfig] = []
@@ -218,8 +217,9 @@ class TestStreams:
             return result_with(0)
 
         args = (
-            "generate in.jsonl -o o.jsonl --overwrite --ordered --limit 5 --max-tokens 7 --top-k -1"
-            " --stop a --stop b --stop-token-ids 1,2 --no-prefix-caching --dtype bfloat16"
+            "generate in.jsonl --model demo -o o.jsonl --overwrite --ordered --limit 5"
+            " --max-tokens 7 --top-k -1 --stop a --stop b --stop-token-ids 1,2"
+            " --no-prefix-caching --dtype bfloat16"
             " --kv-cache-memory-bytes 1MiB --swap-space-bytes 0 --preemption-mode recompute"
             " --report r.json --ignore-eos --n 2"
         )

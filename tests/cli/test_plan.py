@@ -69,16 +69,17 @@ def test_what_is_refused_exits_2(
 ) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(lines))
-    status, out, err = run(str(path), *flags)
+    status, out, err = run(str(path), "--model", "demo", *flags)
     assert (status, out) == (2, "")
     assert err.splitlines()[-1].startswith("Error: ")
+    assert "--model is missing" not in err
 
 
 def test_rows_that_a_run_would_refuse_are_counted_by_code(run: Command, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     rows = ['{"prompt": "who?"}', '{"prompt": ""}', "{", '{"prompt": "' + "long " * 3000 + '"}']
     path.write_text("\n".join(rows))
-    status, _, err = run(str(path))
+    status, _, err = run(str(path), "--model", "demo")
     assert status == 0
     for code in ("empty_prompt", "invalid_json_line", "prompt_too_long"):
         assert code in err
@@ -91,7 +92,7 @@ def test_all_samples_of_rows_that_vote_are_counted_and_it_is_told(
     voting = {"n": 8, "vote": "(a|b)", "temperature": 1}
     rows = [{"prompt": "who?", **voting}, {"prompt": "what?", **voting}, {"prompt": "when?"}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _, out, err = run(str(path), "--max-tokens", "10", "--json")
+    _, out, err = run(str(path), "--model", "demo", "--max-tokens", "10", "--json")
     forecast = json.loads(out)
     assert (forecast["tokens"]["generated"], forecast["voting"]) == (2 * 8 * 10 + 10, 2)
     assert "all samples of 2 rows that vote, a run draws fewer" in " ".join(err.split())
@@ -103,7 +104,7 @@ def test_advice_is_told(run: Command, tmp_path: Path) -> None:
         "".join(json.dumps({"date": f"{day}", "q": "who?"}) + "\n" for day in range(99))
     )
     template = "On {{ date }}: " + "Answer from the staff directory in one short sentence. " * 3
-    _, _, err = run(str(path), "--prompt-template", template + "{{ q }}")
+    _, _, err = run(str(path), "--model", "demo", "--prompt-template", template + "{{ q }}")
     assert "column `date` begins at character 3 and differs in 99% of rows" in " ".join(err.split())
 
 

@@ -104,7 +104,7 @@ def test_a_row_without_a_column_says_which(
     rows = [{"question": "Why?", "answer": "Because."}, {"question": "And?"}]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     words = ["--recipe", "judge", "--max-tokens", "2", "--progress", "none"]
-    status, _, err = pagedrun("generate", "rows.jsonl", *words)
+    status, _, err = pagedrun("generate", "rows.jsonl", "--model", "demo", *words)
     assert status == 3
     assert "row" in err
     failed = read_jsonl(Path("rows.out.jsonl"))[0]
@@ -124,16 +124,23 @@ def test_a_resumed_run_notices_another_recipe(
     Path("rows.jsonl").write_text('{"text": "a"}\n')
     recipe = Path("r.yaml")
     recipe.write_text("prompt_template: '{{ text }}'\nmax_tokens: 2")
-    assert pagedrun("generate", "rows.jsonl", "--recipe", "r.yaml")[0] == 0
-    assert pagedrun("generate", "rows.jsonl", "--recipe", "r.yaml", "--resume")[0] == 0
+    assert pagedrun("generate", "rows.jsonl", "--model", "demo", "--recipe", "r.yaml")[0] == 0
+    assert (
+        pagedrun("generate", "rows.jsonl", "--model", "demo", "--recipe", "r.yaml", "--resume")[0]
+        == 0
+    )
     recipe.write_text("prompt_template: '{{ text }}!'\nmax_tokens: 2")
-    status, _, err = pagedrun("generate", "rows.jsonl", "--recipe", "r.yaml", "--resume")
+    status, _, err = pagedrun(
+        "generate", "rows.jsonl", "--model", "demo", "--recipe", "r.yaml", "--resume"
+    )
     assert status == 2
     assert "prompt_template" in err
 
 
 def test_plan_takes_a_recipe(pagedrun: Command) -> None:
     recipe = bundled("judge")
-    status, out, _ = pagedrun("plan", str(recipe.sample), "--recipe", "judge", "--json", "--quiet")
+    status, out, _ = pagedrun(
+        *("plan", str(recipe.sample), "--model", "demo", "--recipe", "judge", "--json", "--quiet")
+    )
     assert status == 0
     assert json.loads(out)["tokens"]

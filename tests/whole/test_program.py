@@ -158,7 +158,8 @@ def test_a_file_of_every_kind_of_row(tmp_path: Path) -> None:
         '{"prompt_token_ids": [999999]}',
     ]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
-    done = pagedrun("generate", "rows.jsonl", "--ordered", "--max-tokens", "9", cwd=tmp_path)
+    flags = ("--model", "demo", "--ordered", "--max-tokens", "9")
+    done = pagedrun("generate", "rows.jsonl", *flags, cwd=tmp_path)
     assert done.returncode == 3, done.stderr
     assert "\x1b" not in done.stderr
     rows = read_jsonl(tmp_path / "rows.out.jsonl")

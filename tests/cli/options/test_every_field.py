@@ -40,7 +40,7 @@ def typed() -> Callable[..., Given]:
     runner = CliRunner()
 
     def give(*arguments: str) -> Given:
-        done = runner.invoke(app, ["in.jsonl", *arguments])
+        done = runner.invoke(app, ["in.jsonl", "--model", "demo", *arguments])
         assert done.exit_code == 0, done.output
         return seen.pop()
 
@@ -68,7 +68,9 @@ def test_a_flag_arrives(name: str, typed: Callable[..., Given]) -> None:
 
 @pytest.mark.parametrize("name", [n for n, each in CASES.items() if each.bad_text is not None])
 def test_a_bad_flag_is_named(name: str, pagedrun: Command) -> None:
-    status, out, err = pagedrun("generate", "in.jsonl", f"{as_flag(name)}={CASES[name].bad_text}")
+    status, out, err = pagedrun(
+        "generate", "in.jsonl", "--model", "demo", f"{as_flag(name)}={CASES[name].bad_text}"
+    )
     assert (status, out) == (2, "")
     assert as_flag(name) in err
 
@@ -80,7 +82,7 @@ def recipe(tmp_path: Path) -> Callable[[str], Given]:
     def write(text: str) -> Given:
         path = tmp_path / "r.yaml"
         path.write_text(text)
-        return {"input_name": "in.jsonl", "recipe": str(path)}
+        return {"input_name": "in.jsonl", "model": "demo", "recipe": str(path)}
 
     return write
 

@@ -15,7 +15,7 @@ from pagedrun.recipes.demo import demo_model_folder
 
 
 def config(**given: Any) -> Any:
-    return job_config(Settings({"input_name": "in.jsonl", **given}))
+    return job_config(Settings({"input_name": "in.jsonl", "model": "demo", **given}))
 
 
 def test_without_flags_everything_is_the_default() -> None:

@@ -31,7 +31,8 @@ def settings(tmp_path: Path) -> MakeSettings:
     def make(recipe: str, **flags: Any) -> Settings:
         path = tmp_path / "r.yaml"
         path.write_text(recipe)
-        return Settings.of({"input_name": "in.jsonl", "recipe": str(path), **flags})
+        named = {} if "model:" in recipe else {"model": "demo"}
+        return Settings.of({"input_name": "in.jsonl", "recipe": str(path), **named, **flags})
 
     return make
 
@@ -91,7 +92,10 @@ def test_every_setting_of_a_recipe_takes_effect(
     assert made.origins[setting.name] == "recipe"
     if setting.name in ("revision", "progress", "generation_config", "html"):
         return  # used on the way, and not part of the job
-    before, after = job_config(Settings({"input_name": "in.jsonl"})), job_config(made)
+    before, after = (
+        job_config(Settings({"input_name": "in.jsonl", "model": "demo"})),
+        job_config(made),
+    )
     changed = {
         name
         for name in JobConfig.__dataclass_fields__
@@ -125,7 +129,7 @@ def test_what_a_recipe_turns_on_a_flag_turns_off(
     assert recipe is not None
     monkeypatch.setattr("pagedrun.paged.job.job.run_job", run_job)
     for more in ([], [f"--no-{name.replace('_', '-')}"]):
-        arguments = ["generate", "in.jsonl", "--recipe", str(recipe.path), *more]
+        arguments = ["generate", "in.jsonl", "--model", "demo", "--recipe", str(recipe.path), *more]
         pagedrun(*arguments)
     assert [value_in(config, name) for config in seen] == [True, False]
     assert [config.origins[name] for config in seen] == ["recipe", "flag"]

@@ -44,7 +44,9 @@ def data_of(path: Path) -> dict[str, Any]:
 
 
 def test_generate_writes_the_page_of_its_run(run: Command) -> None:
-    status, _, err = run("generate", "rows.jsonl", "--max-tokens", "4", "--html", "page.html")
+    status, _, err = run(
+        "generate", "rows.jsonl", "--model", "demo", "--max-tokens", "4", "--html", "page.html"
+    )
     assert status == 0, err
     assert "page → page.html" in err
     page = Path("page.html")
@@ -62,7 +64,16 @@ def test_generate_writes_the_page_of_its_run(run: Command) -> None:
     assert "Wistaria" not in text
     assert "Marigold" not in text
 
-    again = ("generate", "rows.jsonl", "--max-tokens", "4", "--html", "page.html")
+    again = (
+        "generate",
+        "rows.jsonl",
+        "--model",
+        "demo",
+        "--max-tokens",
+        "4",
+        "--html",
+        "page.html",
+    )
     status, _, err = run(*again, "-o", "other.jsonl")
     assert (status, Path("other.jsonl").exists()) == (2, False)
     assert "--html page.html exists; pass --overwrite or name another file" in err
@@ -99,7 +110,9 @@ def test_a_page_that_cannot_be_is_refused_before_the_run(
     )
     before = Path("rows.jsonl").read_bytes()
     for overwrite in ([], ["--overwrite"]):
-        status, out, err = run("generate", "rows.jsonl", "--html", target, *overwrite)
+        status, out, err = run(
+            "generate", "rows.jsonl", "--model", "demo", "--html", target, *overwrite
+        )
         assert (status, out) == (2, "")
         assert sentence in err
         assert "Traceback" not in err
@@ -170,7 +183,7 @@ def test_inspect_cache_replaces_nothing_but_pages(run: Command, target: str, sen
 
 def test_a_recipe_may_ask_for_a_page(run: Command) -> None:
     Path("page.yaml").write_text("max_tokens: 4\nhtml: no/page.html\n")
-    status, _, err = run("generate", "rows.jsonl", "--recipe", "page.yaml")
+    status, _, err = run("generate", "rows.jsonl", "--model", "demo", "--recipe", "page.yaml")
     assert (status, Path("rows.out.jsonl").exists()) == (2, False)
     assert "html (page.yaml line 2) " in err
     assert "name a file in an existing folder" in err

@@ -1,0 +1,63 @@
+"""Rows of one's own want a model; the bundled prompts have theirs."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pagedrun.recipes.demo import demo_prompts_path
+from tests.command import Command
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = Path("rows.jsonl")
+    path.write_text('{"prompt": "Why is the sky blue?"}\n')
+    return path
+
+
+@pytest.mark.parametrize("name", ["generate", "plan"])
+@pytest.mark.parametrize("source", ["rows.jsonl", "-", "copy.jsonl", "missing.jsonl"])
+def test_without_a_model_nothing_is_done(
+    rows: Path, pagedrun: Command, name: str, source: str
+) -> None:
+    """A copy of the bundled prompts is a file of one's own too."""
+    shutil.copy(demo_prompts_path(), "copy.jsonl")
+    status, out, err = pagedrun(name, source, "--quiet")
+    assert (status, out) == (2, "")
+    assert err.startswith("Error: --model is missing: pass a model folder, a name on the hub such")
+    assert "a .gguf file, or demo for the bundled model" in err
+    assert {path.name for path in Path().iterdir()} == {"rows.jsonl", "copy.jsonl"}
+
+
+def test_it_names_what_is_in_the_cache(
+    rows: Path, pagedrun: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "hub"
+    for name in ("models--org--small", "models--org--half", "datasets--org--rows"):
+        (cache / name / "snapshots" / "1").mkdir(parents=True)
+        if name != "models--org--half":
+            (cache / name / "snapshots" / "1" / "config.json").touch()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    err = pagedrun("plan", rows)[2]
+    assert err.endswith("In the hub's cache are org/small.\n")
+
+
+def test_the_demo_answers_what_it_is_asked_to(rows: Path, pagedrun: Command) -> None:
+    status, _, err = pagedrun("generate", rows, "--model", "demo", "--max-tokens", "3", "--quiet")
+    assert (status, err) == (0, "")
+    manifest = json.loads(Path("rows.out.jsonl.run.json").read_text())
+    assert manifest["parameters"]["model"]["origin"] == "flag"
+
+
+def test_a_revision_of_the_demo_is_refused(rows: Path, pagedrun: Command) -> None:
+    status, _, err = pagedrun("plan", rows, "--model", "demo", "--revision", "main")
+    assert status == 2
+    assert "--revision" in err
+
+
+def test_a_recipe_may_name_the_model(rows: Path, pagedrun: Command) -> None:
+    Path("r.yaml").write_text("model: demo\nmax_tokens: 2\n")
+    assert pagedrun("plan", rows, "--recipe", "r.yaml", "--quiet")[0] == 0
