@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from pagedrun.paged.job.alike_rows import refuse_if_all_fail, refuse_without_prompts
 from pagedrun.paged.job.config import STDOUT, JobConfig
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_rows
@@ -56,6 +57,7 @@ def prepare(
     ids = UniqueIds(config.input)
     rows = windows.read()
     ids.refuse_repeated(rows)
+    refuse_without_prompts(rows, config)
     listener.on_phase(Phase.ENCODE)
     folder = config.tokenizer or config.engine.model
     model = open_model(config.engine, folder, config.chat_template)
@@ -76,6 +78,7 @@ def prepare(
             yield encode(windows.unless_stopped(ids.fail_repeated(windows.read())))
 
     first = encode(rows)
+    refuse_if_all_fail(rows, first, config)
     warn_of_rows(first, max_model_len, listener)
     more = None if windows.is_last else read_more()
     if config.strict and more is not None and is_repeatable(config.input):

@@ -1,0 +1,83 @@
+"""What is wrong with all rows alike is the command's fault: it is refused before anything runs."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.inputs.json_line import shown_key
+from pagedrun.paged.job.inputs.row import Row, id_column
+from pagedrun.paged.job.prompts.batch_call import BatchCall
+from pagedrun.paged.job.prompts.prompts import PROMPT_COLUMNS
+from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
+
+MIN_ROWS = 2  # one row may be wrong by itself
+# Reasons that lie in how the command reads the file. What else is wrong with a row it says itself.
+_READING = {"invalid_json_line", "missing_prompt", "template_error", "prompt_too_long"}
+_MAX_NAMED = 8  # columns
+# What people call the column that asks, likeliest first.
+_USUAL = ("question", "instruction", "query", "text", "input", "content", "problem", "user")
+
+
+def refuse_without_prompts(rows: Sequence[Row], config: JobConfig) -> None:
+    """Raise `UsageError` if no row has a column that a prompt could come from.
+
+    rows: of the first window. Needs no model, so that it comes at once.
+    """
+    field = config.prompts.field
+    names = PROMPT_COLUMNS if field is None else (field,)
+    readable = [row for row in rows if row.error is None]
+    if config.resume or config.prompts.template is not None or len(readable) < MIN_ROWS:
+        return
+    if any(row.columns.get(name) is not None for row in readable for name in names):
+        return
+    if field is None and any(BatchCall.of(row.columns) is not None for row in readable):
+        return
+    sought = f"column {shown_key(field)}" if field is not None else "prompt, messages or token ids"
+    raise UsageError(
+        f"{config.input}: no row has a {sought}{_columns_of(readable)}", field="prompt_field"
+    )
+
+
+def refuse_if_all_fail(rows: Sequence[Row], asked: Sequence[JobRow], config: JobConfig) -> None:
+    """Raise `UsageError` if no row of the first window can be asked, all for the same reason, and
+    that is one of how the file is read."""
+    errors = [row.error for row in asked if row.error is not None]
+    if config.resume or len(errors) < max(len(asked), MIN_ROWS):
+        return
+    if len({(error.code, error.param) for error in errors}) > 1 or errors[0].code not in _READING:
+        return
+    first = asked[0]
+    about_columns = _columns_of(rows) if errors[0].code == "template_error" else ""
+    raise UsageError(
+        f"{config.input}: all {len(asked):,} rows fail alike, the first in {first.unit} "
+        f"{first.line}: {errors[0].marked}{about_columns}"
+    )
+
+
+def _columns_of(rows: Iterable[Row]) -> str:
+    """Return which columns there are, and how to make a prompt of them."""
+    texts: dict[str, bool] = {}
+    for row in rows:
+        used = id_column(row.columns)
+        for name, value in row.columns.items():
+            if name != used:
+                texts[name] = texts.get(name, False) or isinstance(value, str)
+    if not texts:
+        return ""
+    shown = [shown_key(name) for name in texts]
+    more = f" and {len(shown) - _MAX_NAMED} more" if len(shown) > _MAX_NAMED else ""
+    usual = [name for name in _USUAL if texts.get(name)]
+    best = next(iter([*usual, *(name for name, is_text in texts.items() if is_text)]), None)
+    return f"; its columns are {', '.join(shown[:_MAX_NAMED])}{more}{_way_out(best)}"
+
+
+def _way_out(column: str | None) -> str:
+    """Return how to ask what a column says."""
+    if column is None:
+        return ""
+    field = f"; pass {option('prompt_field')} {shlex.quote(shown_key(column))}"
+    if not column.isidentifier():
+        return field
+    return f"{field}, or {option('prompt_template')} '{{{{ {column} }}}}' with more around it"
