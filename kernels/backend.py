@@ -8,12 +8,12 @@ from torch import Tensor
 
 from pagedrun.kernels.attention import Attention, AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.expert_choice import ExpertChoice
 from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.routing import Routing
-from pagedrun.kernels.score import Score
 from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.kernels.token_logprobs import TokenLogprobs
 
@@ -57,7 +57,9 @@ class Backend(Protocol):
         """
         ...
 
-    def route(self, logits: Tensor, num_chosen: int, score: Score, normalise: bool) -> Routing:
+    def route(
+        self, logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None
+    ) -> Routing:
         """Choose the experts that each token passes."""
         ...
 

@@ -60,6 +60,19 @@ class WeightSource:
             return tensor
         return tensor[torch.tensor(order.rows(len(tensor)), device=self.device)]
 
+    def of_dtype(self, dtype: torch.dtype) -> "WeightSource":
+        """Return the same tensors, for layers that compute in `dtype`; itself if it is its own."""
+        if dtype == self.dtype:
+            return self
+        return WeightSource(
+            self.read,
+            dtype,
+            self.device,
+            self.kernels,
+            row_invariant=self.row_invariant,
+            stored=self.stored,
+        )
+
     def kept(self, parameter: Parameter) -> Tensor:
         """Return a tensor as `tensor` does, for one that is used as it is and not packed.
 

@@ -8,11 +8,11 @@ from torch import Tensor
 from pagedrun.kernels import reference
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.expert_choice import ExpertChoice
 from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
 from pagedrun.kernels.routing import Routing
-from pagedrun.kernels.score import Score
 from pagedrun.kernels.softmax import Softmax
 from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.kernels.token_logprobs import TokenLogprobs
@@ -55,10 +55,12 @@ class CostlessBackend:
         """Return layers of the same shape."""
         return CostlessGroupedLinear(weights)
 
-    def route(self, logits: Tensor, num_chosen: int, score: Score, normalise: bool) -> Routing:
+    def route(
+        self, logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None
+    ) -> Routing:
         """Choose the first experts."""
-        experts = torch.arange(num_chosen).expand(len(logits), num_chosen)
-        return Routing(experts, torch.ones(1, 1).expand(len(logits), num_chosen))
+        shape = (len(logits), choice.num_chosen)
+        return Routing(torch.arange(shape[1]).expand(shape), torch.ones(1, 1).expand(shape))
 
     def combine_experts(
         self,

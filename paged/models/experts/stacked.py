@@ -12,17 +12,20 @@ if TYPE_CHECKING:  # it imports torch
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """`{experts}.gate_up_proj` [num_experts, 2 * intermediate_size, hidden_size], gates first, and
-    `{experts}.down_proj` [num_experts, hidden_size, intermediate_size].
+    """`{experts}.{gate_up}` [num_experts, 2 * intermediate_size, hidden_size], gates first, and
+    `{experts}.{down}` [num_experts, hidden_size, intermediate_size].
     """
+
+    gate_up: str = "gate_up_proj"
+    down: str = "down_proj"
 
     def parameters(self, experts: ExpertsSpec) -> tuple[Parameter, ...]:
         """Return the two tensors."""
         number, hidden = experts.num_experts, experts.hidden_size
         inner = experts.intermediate_size
         return (
-            Parameter(f"{experts.name}.gate_up_proj", (number, 2 * inner, hidden), Role.MATRIX),
-            Parameter(f"{experts.name}.down_proj", (number, hidden, inner), Role.MATRIX),
+            Parameter(f"{experts.name}.{self.gate_up}", (number, 2 * inner, hidden), Role.MATRIX),
+            Parameter(f"{experts.name}.{self.down}", (number, hidden, inner), Role.MATRIX),
         )
 
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:

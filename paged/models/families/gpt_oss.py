@@ -1,5 +1,6 @@
 """gpt-oss: attention sinks, a window in every other layer, and mixtures in all of them."""
 
+from pagedrun.kernels.expert_choice import ExpertChoice
 from pagedrun.kernels.score import Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.experts.interleaved import Interleaved
@@ -19,6 +20,7 @@ from pagedrun.paged.models.network.experts_spec import ExpertsSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+from pagedrun.paged.models.network.router_spec import RouterSpec
 from pagedrun.paged.models.rope_config import RopeConfig
 from pagedrun.paged.values.json_value import JSONValue
 
@@ -66,6 +68,7 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
     hidden = config.integer("hidden_size", 1, 2**20)
     inner = config.integer("intermediate_size", 1, 2**22)
     num_experts, method = number_of_experts(config, 128), dense_method(config)
+    num_chosen = config.integer("num_experts_per_tok", 1, num_experts, 4)
     activation = ClippedSwiglu(
         limit=config.number("swiglu_limit", 1e-3, 1e6, 7.0),
         alpha=config.number("swiglu_alpha", 1e-3, 1e3, 1.702),
@@ -75,10 +78,10 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
         name = f"model.layers.{layer}.mlp"
         router = Projection(f"{name}.router", num_experts)
         return MixtureSpec(
-            router=LinearSpec((router,), hidden, has_bias=True, method=method),
-            num_chosen=config.integer("num_experts_per_tok", 1, num_experts, 4),
-            score=Score.SOFTMAX_OF_CHOSEN,
-            normalise=False,
+            RouterSpec(
+                LinearSpec((router,), hidden, has_bias=True, method=method),
+                ExpertChoice(num_chosen, Score.SOFTMAX_OF_CHOSEN),
+            ),
             activation=activation,
             experts=ExpertsSpec(
                 f"{name}.experts",

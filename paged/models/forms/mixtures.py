@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from pagedrun.kernels.expert_choice import ExpertChoice
 from pagedrun.kernels.score import Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.experts.separate import Separate
@@ -10,12 +11,60 @@ from pagedrun.paged.models.experts.stacked import Stacked
 from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp, gated_mlps
 from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.registry import linear_method
-from pagedrun.paged.models.network.experts_spec import ExpertsSpec
+from pagedrun.paged.models.network.experts_spec import ExpertLayout, ExpertsSpec
 from pagedrun.paged.models.network.linear_spec import LinearMethod, LinearSpec, Projection
 from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+from pagedrun.paged.models.network.mlp_spec import MlpSpec
+from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.models.network.router_spec import RouterSpec
 
 # Experts of all layers: far above what is published, and few enough to list their tensors.
 _MAX_EXPERTS = 2**17
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureForm:
+    """`num_experts` of `inner` width, of which tokens make their `choice`.
+
+    `router`, `correction` and `experts` say how the names of their tensors go on behind that of
+    the mixture; `correction` None: there is none. `num_axes`: of the correction's tensor, of which
+    all but the last have one element. `in_float32`: see `RouterSpec`.
+    """
+
+    num_experts: int
+    inner: int
+    choice: ExpertChoice
+    layouts: tuple[ExpertLayout, ...] = (Separate(), Stacked())
+    router: str = "gate"
+    experts: str = ".experts"
+    correction: str | None = None
+    num_axes: int = 1
+    in_float32: bool = False
+
+    def mixture(self, config: JsonObject, name: str, shared: MlpSpec | None = None) -> MixtureSpec:
+        """Return a mixture whose tensors have names that begin with `name`.
+
+        `shared` is an expert that all tokens pass. Raises `ModelError` for quantised experts.
+        """
+        method, hidden = dense_method(config), config.integer("hidden_size", 1, 2**20)
+        correction = None
+        if self.correction is not None:
+            shape = (*(1,) * (self.num_axes - 1), self.num_experts)
+            correction = Parameter(f"{name}.{self.correction}", shape, Role.BIAS)
+        router = Projection(f"{name}.{self.router}", self.num_experts)
+        return MixtureSpec(
+            RouterSpec(
+                LinearSpec((router,), hidden, has_bias=False, method=method),
+                self.choice,
+                correction,
+                self.in_float32,
+            ),
+            activation="silu",
+            experts=ExpertsSpec(
+                f"{name}{self.experts}", self.num_experts, hidden, self.inner, self.layouts
+            ),
+            shared=shared,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +93,15 @@ def mixture(
     `name` is what its tensors' names begin with, `projections` the layout of a tensor for each
     expert; the stacked one is read as well. Raises `ModelError` for what it cannot be.
     """
-    method = dense_method(config)
-    hidden = config.integer("hidden_size", 1, 2**20)
     num_experts = number_of_experts(config, defaults.num_experts)
-    inner = config.integer(defaults.inner_name, 1, 2**22, defaults.inner)
-    return MixtureSpec(
-        router=LinearSpec((Projection(f"{name}.gate", num_experts),), hidden, False, method),
-        num_chosen=config.integer("num_experts_per_tok", 1, num_experts, defaults.num_chosen),
-        score=Score.SOFTMAX,
-        normalise=normalise,
-        activation="silu",
-        experts=ExpertsSpec(
-            f"{name}.experts", num_experts, hidden, inner, layouts=(projections, Stacked())
-        ),
+    num_chosen = config.integer("num_experts_per_tok", 1, num_experts, defaults.num_chosen)
+    form = MixtureForm(
+        num_experts,
+        config.integer(defaults.inner_name, 1, 2**22, defaults.inner),
+        ExpertChoice(num_chosen, Score.SOFTMAX, normalise),
+        layouts=(projections, Stacked()),
     )
+    return form.mixture(config, name)
 
 
 def qwen_mixtures(
@@ -99,9 +143,12 @@ def gated_mixtures(
     return ffn
 
 
-def number_of_experts(config: JsonObject, default: int) -> int:
-    """Read a field that has two names: in the hub's files, and in what transformers 5 saves."""
-    name = "num_experts" if config.has("num_experts") else "num_local_experts"
+def number_of_experts(config: JsonObject, default: int | None, name: str = "num_experts") -> int:
+    """Read a field that has two names: in the hub's files, and in what transformers 5 saves.
+
+    `name` is the first of them; `default` None: it must be given.
+    """
+    name = name if config.has(name) or default is None else "num_local_experts"
     most = _MAX_EXPERTS // config.integer("num_hidden_layers", 1, 4096)
     return config.integer(name, 1, most, default)
 

@@ -1,5 +1,6 @@
 """A mixture of experts beside a dense part, read from config.json, under Gemma's names."""
 
+from pagedrun.kernels.expert_choice import ExpertChoice
 from pagedrun.kernels.score import Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.experts.separate import Separate
@@ -10,6 +11,7 @@ from pagedrun.paged.models.network.experts_spec import ExpertsSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.mixture_spec import MixtureSpec
 from pagedrun.paged.models.network.mlp_spec import Activation
+from pagedrun.paged.models.network.router_spec import RouterSpec
 from pagedrun.paged.models.network.scale_spec import ScaleSpec
 from pagedrun.paged.models.network.side_mixture_spec import SideMixtureSpec
 
@@ -23,12 +25,13 @@ def side_mixture(
     num_experts = config.integer("num_experts", 1, 2**14)
     inner = config.integer("moe_intermediate_size", 1, 2**22)
     router = Projection(f"{name}.router.proj", num_experts)
+    num_chosen = config.integer("top_k_experts", 1, num_experts)
     return SideMixtureSpec(
         MixtureSpec(
-            router=LinearSpec((router,), hidden, has_bias=False, method=method),
-            num_chosen=config.integer("top_k_experts", 1, num_experts),
-            score=Score.SOFTMAX,
-            normalise=True,
+            RouterSpec(
+                LinearSpec((router,), hidden, has_bias=False, method=method),
+                ExpertChoice(num_chosen, Score.SOFTMAX, normalise=True),
+            ),
             activation=activation,
             experts=ExpertsSpec(
                 f"{name}.experts", num_experts, hidden, inner, layouts=(Stacked(), Separate())

@@ -4,6 +4,7 @@ from torch import Tensor
 
 from pagedrun.kernels.routing import ExpertRows
 from pagedrun.paged.models.layers.mlp import Mlp, activation
+from pagedrun.paged.models.layers.router import Router
 from pagedrun.paged.models.network.mixture_spec import MixtureSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
@@ -21,7 +22,7 @@ class Mixture:
         self._scales = scales
         self._kernels = source.kernels
         self._activate = activation(spec.activation, source.kernels)
-        self._router = spec.router.load(source)
+        self._router = Router(spec.router, source)
         matrices = spec.experts.load(source)
         pack = source.kernels.pack_grouped_linear
         self._gate_up = pack([matrices.gate, matrices.up], matrices.gate_up_bias)
@@ -42,8 +43,7 @@ class Mixture:
         routed: the same shape, what the router reads; None: x.
         """
         spec, kernels = self._spec, self._kernels
-        logits = self._router(x if routed is None else routed)
-        routing = kernels.route(logits, spec.num_chosen, spec.score, spec.normalise)
+        routing = self._router(x if routed is None else routed)
         weights = routing.weights
         if self._scales is not None:
             weights = weights * self._scales[routing.experts]

@@ -3,31 +3,32 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pagedrun.kernels.score import Score
 from pagedrun.paged.models.network.clipped_swiglu import ClippedSwiglu
 from pagedrun.paged.models.network.experts_spec import ExpertsSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.mlp_spec import Activation, MlpSpec
 from pagedrun.paged.models.network.part import Part
+from pagedrun.paged.models.network.router_spec import RouterSpec
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureSpec:
-    """Each token passes the `num_chosen` experts that `router` gives the largest scores.
+    """Each token passes the experts that `router` chooses; their results are added with weights.
 
-    Their results are added with weights: `score` of the router's outputs, divided by their sum if
-    `normalise`. All tokens also pass the `shared` expert, if there is one, whose result is
-    multiplied by the sigmoid of `shared_gate`'s one output, or added as it is without one.
+    All tokens also pass the `shared` expert, if there is one, whose result is multiplied by the
+    sigmoid of `shared_gate`'s one output, or added as it is without one.
     """
 
-    router: LinearSpec
-    num_chosen: int
-    score: Score
-    normalise: bool
+    router: RouterSpec
     activation: Activation | ClippedSwiglu
     experts: ExpertsSpec
     shared: MlpSpec | None = None
     shared_gate: LinearSpec | None = None
+
+    @property
+    def num_chosen(self) -> int:
+        """Experts that each token passes, the shared one left out."""
+        return self.router.choice.num_chosen
 
     @property
     def intermediate_size(self) -> int:

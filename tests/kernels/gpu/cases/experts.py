@@ -5,6 +5,7 @@ import functools
 import torch
 
 from pagedrun.kernels import gpu
+from pagedrun.kernels.expert_choice import ExpertChoice
 from pagedrun.kernels.score import Score
 from tests.kernels.gpu.ahead_of_time import Case
 
@@ -23,8 +24,9 @@ def products(
     layer(torch.empty(3, in_features, dtype=dtype), starts, torch.zeros(6, dtype=torch.int64))
 
 
-def route(num_experts: int, num_chosen: int, score: Score, dtype: torch.dtype) -> None:
-    gpu.route(torch.empty(3, num_experts, dtype=dtype), num_chosen, score, True)
+def route(num_experts: int, choice: ExpertChoice, dtype: torch.dtype) -> None:
+    correction = torch.empty(num_experts) if choice.num_groups > 1 else None
+    gpu.route(torch.empty(3, num_experts, dtype=dtype), choice, correction)
 
 
 def combine(num_chosen: int, size: int, dtype: torch.dtype) -> None:
@@ -55,10 +57,23 @@ CASES = [
     Case("experts-8-of-1000-float32", functools.partial(products, 8, 1000, 777, torch.float32)),
     Case(
         "route-8-of-128-bfloat16",
-        functools.partial(route, 128, 8, Score.SOFTMAX, torch.bfloat16),
+        functools.partial(route, 128, ExpertChoice(8, Score.SOFTMAX, True), torch.bfloat16),
         short=("sm_90",),
     ),
-    Case("route-4-of-60", functools.partial(route, 60, 4, Score.SIGMOID, torch.float32)),
+    Case(
+        "route-4-of-60",
+        functools.partial(route, 60, ExpertChoice(4, Score.SIGMOID, True), torch.float32),
+    ),
+    Case(
+        "route-6-of-160-in-groups",
+        functools.partial(
+            route,
+            160,
+            ExpertChoice(6, Score.SIGMOID, True, 1e-20, 2.5, num_groups=8, num_chosen_groups=3),
+            torch.float32,
+        ),
+        short=("sm_90",),
+    ),
     Case(
         "combine-8-experts-bfloat16",
         functools.partial(combine, 8, 2048, torch.bfloat16),
