@@ -5,28 +5,42 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.load_decoder import load_decoder
 from pagedrun.paged.models.forms.attention_form import AttentionForm
 from pagedrun.paged.models.forms.decoder_form import DecoderForm
-from pagedrun.paged.models.forms.ffns import gated_mlps
+from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlps
 from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.forms.windows import layer_windows
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.network.tensor_names import PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.models.rope_config import RopeConfig
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def ernie_decoder(
+    config: JsonObject,
+    max_positions: int,
+    heads: Heads,
+    ffn: FfnOfLayer,
+    tensors: NamedTensors = PLAIN_TENSORS,
+) -> DecoderSpec[DecoderLayerSpec]:
+    """Return a decoder; `ffn` gives the feed-forward part of a layer by its index."""
     bias = config.boolean("use_bias", False)
     windows = layer_windows(config, None)
     attention = AttentionForm(
-        Heads.from_json(config, num_kv_heads=2, head_dim=128),
+        heads,
         windows,
         [RopeConfig.from_json(config, max_positions, theta=500_000.0)] * len(windows),
         qkv_bias=bias,
         out_bias=bias,
         turns_neighbours=True,
     )
-    form = DecoderForm(NormForm.from_json(config, 1e-5), is_tied=True)
-    return form.decoder(config, max_positions, attention, gated_mlps(config, has_bias=bias))
+    form = DecoderForm(NormForm.from_json(config, 1e-5), is_tied=True, tensors=tensors)
+    return form.decoder(config, max_positions, attention, ffn)
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+    heads = Heads.from_json(config, num_kv_heads=2, head_dim=128)
+    ffn = gated_mlps(config, has_bias=config.boolean("use_bias", False))
+    return ernie_decoder(config, max_positions, heads, ffn)
 
 
 ERNIE4_5 = Family(_describe, load_decoder, 131_072, bos_token_id=1, eos_token_id=2)

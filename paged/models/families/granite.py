@@ -5,7 +5,7 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.load_decoder import load_decoder
 from pagedrun.paged.models.forms.attention_form import AttentionForm
 from pagedrun.paged.models.forms.decoder_form import DecoderForm
-from pagedrun.paged.models.forms.ffns import gated_mlps
+from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlps
 from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.forms.windows import layer_windows
@@ -14,13 +14,20 @@ from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.rope_config import RopeConfig
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def granite_decoder(
+    config: JsonObject, max_positions: int, ffn: FfnOfLayer, *, turns: bool = True
+) -> DecoderSpec[DecoderLayerSpec]:
+    """Return a decoder; `ffn` gives the feed-forward part of a layer by its index.
+
+    `turns`: queries and keys are rotated.
+    """
+    rope = RopeConfig.from_json(config, max_positions) if turns else None
     bias = config.boolean("attention_bias", False)
     windows = layer_windows(config, None)
     attention = AttentionForm(
         Heads.from_json(config),
         windows,
-        [RopeConfig.from_json(config, max_positions)] * len(windows),
+        [rope] * len(windows),
         qkv_bias=bias,
         out_bias=bias,
         scale=_factor(config, "attention_multiplier"),
@@ -31,8 +38,12 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
         embedding_scale=_factor(config, "embedding_multiplier"),
         logits_divisor=_factor(config, "logits_scaling"),
     )
-    ffn = gated_mlps(config, has_bias=config.boolean("mlp_bias", False))
     return form.decoder(config, max_positions, attention, ffn)
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+    ffn = gated_mlps(config, has_bias=config.boolean("mlp_bias", False))
+    return granite_decoder(config, max_positions, ffn)
 
 
 def _factor(config: JsonObject, name: str) -> float:

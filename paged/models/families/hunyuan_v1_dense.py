@@ -5,7 +5,7 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.load_decoder import load_decoder
 from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
 from pagedrun.paged.models.forms.decoder_form import DecoderForm
-from pagedrun.paged.models.forms.ffns import gated_mlps
+from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlps
 from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.forms.windows import layer_windows
@@ -14,7 +14,10 @@ from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.rope_config import RopeConfig
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def hunyuan_decoder(
+    config: JsonObject, max_positions: int, ffn: FfnOfLayer
+) -> DecoderSpec[DecoderLayerSpec]:
+    """Return a decoder; `ffn` gives the feed-forward part of a layer by its index."""
     bias = config.boolean("attention_bias", False)
     heads, windows = Heads.from_json(config), layer_windows(config, None)
     attention = AttentionForm(
@@ -26,7 +29,11 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
         qk_norm=QkNormForm("query_layernorm", "key_layernorm", after_rotation=True),
     )
     form = DecoderForm(NormForm.from_json(config, 1e-5))
-    return form.decoder(config, max_positions, attention, gated_mlps(config))
+    return form.decoder(config, max_positions, attention, ffn)
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+    return hunyuan_decoder(config, max_positions, gated_mlps(config))
 
 
 def _rope(config: JsonObject, max_positions: int, head_dim: int) -> RopeConfig:

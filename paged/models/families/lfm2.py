@@ -18,14 +18,22 @@ from pagedrun.paged.models.network.recurrence.conv_spec import ConvSpec
 from pagedrun.paged.models.network.recurrence.short_conv_spec import ShortConvSpec
 from pagedrun.paged.models.rope_config import RopeConfig
 
+GATE_UP_DOWN = ("w1", "w3", "w2")
 _NORMS = LayerNorms(attention="operator_norm", ffn="ffn_norm")
 # Fields of the first checkpoints, which win over those of today.
 _OLD_NAMES = {"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"}
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def with_new_names(config: JsonObject) -> JsonObject:
+    """Return config.json with the names of today for fields of the first checkpoints."""
     old = {new: config.fields[name] for name, new in _OLD_NAMES.items() if config.has(name)}
-    config = JsonObject(config.origin, {**config.fields, **old})
+    return JsonObject(config.origin, {**config.fields, **old})
+
+
+def lfm2_decoder(
+    config: JsonObject, max_positions: int, ffn: FfnOfLayer
+) -> DecoderSpec[DecoderLayerSpec]:
+    """Return a decoder; `ffn` gives the feed-forward part of a layer by its index."""
     attends = layers_that_attend(config, "conv", _layer_types(config))
     rope = RopeConfig.from_json(config, max_positions, theta=1_000_000.0)
     attention = AttentionForm(
@@ -42,7 +50,12 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
         last_norm="model.embedding_norm",
     )
     mixers = HybridForm(attends, attention, lambda layer: _short_conv(config, layer))
-    return form.decoder(config, max_positions, mixers, _ffns(config))
+    return form.decoder(config, max_positions, mixers, ffn)
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+    config = with_new_names(config)
+    return lfm2_decoder(config, max_positions, _ffns(config))
 
 
 def _layer_types(config: JsonObject) -> list[str]:
@@ -78,7 +91,7 @@ def _ffns(config: JsonObject) -> FfnOfLayer:
 
     def ffn(layer: int) -> MlpSpec:
         prefix = f"model.layers.{layer}.feed_forward"
-        return gated_mlp(prefix, hidden, inner, method, names=("w1", "w3", "w2"))
+        return gated_mlp(prefix, hidden, inner, method, names=GATE_UP_DOWN)
 
     return ffn
 
