@@ -244,6 +244,16 @@ RECURRENT: dict[str, Tiny] = {
         },
         without=("head_dim",),
     ),
+    "lfm2_moe": Tiny(
+        "Lfm2MoeConfig",
+        {
+            **{name: value for name, value in _EXPERTS.items() if "shared" not in name},
+            "layer_types": ["conv", FULL, "conv", FULL],
+            "num_dense_layers": 1,
+            "routed_scaling_factor": 1.5,
+        },
+        without=("head_dim",),
+    ),
     "qwen3_5": Tiny(
         "Qwen3_5TextConfig",
         {**_DELTA_NET, "num_hidden_layers": 5, "layer_types": [LINEAR, LINEAR, FULL, LINEAR, FULL]},

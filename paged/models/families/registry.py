@@ -2,23 +2,31 @@
 
 from typing import Any
 
+from pagedrun.paged.models.families.dots1 import DOTS1
 from pagedrun.paged.models.families.ernie4_5 import ERNIE4_5
+from pagedrun.paged.models.families.ernie4_5_moe import ERNIE4_5_MOE
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.gemma2 import GEMMA2
 from pagedrun.paged.models.families.gemma3 import GEMMA3
 from pagedrun.paged.models.families.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from pagedrun.paged.models.families.glm4 import GLM4
+from pagedrun.paged.models.families.glm4_moe import GLM4_MOE
 from pagedrun.paged.models.families.gpt_oss import GPT_OSS
 from pagedrun.paged.models.families.granite import GRANITE
+from pagedrun.paged.models.families.granitemoe import GRANITEMOE, GRANITEMOEHYBRID
 from pagedrun.paged.models.families.hunyuan_v1_dense import HUNYUAN_V1_DENSE
+from pagedrun.paged.models.families.hunyuan_v1_moe import HUNYUAN_V1_MOE
 from pagedrun.paged.models.families.lfm2 import LFM2
+from pagedrun.paged.models.families.lfm2_moe import LFM2_MOE
 from pagedrun.paged.models.families.llama import LLAMA
+from pagedrun.paged.models.families.minimax_m2 import MINIMAX_M2
 from pagedrun.paged.models.families.ministral import MINISTRAL
 from pagedrun.paged.models.families.ministral3 import MINISTRAL3
 from pagedrun.paged.models.families.mistral import MISTRAL
 from pagedrun.paged.models.families.mixtral import MIXTRAL
 from pagedrun.paged.models.families.olmo2 import OLMO2
 from pagedrun.paged.models.families.olmo3 import OLMO3
+from pagedrun.paged.models.families.olmoe import OLMOE
 from pagedrun.paged.models.families.phi3 import PHI3
 from pagedrun.paged.models.families.qwen2 import QWEN2
 from pagedrun.paged.models.families.qwen2_moe import QWEN2_MOE
@@ -31,23 +39,32 @@ from pagedrun.paged.models.families.seed_oss import SEED_OSS
 from pagedrun.paged.models.families.smollm3 import SMOLLM3
 
 FAMILIES: dict[str, Family[Any]] = {
-    "ernie4_5": ERNIE4_5,
+    "dots1": DOTS1,
+    "ernie4_5_moe": ERNIE4_5_MOE,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
     "gemma4_text": GEMMA4,
     "gemma4_unified_text": GEMMA4_UNIFIED,
     "glm4": GLM4,
+    "glm4_moe": GLM4_MOE,
     "gpt_oss": GPT_OSS,
     "granite": GRANITE,
+    "granitemoe": GRANITEMOE,
+    "granitemoehybrid": GRANITEMOEHYBRID,
+    "granitemoeshared": GRANITEMOE,
     "hunyuan_v1_dense": HUNYUAN_V1_DENSE,
+    "hunyuan_v1_moe": HUNYUAN_V1_MOE,
     "lfm2": LFM2,
+    "lfm2_moe": LFM2_MOE,
     "llama": LLAMA,
+    "minimax_m2": MINIMAX_M2,
     "ministral": MINISTRAL,
     "ministral3": MINISTRAL3,
     "mistral": MISTRAL,
     "mixtral": MIXTRAL,
     "olmo2": OLMO2,
     "olmo3": OLMO3,
+    "olmoe": OLMOE,
     "phi3": PHI3,
     "qwen2": QWEN2,
     "qwen2_moe": QWEN2_MOE,
@@ -58,6 +75,7 @@ FAMILIES: dict[str, Family[Any]] = {
     "qwen3_next": QWEN3_NEXT,
     "seed_oss": SEED_OSS,
     "smollm3": SMOLLM3,
+    "ernie4_5": ERNIE4_5,
 }
 # Folders that hold a decoder beside parts for images: the type of the decoder where its config,
 # `text_config`, does not name it.

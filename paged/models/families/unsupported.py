@@ -2,7 +2,6 @@
 
 _MAMBA = "recurrent layers (Mamba-2)"
 _LATENT = "latent attention (MLA)"
-_MIXTURE = "mixtures of experts of its kind"
 _SHARED = "layers that read the keys of others"
 _INDEXED = "attention to keys that an indexer chooses"
 _LATENT_INDEXED = f"{_LATENT}, and {_INDEXED}"
@@ -12,37 +11,35 @@ _PREFIXES = "the names of its tensors"
 
 # By the `model_type` of config.json.
 UNSUPPORTED: dict[str, tuple[str, str]] = {
+    "afmoe": ("attention with an output gate, and windows by its names", "glm4_moe"),
+    "bailing_hybrid": (f"{_LATENT}, and recurrent layers (Kimi Delta Attention)", "glm4_moe"),
     "cohere2": ("layer norms with a mean, and attention beside feed-forward", "ministral"),
     "deepseek_v2": (_LATENT, "qwen2_moe"),
-    "deepseek_v3": (_LATENT, "qwen3_moe"),
-    "deepseek_v32": (_LATENT_INDEXED, "qwen3_moe"),
+    "deepseek_v3": (_LATENT, "glm4_moe"),
+    "deepseek_v32": (_LATENT_INDEXED, "glm4_moe"),
     "deepseek_v4": (f"{_INDEXED}, and {_HYPER}", "qwen3_moe"),
     "exaone4": (_UNDESCRIBED, "olmo3"),
     "gemma": (_UNDESCRIBED, "gemma2"),
     "gemma3n_text": (_SHARED, "gemma3_text"),
     "gemma3n": (_SHARED, "gemma3"),
-    "glm4_moe": (_MIXTURE, "qwen3_moe"),
-    "glm4_moe_lite": (_LATENT, "glm4"),
-    "granitemoehybrid": (_MAMBA, "granite"),
+    "glm4_moe_lite": (_LATENT, "glm4_moe"),
     "kimi_linear": (f"{_LATENT}, and recurrent layers (Kimi Delta Attention)", "qwen3_moe"),
-    "lfm2_moe": ("mixtures of experts beside short convolutions", "lfm2"),
     "llama4": ("attention in chunks", "llama"),
     "llama4_text": ("attention in chunks", "llama"),
-    "minimax_m2": (_MIXTURE, "qwen3_moe"),
     "mistral4": (_LATENT, "ministral3"),
     "nemotron_h": (_MAMBA, "llama"),
-    "olmoe": (_MIXTURE, "mixtral"),
+    "phimoe": ("layer norms with a mean, and a choice that masks scores", "mixtral"),
     "phi": ("layer norms with a mean", "phi3"),
     "qwen3_vl": (_PREFIXES, "qwen3"),
     "qwen3_vl_moe": (_PREFIXES, "qwen3_moe"),
     "qwen2_5_vl": (_PREFIXES, "qwen2"),
     # Large ones, of which each has layers that no other model has.
-    "glm5_next": (_LATENT_INDEXED, "glm4"),
-    "glm_moe_dsa": (_LATENT_INDEXED, "glm4"),
+    "glm5_next": (_LATENT_INDEXED, "glm4_moe"),
+    "glm_moe_dsa": (_LATENT_INDEXED, "glm4_moe"),
     "hy_v4": (_LATENT_INDEXED, "hunyuan_v1_dense"),
     "inkling_mm_model": ("scores that depend on distance, in place of rotations", "qwen3_moe"),
     "inkling_text": ("scores that depend on distance, in place of rotations", "qwen3_moe"),
-    "kimi_k25": (_LATENT, "qwen3_moe"),
+    "kimi_k25": (_LATENT, "glm4_moe"),
     "lfm3": ("attention with an output gate for each head", "lfm2"),
     "mistral_large4": (_LATENT_INDEXED, "ministral3"),
     "muse_spark": ("gated residual streams, and norms behind attention heads", "qwen3_moe"),

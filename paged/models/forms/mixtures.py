@@ -148,7 +148,8 @@ def number_of_experts(config: JsonObject, default: int | None, name: str = "num_
 
     `name` is the first of them; `default` None: it must be given.
     """
-    name = name if config.has(name) or default is None else "num_local_experts"
+    other = "num_local_experts"
+    name = other if config.has(other) and not config.has(name) else name
     most = _MAX_EXPERTS // config.integer("num_hidden_layers", 1, 4096)
     return config.integer(name, 1, most, default)
 

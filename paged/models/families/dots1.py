@@ -1,0 +1,37 @@
+"""dots.llm1: Qwen3's attention, with windows in upper layers, and sigmoid mixtures."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.forms.heads import Heads
+from pagedrun.paged.models.forms.llama_decoder import llama_decoder
+from pagedrun.paged.models.forms.sigmoid_mixtures import sigmoid_mixtures
+from pagedrun.paged.models.forms.windows import layer_windows, sliding_window
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.values.json_value import JSONValue
+
+_MIXTURES: dict[str, JSONValue] = {
+    "intermediate_size": 10_944,
+    "moe_intermediate_size": 1408,
+    "first_k_dense_replace": 0,
+    "norm_topk_prob": False,
+}
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+    bias = config.boolean("attention_bias", False)
+    first_layer = config.integer("max_window_layers", 0, 2**20, 62)
+    return llama_decoder(
+        config,
+        max_positions,
+        Heads.from_json(config, num_kv_heads=32),
+        layer_windows(config, sliding_window(config), first_layer),
+        sigmoid_mixtures(config, _MIXTURES),
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm=True,
+    )
+
+
+DOTS1 = Family(_describe, load_decoder, 2048)

@@ -1,0 +1,55 @@
+"""Hunyuan with mixtures: the dense model's attention, and an expert that all tokens pass."""
+
+from pagedrun.kernels.expert_choice import ExpertChoice
+from pagedrun.kernels.score import Score
+from pagedrun.paged.files.json_object import JsonObject, is_integer
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.hunyuan_v1_dense import hunyuan_decoder
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.forms.ffns import FfnOfLayer, check_activation, gated_mlp
+from pagedrun.paged.models.forms.mixtures import MixtureForm, dense_method, number_of_experts
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+
+# Of which a file may give one number for each layer; here all layers are alike.
+_LISTED = ("moe_topk", "num_experts", "moe_intermediate_size", "num_shared_expert")
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+    config = _with_layers_alike(config)
+    return hunyuan_decoder(config, max_positions, _mixtures(config))
+
+
+def _with_layers_alike(config: JsonObject) -> JsonObject:
+    fields = dict(config.fields)
+    for name in _LISTED:
+        given = fields.get(name)
+        if isinstance(given, list):
+            if not given or not is_integer(given[0]) or any(each != given[0] for each in given):
+                raise config.error(name, "an integer, or a list of equal ones")
+            fields[name] = given[0]
+    return JsonObject(config.origin, fields)
+
+
+def _mixtures(config: JsonObject) -> FfnOfLayer:
+    check_activation(config, "silu")
+    num_experts = number_of_experts(config, 1)
+    chosen = "moe_topk" if config.has("moe_topk") else "num_experts_per_tok"
+    num_chosen = config.integer(chosen, 1, num_experts, 1)
+    hidden, method = config.integer("hidden_size", 1, 2**20), dense_method(config)
+    inner = config.integer("intermediate_size", 1, 2**22)
+    for name, wanted in (("moe_intermediate_size", inner), ("num_shared_expert", 1)):
+        if config.integer(name, 0, 2**22, wanted) != wanted:
+            raise config.error(name, f"{wanted} for a model of this type")
+    choice = ExpertChoice(num_chosen, Score.SOFTMAX, normalise=True)
+    form = MixtureForm(num_experts, inner, choice, router="gate.wg")
+
+    def ffn(layer: int) -> MixtureSpec:
+        name = f"model.layers.{layer}.mlp"
+        return form.mixture(config, name, gated_mlp(f"{name}.shared_mlp", hidden, inner, method))
+
+    return ffn
+
+
+HUNYUAN_V1_MOE = Family(_describe, load_decoder, 2048, bos_token_id=1, eos_token_id=2)

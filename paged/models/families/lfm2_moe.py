@@ -1,0 +1,52 @@
+"""LFM2 with mixtures: the first layers are dense, the others have corrected sigmoid mixtures."""
+
+from pagedrun.kernels.expert_choice import ExpertChoice
+from pagedrun.kernels.score import Score
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.experts.separate import Separate
+from pagedrun.paged.models.experts.stacked import Stacked
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.lfm2 import GATE_UP_DOWN, lfm2_decoder, with_new_names
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp
+from pagedrun.paged.models.forms.mixtures import MixtureForm, dense_method, number_of_experts
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.ffn_spec import FfnSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+    config = with_new_names(config)
+    return lfm2_decoder(config, max_positions, _ffns(config))
+
+
+def _ffns(config: JsonObject) -> FfnOfLayer:
+    num_experts = number_of_experts(config, 32)
+    choice = ExpertChoice(
+        config.integer("num_experts_per_tok", 1, num_experts, 4),
+        Score.SIGMOID,
+        config.boolean("norm_topk_prob", True),
+        sum_eps=1e-6,
+        scaling=config.number("routed_scaling_factor", 1e-6, 1e6, 1.0),
+    )
+    form = MixtureForm(
+        num_experts,
+        config.integer("moe_intermediate_size", 1, 2**22, 1792),
+        choice,
+        layouts=(Separate(*GATE_UP_DOWN), Stacked()),
+        correction="expert_bias" if config.boolean("use_expert_bias", True) else None,
+    )
+    hidden, method = config.integer("hidden_size", 1, 2**20), dense_method(config)
+    inner = config.integer("intermediate_size", 1, 2**22, 7168)
+    num_dense = config.integer("num_dense_layers", 0, 4096, 2)
+
+    def ffn(layer: int) -> FfnSpec:
+        name = f"model.layers.{layer}.feed_forward"
+        if layer < num_dense:
+            return gated_mlp(name, hidden, inner, method, names=GATE_UP_DOWN)
+        return form.mixture(config, name)
+
+    return ffn
+
+
+LFM2_MOE = Family(_describe, load_decoder, 128_000, bos_token_id=1, eos_token_id=2)

@@ -1,0 +1,53 @@
+"""MiniMax-M2: norms of all queries and keys together, sigmoid mixtures, partly turning heads."""
+
+from pagedrun.kernels.expert_choice import ExpertChoice
+from pagedrun.kernels.score import Score
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.experts.separate import Separate
+from pagedrun.paged.models.experts.stacked import Stacked
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
+from pagedrun.paged.models.forms.decoder_form import DecoderForm
+from pagedrun.paged.models.forms.ffns import FfnOfLayer, check_activation
+from pagedrun.paged.models.forms.heads import Heads
+from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.forms.windows import alike_windows
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.rope_config import RopeConfig
+
+_LAYOUTS = (Separate(gate="w1", up="w3", down="w2"), Stacked())
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+    heads = Heads.from_json(config, num_kv_heads=8, head_dim=128)
+    windows = alike_windows(config, None)
+    # Hub files give the rotated part of a head in numbers, not as a share.
+    share = config.integer("rotary_dim", 1, heads.head_dim, heads.head_dim) / heads.head_dim
+    rope = RopeConfig.from_json(config, max_positions, theta=5_000_000.0, rotated=share)
+    attention = AttentionForm(
+        heads, windows, [rope] * len(windows), qk_norm=QkNormForm(of_all_heads=True)
+    )
+    form = DecoderForm(NormForm.from_json(config))
+    return form.decoder(config, max_positions, attention, _mixtures(config))
+
+
+def _mixtures(config: JsonObject) -> FfnOfLayer:
+    check_activation(config, "silu")
+    if config.string("scoring_func") not in (None, "sigmoid"):
+        raise config.error("scoring_func", '"sigmoid" for a model of this type')
+    num_experts = number_of_experts(config, 256)
+    num_chosen = config.integer("num_experts_per_tok", 1, num_experts, 8)
+    form = MixtureForm(
+        num_experts,
+        config.integer("intermediate_size", 1, 2**22, 1536),
+        ExpertChoice(num_chosen, Score.SIGMOID, normalise=True),
+        layouts=_LAYOUTS,
+        correction="e_score_correction_bias",
+    )
+    return lambda layer: form.mixture(config, f"model.layers.{layer}.block_sparse_moe")
+
+
+MINIMAX_M2 = Family(_describe, load_decoder, 196_608, bos_token_id=200_034, eos_token_id=200_020)

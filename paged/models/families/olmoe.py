@@ -1,0 +1,49 @@
+"""OLMoE: norms of all queries and keys together, and mixtures in every layer."""
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.experts.separate import Separate
+from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
+from pagedrun.paged.models.forms.decoder_form import DecoderForm
+from pagedrun.paged.models.forms.ffns import check_activation
+from pagedrun.paged.models.forms.heads import Heads
+from pagedrun.paged.models.forms.mixtures import MixtureDefaults, mixture
+from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.forms.windows import alike_windows
+from pagedrun.paged.models.network.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.rope_config import RopeConfig
+
+_DEFAULTS = MixtureDefaults(64, 8, inner=2048, inner_name="intermediate_size")
+
+
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+    check_activation(config, "silu")
+    if config.has("clip_qkv"):
+        raise config.error("clip_qkv", "null: queries, keys and values are not clipped here")
+    bias = config.boolean("attention_bias", False)
+    windows, normalise = alike_windows(config, None), config.boolean("norm_topk_prob", False)
+    attention = AttentionForm(
+        Heads.from_json(config),
+        windows,
+        [RopeConfig.from_json(config, max_positions)] * len(windows),
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm=QkNormForm(of_all_heads=True),
+    )
+    return DecoderForm(NormForm.from_json(config, 1e-5)).decoder(
+        config,
+        max_positions,
+        attention,
+        lambda layer: mixture(
+            config,
+            f"model.layers.{layer}.mlp",
+            _DEFAULTS,
+            normalise=normalise,
+            projections=Separate(),
+        ),
+    )
+
+
+OLMOE = Family(_describe, load_decoder, 4096, eos_token_id=50_279)
