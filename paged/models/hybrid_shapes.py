@@ -119,4 +119,19 @@ HYBRID_SHAPES: Mapping[str, dict[str, JSONValue]] = {
         "block_ff_dim": 12_288,
         "num_attention_heads": 32,
     },
+    "lfm2-8b-a1b": {
+        **{name: value for name, value in _LFM2.items() if name != "full_attn_idxs"},
+        "model_type": "lfm2_moe",
+        "hidden_size": 2048,
+        "intermediate_size": 7168,
+        "moe_intermediate_size": 1792,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 32,
+        "num_dense_layers": 2,
+        "num_experts": 32,
+        "num_experts_per_tok": 4,
+        "layer_types": [
+            "full_attention" if layer in (2, 6, 10, 14, 18, 21) else "conv" for layer in range(24)
+        ],
+    },
 }

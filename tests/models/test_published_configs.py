@@ -46,6 +46,13 @@ PUBLISHED: dict[str, Facts] = {
     "phi-4-mini": ((24, 8, 128), {262_144: 32}, [(1e4, "longrope")], DENSE),
     "smollm3-3b": ((16, 4, 128), {None: 36}, [(5e6, "default")], DENSE),
     "seed-oss-36b": ((80, 8, 128), {None: 64}, [(1e7, "default")], DENSE),
+    "glm-4.5-air": ((96, 8, 128), {None: 46}, [(1e6, "default")], (128, 8)),
+    "minimax-m2": ((48, 8, 128), {None: 62}, [(5e6, "default")], (256, 8)),
+    "dots.llm1": ((32, 32, 128), {None: 62}, [(1e7, "default")], (128, 6)),
+    "ernie-4.5-21b-a3b": ((20, 4, 128), {None: 28}, [(5e5, "default")], (64, 6)),
+    "olmoe-1b-7b": ((16, 16, 128), {None: 16}, [(1e4, "default")], (64, 8)),
+    "granite-3.1-3b-a800m": ((24, 8, 64), {None: 32}, [(1e7, "default")], (40, 8)),
+    "granite-4.0-micro": ((40, 8, 64), {None: 40}, [(1e7, "default")], DENSE),
     "ernie-4.5-0.3b": ((16, 2, 128), {None: 18}, [(5e5, "default")], DENSE),
 }
 
@@ -142,6 +149,21 @@ DIALECTS: dict[str, tuple[str, dict[str, JSONValue], tuple[str, ...]]] = {
         "glm-4-9b-0414",
         {"rope_parameters": rope(1e4, partial_rotary_factor=0.5)},
         ("rope_theta",),
+    ),
+    "the share of a head inside, of a mixture": (
+        "glm-4.5-air",
+        {"rope_parameters": rope(1e6, partial_rotary_factor=0.5)},
+        ("rope_theta", "partial_rotary_factor"),
+    ),
+    "the share of a head in place of its number": (
+        "minimax-m2",
+        {"rope_parameters": rope(5e6, partial_rotary_factor=0.5)},
+        ("rope_theta", "rotary_dim"),
+    ),
+    "another name of what all layers are": (
+        "granite-4.0-micro",
+        {"layer_types": [FULL] * 40},
+        (),
     ),
     "the old name of longrope": (
         "phi-4-mini",
