@@ -25,6 +25,11 @@ SHAPE: dict[str, JSONValue] = {
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
 }
+# What some families have no default for.
+NEEDED: dict[str, dict[str, JSONValue]] = {
+    "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "granitemoehybrid": {"layer_types": ["attention"] * NUM_LAYERS},
+}
 YARN: dict[str, JSONValue] = {
     "rope_type": "yarn",
     "factor": 4.0,
@@ -34,21 +39,24 @@ YARN: dict[str, JSONValue] = {
 FIELDS = """
 attention_bias attention_k_eq_v attention_multiplier attention_out_bias attn_logit_softcapping
 block_auto_adjust_ff_dim block_ff_dim block_ffn_dim_multiplier block_multiple_of bos_token_id
-conv_L_cache decoder_sparse_step dtype embedding_multiplier enable_moe_block eos_token_id
-final_logit_softcapping first_k_dense_replace full_attention_interval full_attn_idxs
+clip_qkv conv_L_cache conv_bias decoder_sparse_step dtype embedding_multiplier enable_moe_block
+eos_token_id final_logit_softcapping first_k_dense_replace full_attention_interval full_attn_idxs
 global_head_dim head_dim hidden_act hidden_activation hidden_size hidden_size_per_layer_input
 intermediate_size is_causal layer_types linear_conv_kernel_dim linear_key_head_dim
 linear_num_key_heads linear_num_value_heads linear_value_head_dim logits_scaling
-max_position_embeddings max_window_layers mlp_bias mlp_only_layers moe_intermediate_size n_group
-n_routed_experts n_shared_experts no_rope_layer_interval no_rope_layers norm_eps norm_topk_prob
-num_attention_heads num_experts num_experts_per_tok num_global_key_value_heads num_hidden_layers
-num_key_value_heads num_kv_shared_layers num_local_experts original_max_position_embeddings
-partial_rotary_factor per_layer_config qkv_bias quantization_config query_pre_attn_scalar
-residual_multiplier rms_norm_eps rope_local_base_freq rope_parameters rope_scaling rope_theta
-routed_scaling_factor shared_expert_intermediate_size sliding_window sliding_window_pattern
-swiglu_alpha swiglu_limit tie_embedding tie_word_embeddings top_k_experts topk_group use_bias
-use_bidirectional_attention use_double_wide_mlp use_qk_norm use_sliding_window vocab_size
-vocab_size_per_layer_input
+max_position_embeddings max_window_layers mlp_bias mlp_only_layers moe_intermediate_size moe_k
+moe_layer_end_index moe_layer_interval moe_layer_start_index moe_norm_min moe_num_experts
+moe_num_shared_experts moe_topk n_group n_routed_experts n_shared_experts no_rope_layer_interval
+no_rope_layers norm_eps norm_topk_prob num_attention_heads num_dense_layers num_experts
+num_experts_per_tok num_global_key_value_heads num_hidden_layers num_key_value_heads
+num_kv_shared_layers num_local_experts num_nextn_predict_layers num_shared_expert
+original_max_position_embeddings partial_rotary_factor per_layer_config position_embedding_type
+qkv_bias quantization_config query_pre_attn_scalar residual_multiplier rms_norm_eps
+rope_local_base_freq rope_parameters rope_scaling rope_theta rotary_dim routed_scaling_factor
+scoring_func shared_expert_intermediate_size shared_intermediate_size sliding_window
+sliding_window_pattern swiglu_alpha swiglu_limit tie_embedding tie_word_embeddings top_k_experts
+topk_group topk_method use_bias use_bidirectional_attention use_double_wide_mlp use_expert_bias
+use_qk_norm use_sliding_window vocab_size vocab_size_per_layer_input
 """
 ROPE_FIELDS = """
 alpha attention_factor beta_fast beta_slow factor high_freq_factor llama_4_scaling_beta
@@ -88,7 +96,7 @@ def check_changes(family: str, values: Sequence[JSONValue]) -> None:
     ropes: set[tuple[RopeConfig, int, int]] = set()
     num_networks = num_refusals = 0
     for change in changes(values):
-        fields = {**SHAPE, "model_type": family, **change}
+        fields = {**SHAPE, **NEEDED.get(family, {}), "model_type": family, **change}
         config = read(fields)
         if isinstance(config, str):
             num_refusals += 1
