@@ -119,7 +119,7 @@ class ModelRunner:
 
         Their logits are there for a few at a time only.
         """
-        row_bytes = self._model.network.embedding.vocab_size * hidden.element_size()
+        row_bytes = self._model.network.vocab_size * hidden.element_size()
         size = max(MAX_SCORED_BYTES // row_bytes, 1)
         parts: list[TokenLogprobs | None] = []
         for first in range(0, len(step.targets), size):

@@ -23,7 +23,6 @@ from pagedrun.paged.models.layers.norm import Norm
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec, LayerT
 from pagedrun.paged.models.network.layer_spec import LayerSpec
-from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.weight_source import WeightSource
 
 MakeLayer = Callable[[LayerT, KVPlace | StatePlace, WeightSource, RotaryTables], Layer]
@@ -80,10 +79,6 @@ class Decoder:
         return AttentionShape(
             spec.num_heads, spec.num_kv_heads, spec.head_dim, self.dtype, cache_dtype
         )
-
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Return every tensor that the model was read from."""
-        return self.network.parameters()
 
     def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
         """Return the bytes that a step's tensors take at the widest point of the network."""

@@ -10,17 +10,15 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.state_spec import StateSpec
 from pagedrun.paged.models.forward_batch import ForwardBatch
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import LayerSpec
-from pagedrun.paged.models.network.parameter import Parameter
+from pagedrun.paged.models.network.network import Network
 
 
 class Model(Protocol):
     """Token ids in, logits out; keys and values are kept in a cache that is not the model's."""
 
     @property
-    def network(self) -> DecoderSpec[LayerSpec]:
-        """What it consists of: its parameters, its layers and their windows."""
+    def network(self) -> Network:
+        """What it consists of."""
         ...
 
     @property
@@ -41,10 +39,6 @@ class Model(Protocol):
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
         """Return what a backend must know to prepare attention of a group of layers, over a cache
         of that dtype."""
-        ...
-
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Return every tensor that the model was read from."""
         ...
 
     def activation_bytes(self, num_tokens: int, num_logits: int) -> int:

@@ -91,7 +91,7 @@ class ModelConfig:
         network = family.describe(text, max_positions)
         if nested is not None:
             network = nested.described(network)
-        vocab_size = network.embedding.vocab_size
+        vocab_size = network.vocab_size
         return cls(
             model_type=model_type,
             network=network,
@@ -109,7 +109,7 @@ class ModelConfig:
     @property
     def vocab_size(self) -> int:
         """Tokens in the embedding."""
-        return self.network.embedding.vocab_size
+        return self.network.vocab_size
 
     @property
     def hidden_size(self) -> int:
@@ -119,7 +119,7 @@ class ModelConfig:
     @property
     def num_layers(self) -> int:
         """Layers of the network."""
-        return len(self.network.layers)
+        return self.network.num_layers
 
     @property
     def windows(self) -> tuple[int | None, ...]:

@@ -9,6 +9,7 @@ from pagedrun.kernels.softmax import Softmax
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
+from pagedrun.paged.models.layers.attend import attend
 from pagedrun.paged.models.layers.norm import Norm
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
@@ -59,19 +60,7 @@ class SelfAttention:
         if spec.has_gate:
             gate, qkv = torch.tensor_split(qkv, [spec.num_heads * spec.head_dim], dim=1)
         q = self._stored(qkv, batch.positions, group.slots, layer)
-        attention, softmax, window = group.attention, self._softmax, spec.window
-        parts: list[Tensor] = []
-        if batch.has_prefill:
-            prompts = q[: batch.num_prefill_tokens]
-            parts.append(attention.prefill(prompts, layer, softmax, window))
-        if batch.has_decode:
-            generated = q[batch.num_prefill_tokens :]
-            # With a sliding window no part is shared, since each row's begins elsewhere.
-            prefix = None
-            if window is None:
-                prefix = attention.prefix(generated, layer, softmax)
-            parts.append(attention.decode(generated, layer, softmax, window, prefix))
-        results = torch.cat(parts).flatten(1) if len(parts) > 1 else parts[0].flatten(1)
+        results = attend(q, batch, group, layer, self._softmax, spec.window)
         return results if gate is None else self._kernels.sigmoid_mul(results, gate)
 
     def _stored(self, qkv: Tensor, positions: Tensor, slots: Tensor, layer: KVLayer) -> Tensor:

@@ -52,6 +52,16 @@ class DecoderSpec(Generic[LayerT]):
         return {index: layer.attention for index, layer in layers if layer.attention is not None}
 
     @property
+    def vocab_size(self) -> int:
+        """Tokens in the embedding, and in the logits."""
+        return self.embedding.vocab_size
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers there are."""
+        return len(self.layers)
+
+    @property
     def windows(self) -> tuple[int | None, ...]:
         """The sliding window of each layer with attention, in tokens."""
         return tuple(each.window for each in self.attentions.values())
