@@ -4,13 +4,12 @@ Only the fields named here are looked at. `auto_map`, `_attn_implementation_inte
 else that could name code is never read, so a model folder cannot make pagedrun run anything.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pagedrun.paged.files.gguf.gguf_path import is_gguf
-from pagedrun.paged.files.json_object import JsonObject, is_integer, require_folder
+from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES, NESTED
 from pagedrun.paged.models.families.unsupported import UNSUPPORTED
@@ -19,32 +18,21 @@ from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.rope_config import MAX_POSITIONS
+from pagedrun.paged.models.runnable_config import (
+    RunnableConfig,
+    eos_token_ids,
+    read_configs,
+    stored_dtype,
+)
 from pagedrun.paged.values.errors import ModelError
-
-DtypeName = Literal["float32", "bfloat16", "float16"]
-_DTYPES: dict[str, DtypeName] = {
-    "float32": "float32",
-    "bfloat16": "bfloat16",
-    "float16": "float16",
-}
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """A model of a family that pagedrun knows: its network, and the tokens that it begins and ends
-    with.
+class ModelConfig(RunnableConfig):
+    """A model of a family that pagedrun knows, and the token that it begins with."""
 
-    `max_position_embeddings` is the longest context, in tokens. `eos_token_ids` lists those of
-    generation_config.json first. `dtype` is the one the weights were meant for ("float32" where
-    config.json does not say).
-    """
-
-    model_type: str
     network: DecoderSpec[LayerSpec]
-    max_position_embeddings: int
-    eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
-    dtype: DtypeName
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "ModelConfig":
@@ -57,11 +45,7 @@ class ModelConfig:
         path = Path(folder)
         if is_gguf(path):
             return cls._from_gguf(path)
-        path = require_folder(path)
-        config = JsonObject.read(path / "config.json")
-        generation_path = path / "generation_config.json"
-        generation = JsonObject.read(generation_path) if generation_path.exists() else None
-        return cls.from_json(config, generation)
+        return cls.from_json(*read_configs(path))
 
     @classmethod
     def _from_gguf(cls, path: Path) -> "ModelConfig":
@@ -96,20 +80,17 @@ class ModelConfig:
             model_type=model_type,
             network=network,
             max_position_embeddings=network.max_position_embeddings,
-            eos_token_ids=_eos_token_ids(generation, (config, text), family, vocab_size),
+            eos_token_ids=eos_token_ids(
+                generation, (config, text), family.eos_token_id, vocab_size
+            ),
             bos_token_id=_bos_token_id(text, family, vocab_size),
-            dtype=_dtype(text),
+            dtype=stored_dtype(text),
         )
 
     @property
     def family(self) -> Family[Any]:
         """How models of this type are read and loaded."""
         return FAMILIES[self.model_type]
-
-    @property
-    def vocab_size(self) -> int:
-        """Tokens in the embedding."""
-        return self.network.vocab_size
 
     @property
     def hidden_size(self) -> int:
@@ -120,11 +101,6 @@ class ModelConfig:
     def num_layers(self) -> int:
         """Layers of the network."""
         return self.network.num_layers
-
-    @property
-    def windows(self) -> tuple[int | None, ...]:
-        """The window of each layer with attention, None where it is full."""
-        return self.network.windows
 
     @property
     def num_heads(self) -> int:
@@ -150,14 +126,6 @@ class ModelConfig:
         """Inner width of the widest feed-forward part."""
         return max(layer.intermediate_size for layer in self.network.layers)
 
-    def check_tokenizer(self, vocab_size: int, folder: Path) -> None:
-        """Raise `ModelError` if a tokenizer's ids do not fit into the embedding of `folder`."""
-        if vocab_size > self.vocab_size:
-            raise ModelError(
-                f"{folder}: the tokenizer has {vocab_size} tokens but the model's embedding only "
-                f"{self.vocab_size}; use the tokenizer that belongs to it"
-            )
-
 
 def _model_type(config: JsonObject) -> str:
     """Return the type of a decoder that pagedrun can run."""
@@ -175,49 +143,9 @@ def _model_type(config: JsonObject) -> str:
     raise config.error("model_type", wanted)
 
 
-def _eos_token_ids(
-    generation: JsonObject | None,
-    configs: Sequence[JsonObject],
-    family: Family[Any],
-    vocab_size: int,
-) -> tuple[int, ...]:
-    """Return every id that ends a sequence, without repeats, generation_config.json's first.
-
-    They differ where one config lies in another: stopping at the inner one's alone, a chat model
-    would run on past the end of its turn.
-    """
-    told = configs if generation is None else (generation, *configs)
-    found = [each for fields in told for each in _token_ids(fields, "eos_token_id", vocab_size)]
-    silent = not any("eos_token_id" in fields for fields in configs)
-    if silent and not found and family.eos_token_id is not None:
-        default = family.eos_token_id
-        ids = (default,) if isinstance(default, int) else default
-        found += [each for each in ids if each < vocab_size]  # a smaller model has other ids
-    return tuple(dict.fromkeys(found))
-
-
 def _bos_token_id(config: JsonObject, family: Family[Any], vocab_size: int) -> int | None:
     if "bos_token_id" not in config:
         return family.bos_token_id
     if not config.has("bos_token_id"):
         return None
     return config.integer("bos_token_id", 0, vocab_size - 1)
-
-
-def _token_ids(fields: JsonObject, name: str, vocab_size: int) -> list[int]:
-    value = fields.get(name)
-    if value is None:
-        return []
-    given = value if isinstance(value, list) else [value]
-    ids = [item for item in given if is_integer(item) and 0 <= item < vocab_size]
-    if len(given) > 1024 or len(ids) != len(given):
-        raise fields.error(name, f"a token id or a list of them, each from 0 to {vocab_size - 1}")
-    return ids
-
-
-def _dtype(config: JsonObject) -> DtypeName:
-    name = "dtype" if config.has("dtype") else "torch_dtype"
-    value = config.string(name) or "float32"
-    if value not in _DTYPES:
-        raise config.error(name, f"one of {', '.join(_DTYPES)}")
-    return _DTYPES[value]

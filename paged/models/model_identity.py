@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pagedrun.kernels
 import pagedrun.paged.models
-from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.runnable_config import RunnableConfig
 
 
-def model_identity(config: ModelConfig) -> dict[str, str]:
+def model_identity(config: RunnableConfig) -> dict[str, str]:
     """Return what decides the bytes that a model computes, besides weights and machine.
 
     `config`: a digest of the network's description. `code`: one of every kernel and layer.

@@ -1,0 +1,104 @@
+"""RunnableConfig: what a run needs to know of a model before its weights are read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pagedrun.paged.files.json_object import JsonObject, is_integer, require_folder
+from pagedrun.paged.models.network.network import Network
+from pagedrun.paged.values.errors import ModelError
+
+DtypeName = Literal["float32", "bfloat16", "float16"]
+_DTYPES: dict[str, DtypeName] = {
+    "float32": "float32",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunnableConfig:
+    """Of a model: its network, whoever computes it, and the tokens that it ends with.
+
+    `max_position_embeddings` is the longest context, in tokens. `eos_token_ids` lists those of
+    generation_config.json first. `dtype` is the one the weights were meant for ("float32" where
+    config.json does not say).
+    """
+
+    model_type: str
+    network: Network
+    max_position_embeddings: int
+    eos_token_ids: tuple[int, ...]
+    dtype: DtypeName
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens in the embedding."""
+        return self.network.vocab_size
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Each layer's sliding window, None for full attention."""
+        return self.network.windows
+
+    def check_tokenizer(self, vocab_size: int, folder: Path) -> None:
+        """Raise `ModelError` if a tokenizer's ids do not fit into the embedding of `folder`."""
+        if vocab_size > self.vocab_size:
+            raise ModelError(
+                f"{folder}: the tokenizer has {vocab_size} tokens but the model's embedding only "
+                f"{self.vocab_size}; use the tokenizer that belongs to it"
+            )
+
+
+def read_configs(folder: str | Path) -> tuple[JsonObject, JsonObject | None]:
+    """Return what is in a folder's config.json and, if it has one, generation_config.json.
+
+    Raises `ModelError` if the folder or config.json is missing or unreadable.
+    """
+    path = require_folder(folder)
+    config = JsonObject.read(path / "config.json")
+    generation_path = path / "generation_config.json"
+    return config, JsonObject.read(generation_path) if generation_path.exists() else None
+
+
+def eos_token_ids(
+    generation: JsonObject | None,
+    configs: Sequence[JsonObject],
+    default: int | tuple[int, ...] | None,
+    vocab_size: int,
+) -> tuple[int, ...]:
+    """Return every id that ends a sequence, without repeats, generation_config.json's first.
+
+    `default` is what holds where none of the files says one.
+
+    They differ where one config lies in another: stopping at the inner one's alone, a chat model
+    would run on past the end of its turn.
+    """
+    told = configs if generation is None else (generation, *configs)
+    found = [each for fields in told for each in _token_ids(fields, "eos_token_id", vocab_size)]
+    silent = not any("eos_token_id" in fields for fields in configs)
+    if silent and not found and default is not None:
+        ids = (default,) if isinstance(default, int) else default
+        found += [each for each in ids if each < vocab_size]  # a smaller model has other ids
+    return tuple(dict.fromkeys(found))
+
+
+def _token_ids(fields: JsonObject, name: str, vocab_size: int) -> list[int]:
+    value = fields.get(name)
+    if value is None:
+        return []
+    given = value if isinstance(value, list) else [value]
+    ids = [item for item in given if is_integer(item) and 0 <= item < vocab_size]
+    if len(given) > 1024 or len(ids) != len(given):
+        raise fields.error(name, f"a token id or a list of them, each from 0 to {vocab_size - 1}")
+    return ids
+
+
+def stored_dtype(config: JsonObject) -> DtypeName:
+    """Return the number format that the weights were meant for, float32 where nothing is said."""
+    name = "dtype" if config.has("dtype") else "torch_dtype"
+    value = config.string(name) or "float32"
+    if value not in _DTYPES:
+        raise config.error(name, f"one of {', '.join(_DTYPES)}")
+    return _DTYPES[value]
