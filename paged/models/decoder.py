@@ -74,10 +74,9 @@ class Decoder:
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
         """Return what a backend must know to prepare attention of a group of layers, over a cache
         of that dtype."""
-        first, *_ = self.network.kv_groups[group] or self.network.attentions  # all have the heads
-        spec = self.network.attentions[first]
+        heads = self.network.kv_groups[group].heads
         return AttentionShape(
-            spec.num_heads, spec.num_kv_heads, spec.head_dim, self.dtype, cache_dtype
+            heads.num_heads, heads.num_kv_heads, heads.head_dim, self.dtype, cache_dtype
         )
 
     def activation_bytes(self, num_tokens: int, num_logits: int) -> int:

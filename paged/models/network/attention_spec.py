@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pagedrun.paged.models.network.kv_groups import AttentionHeads
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part
@@ -49,6 +50,11 @@ class AttentionSpec:
     keys_are_values: bool = False
     source: int | None = None
     has_gate: bool = False
+
+    @property
+    def heads(self) -> AttentionHeads:
+        """What decides with which layers it shares block tables."""
+        return AttentionHeads(self.num_heads, self.num_kv_heads, self.head_dim, self.window)
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -11,6 +11,7 @@ from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.cache.state_spec import StateSpec
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
+from pagedrun.paged.models.network.kv_groups import KVGroup, bytes_read, kv_groups, kv_places
 from pagedrun.paged.models.network.layer_inputs_spec import LayerInputsSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec
@@ -82,36 +83,24 @@ class DecoderSpec(Generic[LayerT]):
         return sum(part.num_bytes(dtype_bytes) for part in self._parts())
 
     @property
-    def kv_groups(self) -> tuple[tuple[int, ...], ...]:
-        """The layers of each group, by their index: those with the same heads and window.
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        """The groups of layers with block tables of their own.
 
-        They share block tables. The first group has no window, since its blocks are those that a
-        plan knows by name; it has no layers where all of them have windows. Layers that read the
-        keys and values of others are in no group, and recurrent layers neither.
+        Layers that read the keys and values of others are in none, and recurrent layers neither.
         """
-        groups: dict[tuple[int | None, int, int, int], list[int]] = {}
-        for index, each in self.attentions.items():
-            if each.source is None:
-                alike = (each.window, each.num_heads, each.num_kv_heads, each.head_dim)
-                groups.setdefault(alike, []).append(index)
-        full = [tuple(layers) for (window, *_), layers in groups.items() if window is None]
-        windowed = [tuple(layers) for (window, *_), layers in groups.items() if window is not None]
-        return (*(full or [()]), *windowed)
+        own = ((layer, each) for layer, each in self.attentions.items() if each.source is None)
+        return kv_groups({layer: each.heads for layer, each in own})
 
     @property
     def places(self) -> tuple[KVPlace | StatePlace, ...]:
         """Where each layer has its keys and values, or its states."""
-        places: dict[int, KVPlace | StatePlace] = {
-            layer: KVPlace(group, place)
-            for group, layers in enumerate(self.kv_groups)
-            for place, layer in enumerate(layers)
-        }
-        for layer, each in self.attentions.items():
-            if each.source is not None:
-                places[layer] = places[each.source]
-        recurrent = (layer for layer in range(len(self.layers)) if layer not in places)
-        places.update((layer, StatePlace(place)) for place, layer in enumerate(recurrent))
-        return tuple(places[layer] for layer in range(len(self.layers)))
+        attending = self._attending
+        recurrent = (layer for layer in range(len(self.layers)) if layer not in attending)
+        states = {layer: StatePlace(place) for place, layer in enumerate(recurrent)}
+        return tuple(
+            attending[layer] if layer in attending else states[layer]
+            for layer in range(len(self.layers))
+        )
 
     def state_specs(self, dtype: str) -> tuple[StateSpec, ...]:
         """Return what each recurrent layer keeps of a sequence, in a model of `dtype`, torch's
@@ -121,20 +110,14 @@ class DecoderSpec(Generic[LayerT]):
 
     def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
         """Return the groups of layers whose keys and values are stored in `dtype`, torch's name."""
-        return tuple(self._kv_cache_spec(layers, dtype) for layers in self.kv_groups)
+        return tuple(group.spec(dtype) for group in self.kv_groups)
 
     def bytes_read(self, specs: Sequence[KVCacheSpec]) -> Counter[int | None]:
         """Return for each window, or None, the bytes that all layers with it read of a token.
 
         specs: of the groups of layers.
         """
-        found: Counter[int | None] = Counter()
-        places = self.places
-        for layer in self.attentions:
-            place = places[layer]
-            assert isinstance(place, KVPlace)
-            found[specs[place.group].window] += specs[place.group].bytes_per_layer
-        return found
+        return bytes_read(self._attending.values(), specs)
 
     def activation_bytes(self, dtype_bytes: int, num_tokens: int, num_logits: int) -> int:
         """Return the bytes that a step's tensors take at the widest point of the network.
@@ -148,10 +131,14 @@ class DecoderSpec(Generic[LayerT]):
         per_token = (inputs + width + 2 * hidden_size) * dtype_bytes + 4 * hidden_size
         return num_tokens * per_token + num_logits * self.embedding.vocab_size * dtype_bytes
 
-    def _kv_cache_spec(self, layers: Sequence[int], dtype: str) -> KVCacheSpec:
-        first = self.attentions[layers[0] if layers else min(self.attentions)]
-        window = first.window if layers else None
-        return KVCacheSpec(len(layers), first.num_kv_heads, first.head_dim, dtype, window)
+    @property
+    def _attending(self) -> dict[int, KVPlace]:
+        """Where each layer with attention reads keys and values."""
+        own = kv_places(self.kv_groups)
+        return {
+            layer: own[layer if each.source is None else each.source]
+            for layer, each in self.attentions.items()
+        }
 
     def _parts(self) -> list[Part]:
         layers = [part for layer in self.layers for part in layer.parts]
