@@ -78,7 +78,8 @@ class PoolMemory:
         bytes_per_token = sum(spec.bytes_per_token for spec in specs)
         swap_space_bytes = config.swap_space_bytes - (0 if slots is None else slots.host_bytes)
         num_host_blocks = swap_space_bytes // (bytes_per_token * size)
-        eager = config.enforce_eager or not self._device.graphs or slots is not None
+        graphed = self._device.graphs and self._model.is_capturable and slots is None
+        eager = config.enforce_eager or not graphed
         made_for = (*specs, size, *num_blocks, num_host_blocks, config.prefix_once, eager, slots)
         if self._held is not None and self._held.made_for == made_for:
             return self._held.cache, self._held.graphs

@@ -35,6 +35,9 @@ class Decoder:
     its description, its place in the cache, weights and rotations.
     """
 
+    is_capturable = True
+    library = None
+
     def __init__(
         self,
         network: DecoderSpec[LayerT],

@@ -11,6 +11,7 @@ from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.state_spec import StateSpec
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.network.network import Network
+from pagedrun.paged.values.library_figures import LibraryFigures
 
 
 class Model(Protocol):
@@ -34,6 +35,16 @@ class Model(Protocol):
     @property
     def mapped_bytes(self) -> int:
         """Bytes of `num_bytes` that stay in mapped files, where the system counts them as free."""
+        ...
+
+    @property
+    def is_capturable(self) -> bool:
+        """Whether a step that only decodes can be recorded on a GPU and replayed."""
+        ...
+
+    @property
+    def library(self) -> LibraryFigures | None:
+        """What a report says of it if the code of a library computes it."""
         ...
 
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:

@@ -78,6 +78,10 @@ class DecoderSpec(Generic[LayerT]):
         """Return every tensor that the model reads of a checkpoint with the tensors `stored`."""
         return tuple(each for part in self._parts() for each in part.parameters(stored))
 
+    def arithmetic(self) -> dict[str, str]:
+        """Return what its last bits depend on besides pagedrun's kernels: nothing."""
+        return {}
+
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         return sum(part.num_bytes(dtype_bytes) for part in self._parts())

@@ -31,6 +31,10 @@ class Network(Protocol):
         """Each layer's sliding window, in tokens; None for full attention."""
         ...
 
+    def arithmetic(self) -> dict[str, str]:
+        """Return what its last bits depend on besides pagedrun's kernels, by name."""
+        ...
+
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         ...

@@ -1,0 +1,110 @@
+"""What of a config.json the library gets to see: numbers and names, nothing that leads to code."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.library.library_error import said
+from pagedrun.paged.models.rope_config import MAX_POSITIONS
+from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.option_names import option
+
+# Fields that say how to run a model, or which files or kernels to get, rather than what it is.
+# Those that begin with an underscore are of this kind too.
+_NOT_READ = frozenset(
+    {
+        *(
+            "auto_map",
+            "attn_implementation",
+            "experts_implementation",
+            "transformers_weights",
+            "use_kernels",
+        ),
+        *("dtype", "torch_dtype", "torchscript", "use_cache", "return_dict"),
+        *("output_attentions", "output_hidden_states", "output_router_logits"),
+        *("id2label", "label2id", "task_specific_params"),
+    }
+)
+_QUANTIZED = ("quantization_config", "compression_config")
+# Past any model, but few enough to be built; and contexts long enough to be tried out.
+_RANGES = {
+    "num_hidden_layers": (1, 1024),
+    "hidden_size": (1, 2**20),
+    "vocab_size": (2, 2**24),
+    "num_attention_heads": (1, 2**14),
+    "max_position_embeddings": (64, MAX_POSITIONS),
+}
+_OF_EVERY_DECODER = ("num_hidden_layers", "hidden_size")
+
+
+def visible_fields(config: JsonObject) -> str:
+    """Return as JSON what the library gets to see of a config.json.
+
+    Raises `ModelError` for a folder that names code of its own, and for quantised weights.
+    """
+    if config.has("auto_map"):
+        raise ModelError(
+            f"{config.origin} names code of its own (auto_map), which is never run; take auto_map "
+            "out of it if the model is one that Transformers itself has code for"
+        )
+    for name in _QUANTIZED:
+        if config.has(name):
+            raise ModelError(
+                f"{config.origin}: {name} says that the weights are quantised, which "
+                f"{option('model_impl')} transformers does not read; use a version of the model "
+                "in plain numbers"
+            )
+    return json.dumps(_read(config.fields), sort_keys=True)
+
+
+def library_config(origin: str, fields: str) -> Any:
+    """Return the library's own object for `visible_fields` of the file `origin`.
+
+    Raises `ModelError` for a type that the library does not know as a causal language model, and
+    for fields that it refuses.
+    """
+    # Imported here: it takes seconds.
+    from transformers import __version__
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    from pagedrun.paged.models.library.quiet import quiet
+
+    config = JsonObject(origin, json.loads(fields))
+    model_type = config.string("model_type")
+    if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        wanted = f"a causal language model that Transformers {__version__} has code for"
+        raise config.error("model_type", wanted)
+    try:
+        with quiet():
+            made = CONFIG_MAPPING[model_type].from_dict(dict(config.fields))
+            values = {name: getattr(made, name, None) for name in _RANGES}
+    except Exception as error:  # the library's own checks, of any kind
+        raise ModelError(
+            f"{origin}: Transformers {__version__} makes no {model_type} of it ({said(error)})"
+        ) from error
+    for name, (least, most) in _RANGES.items():
+        value = values[name]
+        if value is None and name in _OF_EVERY_DECODER:
+            raise ModelError(
+                f"{origin}: model_type {model_type!r} has no {name} by what Transformers reads, as "
+                "models have whose text decoder is one of several parts; none of these is run by "
+                f"{option('model_impl')} transformers"
+            )
+        if value is not None and not (isinstance(value, int) and least <= value <= most):
+            raise ModelError(
+                f"{origin}: {name} is {str(value)[:80]} by what Transformers reads; it "
+                f"must be an integer from {least} to {most}"
+            )
+    return made
+
+
+def _read(fields: Mapping[str, JSONValue]) -> dict[str, JSONValue]:
+    """Return the fields that are read, those of nested objects too."""
+    return {
+        name: _read(value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+        if name not in _NOT_READ and not name.startswith("_")
+    }

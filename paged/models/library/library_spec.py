@@ -1,0 +1,95 @@
+"""LibrarySpec: a model that Transformers computes, as a value; knows no torch."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.kv_place import KVPlace
+from pagedrun.paged.cache.state_spec import StateSpec
+from pagedrun.paged.models.network.kv_groups import (
+    AttentionHeads,
+    KVGroup,
+    bytes_read,
+    kv_groups,
+    kv_places,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryAttention:
+    """How the module of that `name` asks for attention: heads, and what it does with scores.
+
+    See `AttentionSpec`.
+    """
+
+    name: str
+    heads: AttentionHeads
+    scale: float
+    softcap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LibrarySpec:
+    """What a model of the library was seen to consist of; implements `Network`.
+
+    `computed_by` is the library with its version, `fields` what it gets to see of config.json, as
+    JSON. `layers` are in the order in which they attend. `width` is how many numbers a token takes
+    at the widest point, residual stream left out.
+    """
+
+    computed_by: str
+    fields: str
+    layers: tuple[LibraryAttention, ...]
+    vocab_size: int
+    hidden_size: int
+    max_position_embeddings: int
+    num_parameters: int
+    width: int
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers there are."""
+        return len(self.layers)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Each layer's sliding window, in tokens; None for full attention."""
+        return tuple(layer.heads.window for layer in self.layers)
+
+    @property
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        """The groups of layers with block tables of their own."""
+        return kv_groups({index: layer.heads for index, layer in enumerate(self.layers)})
+
+    @property
+    def places(self) -> tuple[KVPlace, ...]:
+        """Where each layer has its keys and values."""
+        places = kv_places(self.kv_groups)
+        return tuple(places[index] for index in range(len(self.layers)))
+
+    def arithmetic(self) -> dict[str, str]:
+        """Return what its last bits depend on besides pagedrun's kernels: the libraries."""
+        return {"computed_by": f"{self.computed_by} with torch {version('torch')}"}
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
+        return self.num_parameters * dtype_bytes
+
+    def activation_bytes(self, dtype_bytes: int, num_tokens: int, num_logits: int) -> int:
+        """Return the bytes that a step's tensors take at the widest point; see `Network`."""
+        per_token = (self.width + 4 * self.hidden_size) * dtype_bytes
+        return num_tokens * per_token + num_logits * self.vocab_size * dtype_bytes
+
+    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
+        """Return the groups of layers whose keys and values are stored in `dtype`, torch's name."""
+        return tuple(group.spec(dtype) for group in self.kv_groups)
+
+    def state_specs(self, dtype: str) -> tuple[StateSpec, ...]:
+        """Return nothing: models with recurrent layers are refused."""
+        return ()
+
+    def bytes_read(self, specs: Sequence[KVCacheSpec]) -> Counter[int | None]:
+        """Return for each window, or None, the bytes that all layers with it read of a token."""
+        return bytes_read(self.places, specs)
