@@ -60,7 +60,7 @@ class PlanOptions:
 FLAGS = (
     GENERATE.only(
         *("input_name", "recipe", "limit", "model", "revision", "tokenizer"),
-        *("device", "dtype"),
+        *("model_impl", "device", "dtype"),
         *("kernel_set", "max_model_len", "system", "prompt_template", "prompt_field"),
         *("chat_template", "max_tokens", "temperature", "n", "block_size", "num_blocks"),
         *("kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens"),

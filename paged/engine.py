@@ -30,7 +30,7 @@ from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 # read.
 FIXED = frozenset(
     {
-        *("model", "device", "dtype", "quantization", "reproducible", "kernel_set"),
+        *("model", "model_impl", "device", "dtype", "quantization", "reproducible", "kernel_set"),
         *("prefix_store", "prefix_store_bytes", "jump_ahead"),
     }
 )
@@ -100,6 +100,12 @@ class Engine:
         """
         config, specs, loaded = self.config, self.kv_cache_specs, self.loaded
         loaded.device.check(loaded.dtype)
+        library = loaded.model.library
+        if warn is not None and library is not None and library["rows_depend_on_batch"]:
+            warn(
+                f"what {library['computed_by']} computes of this model was seen to depend on what "
+                "runs beside a row: another batch or pool may give other answers"
+            )
         budget = loaded.memory.budget(config, specs)
         states = SlotSizer(config, self.bytes_per_state, budget)
         sizer = PoolSizer(config, specs, states.rest, self.max_model_len)

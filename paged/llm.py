@@ -11,8 +11,8 @@ from typing import Any, cast
 from pagedrun.paged.completion_iterator import CompletionIterator
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.loaded_model import LoadedModel
+from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.models.hub import resolve_model
-from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.prompt_windows import PromptWindows
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
@@ -58,7 +58,8 @@ class LLM:
         folder = resolve_model(str(model), revision)
         tokenizer_folder = folder if tokenizer is None else resolve_model(str(tokenizer), None)
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
-        config, shape = EngineConfig(model=folder, **engine), ModelConfig.from_folder(folder)
+        config = EngineConfig(model=folder, **engine)
+        shape = describe_model(folder, config.model_impl)
         loaded = LoadedModel.load(config, shape, self.tokenizer)
         self._engine = Engine(config, loaded)
         limits = Limits(self._engine.max_model_len, shape.vocab_size)

@@ -17,6 +17,8 @@ from pagedrun.paged.execution.logits.processors import processors_of
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.logits.thinking_budget import ThinkingBudget
 from pagedrun.paged.execution.pool_memory import PoolMemory
+from pagedrun.paged.models.base_checkpoint import BaseCheckpoint
+from pagedrun.paged.models.library.library_config import LibraryConfig
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.model_tensors import ModelTensors
@@ -25,6 +27,7 @@ from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.open_checkpoint import open_checkpoint
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
+from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.models.weight_source import ReadTensor, WeightSource
 from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -42,7 +45,7 @@ class LoadedModel:
     were read, None without one. `load_s` is how long the loading took, in seconds.
     """
 
-    config: ModelConfig
+    config: RunnableConfig
     tokenizer: Tokenizer
     device: Device
     dtype: torch.dtype
@@ -57,7 +60,7 @@ class LoadedModel:
     def load(
         cls,
         config: EngineConfig,
-        model_config: ModelConfig,
+        model_config: RunnableConfig,
         tokenizer: Tokenizer,
         *,
         device: Device | None = None,
@@ -82,6 +85,7 @@ class LoadedModel:
         dtype = device.dtype(config.dtype, model_config.dtype)
         store = None
         if read is not None:
+            assert isinstance(model_config, ModelConfig), "a library reads its weights itself"
             source = _source(config, device, dtype, read)
             model = _model(config, model_config, model_config.network, source)
         else:
@@ -90,11 +94,7 @@ class LoadedModel:
                     store = PrefixStore(
                         Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
                     )
-                tensors = ModelTensors(checkpoint, model_config.network)
-                if config.quantization == "none" and tensors.quantized:
-                    raise _unwanted(config.model, tensors.quantized[0])
-                source = _source(config, device, dtype, tensors.read, tensors.stored)
-                model = _model(config, model_config, tensors.network, source)
+                model = _stored(config, model_config, checkpoint, device, dtype)
         mask = GrammarMask(
             grammars or Grammars.of(tokenizer, model_config.vocab_size, model_config.eos_token_ids),
             tokenizer,
@@ -109,6 +109,35 @@ class LoadedModel:
         return cls(
             model_config, tokenizer, device, dtype, model, sampler, mask, memory, store, load_s
         )
+
+
+def _stored(
+    config: EngineConfig,
+    model_config: RunnableConfig,
+    checkpoint: BaseCheckpoint,
+    device: Device,
+    dtype: torch.dtype,
+) -> Model:
+    """Return the model of a checkpoint, by pagedrun's code or by that of the library."""
+    if isinstance(model_config, ModelConfig):
+        tensors = ModelTensors(checkpoint, model_config.network)
+        if config.quantization == "none" and tensors.quantized:
+            raise _unwanted(config.model, tensors.quantized[0])
+        source = _source(config, device, dtype, tensors.read, tensors.stored)
+        return _model(config, model_config, tensors.network, source)
+    assert isinstance(model_config, LibraryConfig), "there are two kinds"
+    # Imported here: it takes seconds, and most models do without it.
+    from pagedrun.paged.models.library.load_library import load_library
+
+    model = load_library(
+        model_config.network, checkpoint, dtype, device, row_invariant=config.reproducible
+    )
+    if config.reproducible and model.library["rows_depend_on_batch"]:
+        raise ModelError(
+            f"{config.model}: what Transformers' code computes of a {model_config.model_type} was "
+            f"seen to depend on what runs beside it; leave out {option('reproducible')}"
+        )
+    return model
 
 
 def _unwanted(folder: Path, name: str) -> ModelError:

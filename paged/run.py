@@ -371,10 +371,7 @@ class Run:
         """Return what happened so far, in the report's shape; the job adds `rows`."""
         counted, reads, stored = self.statistics, self.attention_reads, self._stored
         report = memory_report(
-            attention_bytes={
-                "read": reads.num_bytes,
-                "without_sharing": reads.num_bytes_without_sharing,
-            },
+            attention_bytes=reads.by_name(),
             statistics=counted,
             scheduler=self.scheduler.counts,
             pool=self.pool.counts,
@@ -393,6 +390,8 @@ class Run:
             report["prefix_store"] = stored.report()
         if states := self.cache.states:
             report["states"] = self.scheduler.states.figures(states.bytes_per_slot)
+        if self._model.library is not None:
+            report["library"] = self._model.library
         return report
 
     def snapshot(self) -> Snapshot:

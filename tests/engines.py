@@ -4,7 +4,7 @@ from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.loaded_model import LoadedModel
-from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -17,5 +17,6 @@ def load_engine(
     config: EngineConfig, policy: RunPolicy = DEFAULT_POLICY, device: Device | None = None
 ) -> Engine:
     """Load the model folder that `config` names."""
-    shape, tokenizer = ModelConfig.from_folder(config.model), Tokenizer.from_folder(config.model)
+    shape = describe_model(config.model, config.model_impl)
+    tokenizer = Tokenizer.from_folder(config.model)
     return Engine(config, LoadedModel.load(config, shape, tokenizer, device=device), policy)

@@ -15,6 +15,7 @@ from pagedrun.paged.report.record.report_sections import (
     PrefixFigures,
     TimeFigures,
 )
+from pagedrun.paged.values.library_figures import LibraryFigures
 
 _ENDINGS = {
     "stop": "at their end or a stop string",
@@ -50,6 +51,19 @@ def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, lis
             yield "States of recurrent layers", state_figures(states)
         yield "Shared prefixes", _prefixes(report["prefix"]) + _stored(report.get("prefix_store"))
         yield "Copies and preemptions", _events(report)
+    if library := report.get("library"):
+        yield "Model", _library(library)
+
+
+def _library(library: LibraryFigures) -> list[Figure]:
+    seen = "rows keep their bytes, as far as was tried"
+    if library["rows_depend_on_batch"]:
+        seen = "rows were seen to depend on their batch"
+    difference = f"{library['largest_difference']:.1e}"
+    return [
+        Figure("computed by", library["computed_by"], seen),
+        Figure("logits differ by", difference, "of the largest, from those without paged memory"),
+    ]
 
 
 def _answers(report: JobReport) -> list[Figure]:

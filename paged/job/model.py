@@ -6,7 +6,7 @@ from pathlib import Path
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.loaded_model import LoadedModel
-from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -28,7 +28,7 @@ class LocalModel:
         chat_template: str | None,
         policy: RunPolicy = DEFAULT_POLICY,
     ) -> None:
-        self.config = ModelConfig.from_folder(engine_config.model)
+        self.config = describe_model(engine_config.model, engine_config.model_impl)
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
         shape = self.config
         self._grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)
@@ -39,7 +39,8 @@ class LocalModel:
     def arithmetic(self) -> Mapping[str, object]:
         """Return what the last bits of every answer depend on, as plain JSON values."""
         config, device = self._engine_config, self._device
-        return device.arithmetic(device.dtypes.of_model(config.dtype, self.config.dtype))
+        arithmetic = device.arithmetic(device.dtypes.of_model(config.dtype, self.config.dtype))
+        return {**arithmetic, **self.config.network.arithmetic()}
 
     def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
         """Return those that no answer can have, and why."""

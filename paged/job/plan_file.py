@@ -19,6 +19,7 @@ from pagedrun.paged.job.prepare import Prepared, prepare, warn_of_rows
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.job.row_sample import sample_rows
+from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
 from pagedrun.paged.planning.memory import peak_resident_bytes
@@ -47,12 +48,13 @@ class PlanModel:
     """A model's shape and tokenizer; implements `interfaces.OpenModel` but has no weights."""
 
     def __init__(self, config: EngineConfig, folder: Path, chat_template: str | None) -> None:
-        self.config = ModelConfig.from_folder(config.model)
+        self.config = describe_model(config.model, config.model_impl)
         self.tokenizer = Tokenizer.from_folder(folder, chat_template)
         self.config.check_tokenizer(self.tokenizer.vocab_size, config.model)
         shape = self.config
         self._grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)
-        num_rotary_positions(self.config, config.max_model_len, config.model)
+        if isinstance(self.config, ModelConfig):
+            num_rotary_positions(self.config, config.max_model_len, config.model)
 
     def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
         """Return those that no answer can have, and why."""
@@ -220,6 +222,7 @@ class _FilePlan:
 
 def _engine_flags(config: EngineConfig) -> dict[str, PlainValue]:
     names = (
+        "model_impl",
         "dtype",
         "max_model_len",
         "block_size",

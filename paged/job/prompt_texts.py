@@ -21,7 +21,7 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import RequestBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
-from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
 from pagedrun.paged.text.prompts.overlong import Overlong
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -94,8 +94,9 @@ class _Reading:
 
     def read(self, rows: Collection[int]) -> PromptTexts:
         tokenizer = self._tokenizer()
-        model = ModelConfig.from_folder(self._model_folder())
         parameters = self._parameters
+        model_impl = parameters.string("model_impl") or "auto"  # as before there was a choice
+        model = describe_model(self._model_folder(), model_impl)
         overlong = Overlong(parameters.text("on_overlong"))
         max_model_len = parameters.integer("max_model_len", 1, model.max_position_embeddings)
         limits = Limits(max_model_len, model.vocab_size, overlong)

@@ -13,6 +13,7 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES, NESTED
 from pagedrun.paged.models.families.unsupported import UNSUPPORTED
+from pagedrun.paged.models.library.has_code_for import has_code_for
 from pagedrun.paged.models.nested_config import NestedConfig
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
@@ -25,6 +26,7 @@ from pagedrun.paged.models.runnable_config import (
     stored_dtype,
 )
 from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.option_names import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +140,17 @@ def _model_type(config: JsonObject) -> str:
         raise ModelError(
             f"{config.origin}: model_type is {model_type!r}, which pagedrun cannot run yet, for "
             f"want of {missing}; the nearest that runs is {nearest} (all: {', '.join(known)})"
+            f"{_way_out(model_type)}"
         )
     wanted = f"one of {', '.join(known)}, the models that pagedrun can run"
-    raise config.error("model_type", wanted)
+    raise config.error("model_type", wanted + _way_out(model_type))
+
+
+def _way_out(model_type: str | None) -> str:
+    """Return what to try, if Transformers has code for models of that type."""
+    if not has_code_for(model_type):
+        return ""
+    return f"; Transformers has code for it, which {option('model_impl')} transformers tries"
 
 
 def _bos_token_id(config: JsonObject, family: Family[Any], vocab_size: int) -> int | None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.pool_shape import PoolShape
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import LayerSpec
+from pagedrun.paged.models.network.network import Network
 from pagedrun.paged.planning.slot_sizing import SlotSizes
 
 
@@ -26,7 +25,7 @@ class PlannedPools:
     @classmethod
     def of(
         cls,
-        network: DecoderSpec[LayerSpec],
+        network: Network,
         specs: Seq[KVCacheSpec],
         sizes: Seq[int],
         states: SlotSizes | None = None,

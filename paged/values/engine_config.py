@@ -14,6 +14,7 @@ from pagedrun.paged.values.rules import Rule, integers, one_of
 
 DEVICES = ("auto", "cpu", "cuda")
 KERNEL_SETS = ("auto", *KernelSet)
+MODEL_IMPLS = ("auto", "pagedrun", "transformers")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("auto", "none")
 DEFAULT_STORE_BYTES = 10 * 2**30
@@ -32,7 +33,8 @@ class EngineConfig:
     sequences. `gpu_memory_utilization` is the share of a GPU's memory that may be
     filled; `enforce_eager` computes every step kernel by kernel there; `reproducible` makes a row's
     bytes independent of its batch there too, as they always are on a CPU. `kernel_set` names what
-    multiplies matrices on a CPU. `prefix_store` is a
+    multiplies matrices on a CPU. `model_impl` "transformers" has the library's code compute the
+    model, whatever its type; the others, that of pagedrun. `prefix_store` is a
     folder that keeps shared prefixes from run to run, in at most `prefix_store_bytes`. Raises
     `UsageError` naming the field for a value out of range.
     """
@@ -46,6 +48,16 @@ class EngineConfig:
             form=Form.MODEL,
         ),
     ]
+    model_impl: Annotated[
+        str,
+        Flag(
+            "Whose code computes the model: pagedrun's own (auto), or that of Transformers, for "
+            "models that pagedrun has none for.",
+            Panel.MODEL,
+            "IMPL",
+            rule=one_of(MODEL_IMPLS),
+        ),
+    ] = "auto"
     device: Annotated[str, Flag("Where the model runs.", Panel.MODEL, rule=one_of(DEVICES))] = (
         "auto"
     )

@@ -27,6 +27,7 @@ _NOT_DECIDING = frozenset(
         "swap_space_bytes",
         "enforce_eager",
         "quantization",  # a run that it lets begin has the same answers
+        "model_impl",  # what it comes to is under "arithmetic"
         "kernel_set",  # what it comes to is under "arithmetic"
         "prefix_store",
         "prefix_store_bytes",
@@ -37,6 +38,8 @@ _NOT_DECIDING = frozenset(
         "strict",
     }
 )
+# A manifest says who computed the model where it was a library.
+_BY_PAGEDRUN = {"computed_by": "pagedrun"}
 
 
 def check_same_job(new: Manifest, path: Path) -> None:
@@ -85,6 +88,7 @@ def _identity(manifest: Manifest) -> dict[str, JSONValue]:
 
 def _other_arithmetic(old: Mapping[str, JSONValue], new: Mapping[str, JSONValue]) -> str:
     """Return the sentence about rows that this machine would compute in another way."""
+    old, new = {**_BY_PAGEDRUN, **old}, {**_BY_PAGEDRUN, **new}
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     differences = ", ".join(
         f"{name.replace('_', ' ')} was {old.get(name)} and is {new.get(name)}" for name in names
@@ -93,6 +97,9 @@ def _other_arithmetic(old: Mapping[str, JSONValue], new: Mapping[str, JSONValue]
     if old.get("kernel_set") != new.get("kernel_set") and old.get("kernel_set"):
         kernel_set = f"{option('kernel_set')} {old['kernel_set']}"
         way_out = f"pass {kernel_set} where the processor has it, or {way_out}"
+    if "pagedrun" in (old["computed_by"], new["computed_by"]) and "computed_by" in names:
+        model_impl = "auto" if old["computed_by"] == "pagedrun" else "transformers"
+        way_out = f"pass {option('model_impl')} {model_impl}, or {way_out}"
     return (
         f"{option('resume')}: the rows that are there and those to come would not be computed "
         f"alike: {differences}; {way_out}"

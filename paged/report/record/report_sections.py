@@ -10,6 +10,7 @@ from typing import NotRequired, TypedDict, TypeVar, cast
 
 from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
 from pagedrun.paged.report.record.state_figures import StateFigures
+from pagedrun.paged.values.library_figures import LibraryFigures
 
 PlainValue = str | int | float | bool | None
 Section = TypeVar("Section")
@@ -233,6 +234,7 @@ class EngineReport(TypedDict):
     hardware: Hardware
     prefix_store: NotRequired[StoreFigures]
     states: NotRequired[StateFigures]
+    library: NotRequired[LibraryFigures]
 
 
 class MovableParts(TypedDict):
