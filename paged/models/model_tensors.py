@@ -37,7 +37,7 @@ class ModelTensors:
         tensors = network.tensors
         names = tensors.layout(network.embedding.weight.name, checkpoint.names)
         self.stored = StoredUnderOurNames(checkpoint, names)
-        self.network = network.stored_as(lambda name: names.of(name) in checkpoint.names)
+        self.network = network.stored_as(self.stored)
         parameters = self.network.parameters(self.stored)
         self._checkpoint = checkpoint
         self._names = names

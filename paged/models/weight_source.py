@@ -45,6 +45,18 @@ class WeightSource:
         self.mapped_bytes = 0
         self.stored = stored
 
+    def reading(self, read: ReadTensor, stored: StoredTensors) -> "WeightSource":
+        """Return a source of other tensors for the same device and kernels."""
+        return WeightSource(
+            read,
+            self.dtype,
+            self.device,
+            self.kernels,
+            row_invariant=self.row_invariant,
+            is_mapped=self.is_mapped,
+            stored=stored,
+        )
+
     def tensor(self, parameter: Parameter, dtype: torch.dtype | None = None) -> Tensor:
         """Return a tensor in `dtype`, None: the model's, on its device."""
         tensor, dtype = self.read(parameter.name).to(self.device), dtype or self.dtype

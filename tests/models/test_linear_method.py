@@ -88,6 +88,9 @@ class Rounded:
         biases = [each for each in parameters if each.role is Role.BIAS]
         return RoundedLinear.of(weight, source.stacked(biases) if biases else None)
 
+    def matrix(self, linear: LinearSpec, source: WeightSource) -> Tensor:
+        return RoundedLinear.of(Dense().matrix(linear, source), None).multiplied_out()
+
 
 @pytest.fixture(params=["llama", "qwen2"])
 def dense_folder(request: pytest.FixtureRequest, make_model: MakeModel) -> Path:

@@ -10,6 +10,7 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.mixture_spec import MixtureSpec
 from pagedrun.paged.values.errors import ModelError
+from tests.models.stored_shapes import StoredShapes
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 1000,
@@ -54,7 +55,7 @@ def test_parameters_are_those_of_the_model_class(
         name.replace(".mlp.", f".{name_of_block}."): tuple(tensor.shape)
         for name, tensor in state.items()
     }
-    stored = ours.network.stored_as(shapes.__contains__)
+    stored = ours.network.stored_as(StoredShapes(shapes))
     assert {each.name: each.shape for each in stored.parameters()} == shapes
     separate = ours.network.parameters()
     assert sum(each.num_values for each in separate) == sum(

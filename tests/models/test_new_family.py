@@ -40,6 +40,7 @@ from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.mlp_spec import MlpSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part
+from pagedrun.paged.models.network.stored_tensors import StoredTensors
 from pagedrun.paged.models.random_weights import RandomWeights
 from pagedrun.paged.models.rope_config import RopeConfig
 from pagedrun.paged.models.rotary import rotary_table
@@ -82,7 +83,7 @@ class ParallelLayerSpec:
     def width(self) -> int:
         return self.attention.width + self.mlp.width
 
-    def stored_as(self, is_stored: Callable[[str], bool]) -> "ParallelLayerSpec":
+    def stored_as(self, stored: StoredTensors) -> "ParallelLayerSpec":
         return self
 
 

@@ -19,6 +19,7 @@ from pagedrun.paged.models.shapes import Shape
 from pagedrun.paged.values.errors import ModelError
 from tests.models.driven_model import DrivenModel, Part
 from tests.models.families import save_tiny
+from tests.models.stored_shapes import StoredShapes
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 1000,
@@ -78,7 +79,7 @@ def test_reads_what_transformers_reads(tmp_path: Path, fields: dict[str, Any]) -
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(theirs)
     shapes = {name: tuple(each.shape) for name, each in model.named_parameters()}
-    stored = ours.network.stored_as(shapes.__contains__)
+    stored = ours.network.stored_as(StoredShapes(shapes))
     assert {each.name: each.shape for each in stored.parameters()} == shapes
     attends = [layer.attention is not None for layer in ours.network.layers]
     assert attends == [kind == FULL for kind in theirs.layer_types]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from pagedrun.paged.models.experts.paired_rows import biases, taken_apart
 from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
 from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 if TYPE_CHECKING:  # it imports torch
     from pagedrun.paged.models.weight_source import WeightSource
@@ -19,7 +20,9 @@ class Interleaved:
     Biases are those of `paired_rows`.
     """
 
-    def parameters(self, experts: ExpertsSpec) -> tuple[Parameter, ...]:
+    def parameters(
+        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
         """Return the two tensors and their biases."""
         return *self._matrices(experts), *biases(experts)
 

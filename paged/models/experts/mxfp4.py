@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pagedrun.paged.models.experts.paired_rows import biases, taken_apart
 from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
 from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:  # they import torch
@@ -32,7 +33,9 @@ class Mxfp4:
     Source: OCP Microscaling Formats (MX) Specification 1.0, sections 5.3 and 6.
     """
 
-    def parameters(self, experts: ExpertsSpec) -> tuple[Parameter, ...]:
+    def parameters(
+        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
         """Return codes and scales of the two, and their biases."""
         gate_up, down = self._matrices(experts)
         return *gate_up, *down, *biases(experts)

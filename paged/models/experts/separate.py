@@ -1,10 +1,12 @@
-"""Separate: a tensor for each expert and projection."""
+"""Separate: tensors for each expert and projection."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
-from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.models.network.linear_spec import LinearSpec
+from pagedrun.paged.models.network.parameter import Parameter
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 if TYPE_CHECKING:  # it imports torch
     from pagedrun.paged.models.weight_source import WeightSource
@@ -12,30 +14,36 @@ if TYPE_CHECKING:  # it imports torch
 
 @dataclass(frozen=True, slots=True)
 class Separate:
-    """`{experts}.{number}.{projection}.weight`; the fields are the projections' names."""
+    """`{experts}.{number}.{projection}`, linear layers; the fields are the projections' names."""
 
     gate: str = "gate_proj"
     up: str = "up_proj"
     down: str = "down_proj"
 
-    def parameters(self, experts: ExpertsSpec) -> tuple[Parameter, ...]:
-        """Return three matrices for each expert."""
-        projections = (self.gate, self.up, self.down)
-        return tuple(each for name in projections for each in self._matrices(experts, name))
+    def parameters(
+        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return the tensors of three matrices for each expert."""
+        linears = (
+            linear
+            for name in (self.gate, self.up, self.down)
+            for linear in self._linears(experts, name)
+        )
+        return tuple(each for linear in linears for each in linear.parameters(stored))
 
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
-        """Return the matrices as they are."""
+        """Return the matrices, as they are where they are plain."""
         gate, up, down = (
-            [source.kept(each) for each in self._matrices(experts, name)]
+            [linear.matrix(source) for linear in self._linears(experts, name)]
             for name in (self.gate, self.up, self.down)
         )
         return ExpertMatrices(gate, up, down)
 
-    def _matrices(self, experts: ExpertsSpec, projection: str) -> list[Parameter]:
-        shape = (experts.intermediate_size, experts.hidden_size)
+    def _linears(self, experts: ExpertsSpec, projection: str) -> list[LinearSpec]:
+        sizes = experts.intermediate_size, experts.hidden_size
         if projection == self.down:
-            shape = (experts.hidden_size, experts.intermediate_size)
+            sizes = experts.hidden_size, experts.intermediate_size
         return [
-            Parameter(f"{experts.name}.{number}.{projection}.weight", shape, Role.MATRIX)
+            experts.linear(f"{experts.name}.{number}.{projection}", *sizes)
             for number in range(experts.num_experts)
         ]

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pagedrun.paged.models.experts.stack import Stack
 from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
-from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.models.network.parameter import Parameter
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 if TYPE_CHECKING:  # it imports torch
     from pagedrun.paged.models.weight_source import WeightSource
@@ -13,25 +15,29 @@ if TYPE_CHECKING:  # it imports torch
 @dataclass(frozen=True, slots=True)
 class Stacked:
     """`{experts}.{gate_up}` [num_experts, 2 * intermediate_size, hidden_size], gates first, and
-    `{experts}.{down}` [num_experts, hidden_size, intermediate_size].
+    `{experts}.{down}` [num_experts, hidden_size, intermediate_size], if they are plain.
     """
 
     gate_up: str = "gate_up_proj"
     down: str = "down_proj"
 
-    def parameters(self, experts: ExpertsSpec) -> tuple[Parameter, ...]:
-        """Return the two tensors."""
-        number, hidden = experts.num_experts, experts.hidden_size
-        inner = experts.intermediate_size
-        return (
-            Parameter(f"{experts.name}.{self.gate_up}", (number, 2 * inner, hidden), Role.MATRIX),
-            Parameter(f"{experts.name}.{self.down}", (number, hidden, inner), Role.MATRIX),
-        )
+    def parameters(
+        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return the tensors of the two."""
+        return tuple(each for stack in self._stacks(experts) for each in stack.parameters(stored))
 
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
-        """Return views of the two tensors."""
-        gate_up, down = (source.kept(each) for each in self.parameters(experts))
+        """Return views of the two tensors, or of what is unpacked of them."""
+        gate_up, down = (stack.matrices(source) for stack in self._stacks(experts))
         inner = experts.intermediate_size
         return ExpertMatrices(
-            [each[:inner] for each in gate_up], [each[inner:] for each in gate_up], list(down)
+            [each[:inner] for each in gate_up], [each[inner:] for each in gate_up], down
+        )
+
+    def _stacks(self, experts: ExpertsSpec) -> tuple[Stack, Stack]:
+        name, hidden, inner = experts.name, experts.hidden_size, experts.intermediate_size
+        return (
+            Stack(experts.linear(f"{name}.{self.gate_up}", 2 * inner, hidden), experts.num_experts),
+            Stack(experts.linear(f"{name}.{self.down}", hidden, inner), experts.num_experts),
         )

@@ -8,7 +8,8 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.load_decoder import load_decoder
 from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp, gated_mlps
 from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.mixtures import MixtureForm, dense_method, number_of_experts
+from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts
+from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.ffn_spec import FfnSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
@@ -43,7 +44,7 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
         num_axes=2,
         in_float32=True,
     )
-    hidden, method = config.integer("hidden_size", 1, 2**20), dense_method(config)
+    hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
     shared_inner = form.inner * config.integer("moe_num_shared_experts", 0, 2**10, 2)
     first = config.integer("moe_layer_start_index", 0, 4096, 1)
     last = config.integer("moe_layer_end_index", -1, 4096, -1)

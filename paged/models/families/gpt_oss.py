@@ -11,14 +11,16 @@ from pagedrun.paged.models.forms.attention_form import AttentionForm
 from pagedrun.paged.models.forms.decoder_form import DecoderForm
 from pagedrun.paged.models.forms.ffns import FfnOfLayer, check_activation
 from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.mixtures import dense_method, number_of_experts
+from pagedrun.paged.models.forms.mixtures import number_of_experts
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.forms.windows import periodic_windows, sliding_window
+from pagedrun.paged.models.linears.dense import Dense
+from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.clipped_swiglu import ClippedSwiglu
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.experts_spec import ExpertsSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
+from pagedrun.paged.models.network.linear_spec import LinearMethod, LinearSpec, Projection
 from pagedrun.paged.models.network.mixture_spec import MixtureSpec
 from pagedrun.paged.models.network.router_spec import RouterSpec
 from pagedrun.paged.models.rope_config import RopeConfig
@@ -67,7 +69,7 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
     check_activation(config, "silu")
     hidden = config.integer("hidden_size", 1, 2**20)
     inner = config.integer("intermediate_size", 1, 2**22)
-    num_experts, method = number_of_experts(config, 128), dense_method(config)
+    num_experts, method = number_of_experts(config, 128), _dense_method(config)
     num_chosen = config.integer("num_experts_per_tok", 1, num_experts, 4)
     activation = ClippedSwiglu(
         limit=config.number("swiglu_limit", 1e-3, 1e6, 7.0),
@@ -88,12 +90,23 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
                 num_experts,
                 hidden,
                 inner,
-                layouts=(Interleaved(), Mxfp4()),
+                (Interleaved(), Mxfp4()),
+                method,
                 has_bias=True,
             ),
         )
 
     return ffn
+
+
+def _dense_method(config: JsonObject) -> LinearMethod:
+    """Return the method of the linears; raises `ModelError` where these are quantized."""
+    method = linear_method(config)
+    if method != Dense():
+        raise config.error(
+            "quantization_config", "absent, or of MXFP4: other experts are read as plain matrices"
+        )
+    return method
 
 
 def _without_mxfp4(config: JsonObject) -> JsonObject:

@@ -7,7 +7,8 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.hunyuan_v1_dense import hunyuan_decoder
 from pagedrun.paged.models.families.load_decoder import load_decoder
 from pagedrun.paged.models.forms.ffns import FfnOfLayer, check_activation, gated_mlp
-from pagedrun.paged.models.forms.mixtures import MixtureForm, dense_method, number_of_experts
+from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts
+from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.mixture_spec import MixtureSpec
@@ -37,7 +38,7 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
     num_experts = number_of_experts(config, 1)
     chosen = "moe_topk" if config.has("moe_topk") else "num_experts_per_tok"
     num_chosen = config.integer(chosen, 1, num_experts, 1)
-    hidden, method = config.integer("hidden_size", 1, 2**20), dense_method(config)
+    hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
     inner = config.integer("intermediate_size", 1, 2**22)
     for name, wanted in (("moe_intermediate_size", inner), ("num_shared_expert", 1)):
         if config.integer(name, 0, 2**22, wanted) != wanted:

@@ -9,7 +9,8 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.lfm2 import GATE_UP_DOWN, lfm2_decoder, with_new_names
 from pagedrun.paged.models.families.load_decoder import load_decoder
 from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp
-from pagedrun.paged.models.forms.mixtures import MixtureForm, dense_method, number_of_experts
+from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts
+from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.ffn_spec import FfnSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
@@ -36,7 +37,7 @@ def _ffns(config: JsonObject) -> FfnOfLayer:
         layouts=(Separate(*GATE_UP_DOWN), Stacked()),
         correction="expert_bias" if config.boolean("use_expert_bias", True) else None,
     )
-    hidden, method = config.integer("hidden_size", 1, 2**20), dense_method(config)
+    hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
     inner = config.integer("intermediate_size", 1, 2**22, 7168)
     num_dense = config.integer("num_dense_layers", 0, 4096, 2)
 

@@ -9,10 +9,9 @@ from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.experts.separate import Separate
 from pagedrun.paged.models.experts.stacked import Stacked
 from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp, gated_mlps
-from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.experts_spec import ExpertLayout, ExpertsSpec
-from pagedrun.paged.models.network.linear_spec import LinearMethod, LinearSpec, Projection
+from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.mixture_spec import MixtureSpec
 from pagedrun.paged.models.network.mlp_spec import MlpSpec
 from pagedrun.paged.models.network.parameter import Parameter, Role
@@ -44,9 +43,9 @@ class MixtureForm:
     def mixture(self, config: JsonObject, name: str, shared: MlpSpec | None = None) -> MixtureSpec:
         """Return a mixture whose tensors have names that begin with `name`.
 
-        `shared` is an expert that all tokens pass. Raises `ModelError` for quantised experts.
+        `shared` is an expert that all tokens pass.
         """
-        method, hidden = dense_method(config), config.integer("hidden_size", 1, 2**20)
+        method, hidden = linear_method(config), config.integer("hidden_size", 1, 2**20)
         correction = None
         if self.correction is not None:
             shape = (*(1,) * (self.num_axes - 1), self.num_experts)
@@ -61,7 +60,12 @@ class MixtureForm:
             ),
             activation="silu",
             experts=ExpertsSpec(
-                f"{name}{self.experts}", self.num_experts, hidden, self.inner, self.layouts
+                f"{name}{self.experts}",
+                self.num_experts,
+                hidden,
+                self.inner,
+                self.layouts,
+                method,
             ),
             shared=shared,
         )
@@ -126,7 +130,7 @@ def gated_mixtures(
     config: JsonObject, defaults: MixtureDefaults, shared_inner: int | None, *, normalise: bool
 ) -> FfnOfLayer:
     """Return the feed-forward part of each layer where all are mixtures; see `qwen_mixtures`."""
-    hidden, method = config.integer("hidden_size", 1, 2**20), dense_method(config)
+    hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
 
     def ffn(layer: int) -> MixtureSpec:
         name = f"model.layers.{layer}.mlp"
@@ -161,11 +165,3 @@ def _mlp_only_layers(config: JsonObject) -> Collection[int]:
     if not isinstance(layers, list) or not all(is_integer(each) for each in layers):
         raise config.error("mlp_only_layers", "a list of the numbers of layers")
     return frozenset(each for each in layers if is_integer(each))
-
-
-def dense_method(config: JsonObject) -> LinearMethod:
-    """Return the method of the linears; raises `ModelError` where experts are quantized."""
-    method = linear_method(config)
-    if method != Dense():
-        raise config.error("quantization_config", "absent: experts are read as plain matrices only")
-    return method

@@ -5,8 +5,8 @@ from pagedrun.kernels.score import Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.experts.separate import Separate
 from pagedrun.paged.models.experts.stacked import Stacked
-from pagedrun.paged.models.forms.mixtures import dense_method
 from pagedrun.paged.models.forms.norm_form import NormForm
+from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.experts_spec import ExpertsSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.mixture_spec import MixtureSpec
@@ -20,7 +20,7 @@ def side_mixture(
     config: JsonObject, layer: int, norm: NormForm, activation: Activation
 ) -> SideMixtureSpec:
     """Return the mixture of a layer. Raises `ModelError` for what it cannot be."""
-    name, method = f"model.layers.{layer}", dense_method(config)
+    name, method = f"model.layers.{layer}", linear_method(config)
     hidden = config.integer("hidden_size", 1, 2**20)
     num_experts = config.integer("num_experts", 1, 2**14)
     inner = config.integer("moe_intermediate_size", 1, 2**22)
@@ -34,7 +34,7 @@ def side_mixture(
             ),
             activation=activation,
             experts=ExpertsSpec(
-                f"{name}.experts", num_experts, hidden, inner, layouts=(Stacked(), Separate())
+                f"{name}.experts", num_experts, hidden, inner, (Stacked(), Separate()), method
             ),
         ),
         router_scale=ScaleSpec(f"{name}.router.scale", hidden),

@@ -6,7 +6,8 @@ from pagedrun.kernels.expert_choice import ExpertChoice
 from pagedrun.kernels.score import Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp, gated_mlps
-from pagedrun.paged.models.forms.mixtures import MixtureForm, dense_method, number_of_experts
+from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts
+from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.ffn_spec import FfnSpec
 from pagedrun.paged.values.json_value import JSONValue
 
@@ -35,7 +36,7 @@ def sigmoid_mixtures(
         correction="gate.e_score_correction_bias",
         in_float32=True,
     )
-    hidden, method = config.integer("hidden_size", 1, 2**20), dense_method(config)
+    hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
     shared_inner = form.inner * config.integer("n_shared_experts", 1, 2**10)
     num_dense = config.integer("first_k_dense_replace", 0, 4096)
     dense = gated_mlps(config)

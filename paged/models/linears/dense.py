@@ -8,6 +8,8 @@ from pagedrun.paged.models.network.parameter import Parameter, Role
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 if TYPE_CHECKING:  # they import torch
+    from torch import Tensor
+
     from pagedrun.kernels.linear import Linear
     from pagedrun.paged.models.weight_source import WeightSource
 
@@ -34,6 +36,11 @@ class Dense:
         weight = source.stacked(self.weights(linear))
         bias = source.stacked(self.biases(linear)) if linear.has_bias else None
         return source.pack(weight, bias)
+
+    def matrix(self, linear: LinearSpec, source: "WeightSource") -> "Tensor":
+        """Return a layer's only matrix, which stays in its file where it can."""
+        [matrix] = self.weights(linear)
+        return source.kept(matrix)
 
     def weights(self, linear: LinearSpec) -> list[Parameter]:
         """Return each part's matrix."""

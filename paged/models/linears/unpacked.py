@@ -56,6 +56,13 @@ class Unpacked:
         bias = source.stacked(_DENSE.biases(linear)) if linear.has_bias else None
         return source.pack(source.joined(weights), bias)
 
+    def matrix(self, linear: LinearSpec, source: "WeightSource") -> "Tensor":
+        """Return the matrix of a layer's only part; a plain one stays in its file where it can."""
+        [part], [plain] = linear.parts, _DENSE.weights(linear)
+        if self._packed(part, linear, source.stored) is None:
+            return _DENSE.matrix(linear, source)
+        return self._weight(part, plain, linear, source)
+
     def _weight(
         self, part: Projection, plain: Parameter, linear: LinearSpec, source: "WeightSource"
     ) -> "Tensor":

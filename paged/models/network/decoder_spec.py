@@ -1,7 +1,7 @@
 """DecoderSpec: a whole decoder, as a value."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar
 
@@ -67,12 +67,12 @@ class DecoderSpec(Generic[LayerT]):
         """The sliding window of each layer with attention, in tokens."""
         return tuple(each.window for each in self.attentions.values())
 
-    def stored_as(self, is_stored: Callable[[str], bool]) -> Self:
-        """Return it as a checkpoint holds it, of which `is_stored` says which names it has.
+    def stored_as(self, stored: StoredTensors) -> Self:
+        """Return it as a checkpoint holds it, whose tensors are those `stored`.
 
         Checkpoints of one family may hold the same matrices in different tensors.
         """
-        return replace(self, layers=tuple(layer.stored_as(is_stored) for layer in self.layers))
+        return replace(self, layers=tuple(layer.stored_as(stored) for layer in self.layers))
 
     def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
         """Return every tensor that the model reads of a checkpoint with the tensors `stored`."""

@@ -1,9 +1,10 @@
 """ExpertsSpec: the networks of a mixture, as a value; ExpertLayout: how a checkpoint holds them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from pagedrun.paged.models.network.linear_spec import LinearMethod, LinearSpec, Projection
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
@@ -32,8 +33,10 @@ class ExpertMatrices:
 class ExpertLayout(Protocol):
     """One way of holding experts in a checkpoint. A value, as a `LinearMethod` is."""
 
-    def parameters(self, experts: "ExpertsSpec") -> tuple[Parameter, ...]:
-        """Return the tensors that the checkpoint has for them."""
+    def parameters(
+        self, experts: "ExpertsSpec", stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return the tensors that a checkpoint with the tensors `stored` has for them."""
         ...
 
     def load(self, experts: "ExpertsSpec", source: "WeightSource") -> ExpertMatrices:
@@ -46,7 +49,7 @@ class ExpertsSpec:
     """`num_experts` gated networks: `down(activation(gate) * up)`, or with biases in both products.
 
     `name` is what their tensors' names begin with. Checkpoints hold them in one of `layouts`; the
-    first is meant where there is no checkpoint.
+    first is meant where there is no checkpoint. `method` is how a matrix is held.
     """
 
     name: str
@@ -54,20 +57,25 @@ class ExpertsSpec:
     hidden_size: int
     intermediate_size: int
     layouts: tuple[ExpertLayout, ...]
+    method: LinearMethod
     has_bias: bool = False
 
-    def stored_as(self, is_stored: Callable[[str], bool]) -> "ExpertsSpec":
-        """Return them in the layout of which most `is_stored`, the first if none."""
+    def stored_as(self, stored: StoredTensors) -> "ExpertsSpec":
+        """Return them in the layout of which most is `stored`, the first if nothing is."""
 
         def share(layout: ExpertLayout) -> float:
-            names = [each.name for each in layout.parameters(self)]
-            return sum(map(is_stored, names)) / len(names)
+            found = [stored.get(each.name) for each in layout.parameters(self, stored)]
+            return sum(each is not None for each in found) / len(found)
 
         return replace(self, layouts=(max(self.layouts, key=share),))
 
     def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
         """Return the tensors of all experts."""
-        return self.layouts[0].parameters(self)
+        return self.layouts[0].parameters(self, stored)
+
+    def linear(self, name: str, out_features: int, in_features: int) -> LinearSpec:
+        """Return a product of one expert, without a bias."""
+        return LinearSpec((Projection(name, out_features),), in_features, False, self.method)
 
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of all experts, in a model whose numbers have `dtype_bytes`."""

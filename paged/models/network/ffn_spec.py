@@ -1,9 +1,9 @@
 """FfnSpec: the feed-forward part of a layer, as a value."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from pagedrun.paged.models.network.part import Part
+from pagedrun.paged.models.network.stored_tensors import StoredTensors
 
 
 class FfnSpec(Protocol):
@@ -24,6 +24,6 @@ class FfnSpec(Protocol):
         """Numbers that a token takes at the widest point."""
         ...
 
-    def stored_as(self, is_stored: Callable[[str], bool]) -> "FfnSpec":
-        """Return it as a checkpoint holds it, of which `is_stored` says which names it has."""
+    def stored_as(self, stored: StoredTensors) -> "FfnSpec":
+        """Return it as a checkpoint holds it, whose tensors are those `stored`."""
         ...

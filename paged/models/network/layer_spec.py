@@ -1,6 +1,5 @@
 """LayerSpec: one layer of a decoder, as a value."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -12,6 +11,7 @@ from pagedrun.paged.models.network.part import Part
 from pagedrun.paged.models.network.recurrence.recurrent_spec import RecurrentSpec
 from pagedrun.paged.models.network.scale_spec import ScaleSpec
 from pagedrun.paged.models.network.side_mixture_spec import SideMixtureSpec
+from pagedrun.paged.models.network.stored_tensors import StoredTensors
 
 
 class LayerSpec(Protocol):
@@ -42,8 +42,8 @@ class LayerSpec(Protocol):
         """Numbers that a token takes at the widest point, residual stream left out."""
         ...
 
-    def stored_as(self, is_stored: Callable[[str], bool]) -> Self:
-        """Return it as a checkpoint holds it, of which `is_stored` says which names it has."""
+    def stored_as(self, stored: StoredTensors) -> Self:
+        """Return it as a checkpoint holds it, whose tensors are those `stored`."""
         ...
 
 
@@ -103,7 +103,7 @@ class DecoderLayerSpec:
         beside = 0 if self.side_mixture is None else self.side_mixture.width
         return max(self.mixer.width, self.ffn.width + beside)
 
-    def stored_as(self, is_stored: Callable[[str], bool]) -> Self:
-        """Return it as a checkpoint holds it, of which `is_stored` says which names it has."""
-        side_mixture = self.side_mixture and self.side_mixture.stored_as(is_stored)
-        return replace(self, ffn=self.ffn.stored_as(is_stored), side_mixture=side_mixture)
+    def stored_as(self, stored: StoredTensors) -> Self:
+        """Return it as a checkpoint holds it, whose tensors are those `stored`."""
+        side_mixture = self.side_mixture and self.side_mixture.stored_as(stored)
+        return replace(self, ffn=self.ffn.stored_as(stored), side_mixture=side_mixture)

@@ -8,6 +8,8 @@ from pagedrun.paged.models.network.row_order import RowOrder
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 if TYPE_CHECKING:  # they import torch
+    from torch import Tensor
+
     from pagedrun.kernels.linear import Linear
     from pagedrun.paged.models.weight_source import WeightSource
 
@@ -36,6 +38,11 @@ class LinearMethod(Protocol):
 
     def load(self, linear: "LinearSpec", source: "WeightSource") -> "Linear":
         """Return the layer with its weights; its outputs are those of the parts side by side."""
+        ...
+
+    def matrix(self, linear: "LinearSpec", source: "WeightSource") -> "Tensor":
+        """Return the weights of a layer of one part in the dtype of `source`, for one expert of
+        many, [out_features, in_features]."""
         ...
 
 
@@ -79,3 +86,7 @@ class LinearSpec:
     def load(self, source: "WeightSource") -> "Linear":
         """Return the layer with its weights."""
         return self.method.load(self, source)
+
+    def matrix(self, source: "WeightSource") -> "Tensor":
+        """Return the weights of a layer of one part, [out_features, in_features]."""
+        return self.method.matrix(self, source)

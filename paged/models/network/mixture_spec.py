@@ -1,6 +1,5 @@
 """MixtureSpec: a mixture of experts, as a value."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pagedrun.paged.models.network.clipped_swiglu import ClippedSwiglu
@@ -9,6 +8,7 @@ from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.mlp_spec import Activation, MlpSpec
 from pagedrun.paged.models.network.part import Part
 from pagedrun.paged.models.network.router_spec import RouterSpec
+from pagedrun.paged.models.network.stored_tensors import StoredTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,6 @@ class MixtureSpec:
         shared = 0 if self.shared is None else self.shared.width + self.experts.hidden_size
         return self.experts.num_experts + self.num_chosen * of_expert + shared
 
-    def stored_as(self, is_stored: Callable[[str], bool]) -> "MixtureSpec":
-        """Return it as a checkpoint holds it, of which `is_stored` says which names it has."""
-        return replace(self, experts=self.experts.stored_as(is_stored))
+    def stored_as(self, stored: StoredTensors) -> "MixtureSpec":
+        """Return it as a checkpoint holds it, whose tensors are those `stored`."""
+        return replace(self, experts=self.experts.stored_as(stored))

@@ -1,11 +1,11 @@
 """MlpSpec: a gated feed-forward layer, as a value."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.part import Part
+from pagedrun.paged.models.network.stored_tensors import StoredTensors
 
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -33,6 +33,6 @@ class MlpSpec:
         """Numbers that a token takes at the widest point: gate, up, and their product."""
         return 3 * self.intermediate_size
 
-    def stored_as(self, is_stored: Callable[[str], bool]) -> "MlpSpec":
+    def stored_as(self, stored: StoredTensors) -> "MlpSpec":
         """Return itself: there is one way of holding it."""
         return self

@@ -1,12 +1,12 @@
 """SideMixtureSpec: a mixture of experts beside a dense feed-forward part, as a value."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pagedrun.paged.models.network.mixture_spec import MixtureSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part
 from pagedrun.paged.models.network.scale_spec import ScaleSpec
+from pagedrun.paged.models.network.stored_tensors import StoredTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,6 @@ class SideMixtureSpec:
         """Numbers that a token takes at the widest point."""
         return self.mixture.width + 3 * self.norm.size
 
-    def stored_as(self, is_stored: Callable[[str], bool]) -> "SideMixtureSpec":
-        """Return it as a checkpoint holds it, of which `is_stored` says which names it has."""
-        return replace(self, mixture=self.mixture.stored_as(is_stored))
+    def stored_as(self, stored: StoredTensors) -> "SideMixtureSpec":
+        """Return it as a checkpoint holds it, whose tensors are those `stored`."""
+        return replace(self, mixture=self.mixture.stored_as(stored))

@@ -5,6 +5,7 @@ of their names, and the weights that they mean, in float32.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.open_checkpoint import open_checkpoint
 from pagedrun.paged.models.weight_source import WeightSource
 
+_PROJECTION = re.compile(r"(_proj|\.w[123])\.weight$")
 Stored = tuple[dict[str, Tensor], Tensor]
 Writer = Callable[[Tensor], Stored]
 Change = Callable[[dict[str, Tensor]], object]
@@ -46,7 +48,7 @@ def write(
     (folder / "config.json").write_text(json.dumps(config))
     tensors = load_file(folder / "model.safetensors")
     weights = {}
-    for name in [each for each in tensors if each.endswith("_proj.weight")]:
+    for name in [each for each in tensors if _PROJECTION.search(each)]:
         layer = name.removesuffix(".weight")
         weights[layer] = tensors[name].float()
         if keeps not in name:

@@ -13,6 +13,7 @@ from torch import Tensor
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.paged.models.experts.mxfp4 import Mxfp4
+from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
 from pagedrun.paged.models.weight_source import WeightSource
@@ -47,7 +48,7 @@ def weights_of(codes: Tensor, scales: Tensor) -> Tensor:
 
 def loaded(tensors: Tensors, dtype: torch.dtype, hidden: int, inner: int) -> ExpertMatrices:
     number = len(tensors[f"{EXPERTS}.down_proj_bias"])
-    experts = ExpertsSpec(EXPERTS, number, hidden, inner, (Mxfp4(),), has_bias=True)
+    experts = ExpertsSpec(EXPERTS, number, hidden, inner, (Mxfp4(),), Dense(), has_bias=True)
     source = WeightSource(tensors.__getitem__, dtype, torch.device("cpu"), CpuBackend())
     return experts.load(source)
 
