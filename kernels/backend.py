@@ -208,6 +208,12 @@ class Backend(Protocol):
         """Return the codes of few bits in 32-bit words, as signed numbers."""
         ...
 
+    def unpack_pairs(
+        self, pairs: Tensor, table: Tensor, scales: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """Return `table[code] * scale` for the two codes in each byte, in `dtype`."""
+        ...
+
     def dequantize(
         self,
         codes: Tensor,

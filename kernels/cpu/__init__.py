@@ -35,6 +35,7 @@ from pagedrun.kernels.cpu.silu_mul import silu_mul
 from pagedrun.kernels.cpu.swap_blocks import swap_blocks
 from pagedrun.kernels.cpu.unpack_blocks import unpack_blocks
 from pagedrun.kernels.cpu.unpack_codes import unpack_codes
+from pagedrun.kernels.cpu.unpack_pairs import unpack_pairs
 
 __all__ = [
     "PackedGroupedLinear",
@@ -65,4 +66,5 @@ __all__ = [
     "token_logprobs",
     "unpack_blocks",
     "unpack_codes",
+    "unpack_pairs",
 ]

@@ -45,6 +45,7 @@ class CpuBackend:
     swap_blocks = staticmethod(cpu.swap_blocks)
     unpack_blocks = staticmethod(cpu.unpack_blocks)
     unpack_codes = staticmethod(cpu.unpack_codes)
+    unpack_pairs = staticmethod(cpu.unpack_pairs)
     dequantize = staticmethod(cpu.dequantize)
 
     def __init__(self, kernel_set: KernelSet | None = None) -> None:

@@ -42,6 +42,7 @@ class GpuBackend:
     penalize = staticmethod(reference.penalize)
     unpack_blocks = staticmethod(reference.unpack_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
+    unpack_pairs = staticmethod(reference.unpack_pairs)
     dequantize = staticmethod(reference.dequantize)
     token_logprobs = staticmethod(gpu.token_logprobs)
     copy_blocks = staticmethod(gpu.copy_blocks)

@@ -36,6 +36,7 @@ from pagedrun.kernels.reference.swap_blocks import swap_blocks
 from pagedrun.kernels.reference.token_logprobs import token_logprobs
 from pagedrun.kernels.reference.unpack_blocks import unpack_blocks
 from pagedrun.kernels.reference.unpack_codes import unpack_codes
+from pagedrun.kernels.reference.unpack_pairs import unpack_pairs
 
 __all__ = [
     "PackedGroupedLinear",
@@ -66,4 +67,5 @@ __all__ = [
     "token_logprobs",
     "unpack_blocks",
     "unpack_codes",
+    "unpack_pairs",
 ]

@@ -42,6 +42,7 @@ class ReferenceBackend:
     swap_blocks = staticmethod(reference.swap_blocks)
     unpack_blocks = staticmethod(reference.unpack_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
+    unpack_pairs = staticmethod(reference.unpack_pairs)
     dequantize = staticmethod(reference.dequantize)
 
     def prepare(

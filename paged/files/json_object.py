@@ -75,16 +75,23 @@ class JsonObject:
                 raise ModelError(
                     f"{path} is larger than {MAX_BYTES >> 20} MiB, so it is not what its name says"
                 )
-            values: JSONValue = json.loads(path.read_bytes().decode("utf-8-sig"))
+            data = path.read_bytes()
+        except OSError as error:
+            raise _not_json(str(path), error) from error
+        return cls.parse(str(path), data)
+
+    @classmethod
+    def parse(cls, origin: str, data: bytes) -> "JsonObject":
+        """Read the text that `origin` holds; `ModelError` if it is no object."""
+        try:
+            values: JSONValue = json.loads(data.decode("utf-8-sig"))
         except RecursionError as error:
-            raise ModelError(f"{path}: too deeply nested; download the model again") from error
-        except (ValueError, OSError) as error:  # ValueError: bad UTF-8, bad JSON, endless digits
-            raise ModelError(
-                f"{path} is not valid JSON ({_shown(str(error))}); download the model again"
-            ) from error
+            raise ModelError(f"{origin}: too deeply nested; download the model again") from error
+        except ValueError as error:  # bad UTF-8, bad JSON, endless digits
+            raise _not_json(origin, error) from error
         if not isinstance(values, dict):
-            raise ModelError(f"{path} holds no JSON object; download the model again")
-        return cls(str(path), values)
+            raise ModelError(f"{origin} holds no JSON object; download the model again")
+        return cls(origin, values)
 
     def with_defaults(self, defaults: Mapping[str, JSONValue]) -> "JsonObject":
         """Return the same object with other values for the fields that it has not."""
@@ -168,6 +175,12 @@ class JsonObject:
 def is_integer(value: object) -> TypeGuard[int]:
     """Whether `value` is an integer that JSON wrote as one: `true` is an int in Python."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _not_json(origin: str, error: Exception) -> ModelError:
+    return ModelError(
+        f"{origin} is not valid JSON ({_shown(str(error))}); download the model again"
+    )
 
 
 def _shown(text: str) -> str:

@@ -14,6 +14,7 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES, NESTED
 from pagedrun.paged.models.families.unsupported import UNSUPPORTED
 from pagedrun.paged.models.library.has_code_for import has_code_for
+from pagedrun.paged.models.linears.quantization_files import with_quantization
 from pagedrun.paged.models.nested_config import NestedConfig
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
@@ -47,7 +48,8 @@ class ModelConfig(RunnableConfig):
         path = Path(folder)
         if is_gguf(path):
             return cls._from_gguf(path)
-        return cls.from_json(*read_configs(path))
+        config, generation = read_configs(path)
+        return cls.from_json(with_quantization(path, config), generation)
 
     @classmethod
     def _from_gguf(cls, path: Path) -> "ModelConfig":

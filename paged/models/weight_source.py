@@ -137,6 +137,18 @@ class WeightSource:
         _require_finite(name, weight)
         return weight
 
+    def looked_up(self, name: str, pairs: Tensor, table: Tensor, scales: Tensor) -> Tensor:
+        """Return the weights of a projection called `name`, `table[code] * scale`.
+
+        pairs: [num_rows, num_bytes] uint8, of each byte the low half is the first code. table:
+        [16]. scales: [num_rows, num_groups], each for as many neighbours. Returns [num_rows, 2 *
+        num_bytes]. Raises `ModelError` for weights that are no finite numbers.
+        """
+        table, scales = (each.to(self.device, torch.float32) for each in (table, scales))
+        weight = self.kernels.unpack_pairs(pairs.to(self.device), table, scales, self.dtype)
+        _require_finite(name, weight)
+        return weight
+
     def pack(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Return `y = x @ weight.T + bias` as the backend computes it."""
         return self.kernels.pack_linear(weight, bias, row_invariant=self.row_invariant)

@@ -97,6 +97,7 @@ class CountedBackend:
         self.gated_delta_rule = plain.gated_delta_rule
         self.gated_rms_norm = plain.gated_rms_norm
         self.unpack_codes = plain.unpack_codes
+        self.unpack_pairs = plain.unpack_pairs
         self.dequantize = plain.dequantize
 
     def _counted(self, name: str, op: Callable[P, R]) -> Callable[P, R]:

@@ -30,6 +30,7 @@ class CostlessBackend:
     name = "costless"
     unpack_blocks = staticmethod(reference.unpack_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
+    unpack_pairs = staticmethod(reference.unpack_pairs)
     dequantize = staticmethod(reference.dequantize)
 
     def __init__(self, vocab_size: int) -> None:

@@ -38,6 +38,7 @@ class BackendWrapper:
         self.swap_blocks = backend.swap_blocks
         self.unpack_blocks = backend.unpack_blocks
         self.unpack_codes = backend.unpack_codes
+        self.unpack_pairs = backend.unpack_pairs
         self.dequantize = backend.dequantize
 
     @property

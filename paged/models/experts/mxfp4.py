@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pagedrun.paged.models.experts.paired_rows import biases, taken_apart
+from pagedrun.paged.models.linears.four_bit_floats import e2m1, powers_of_two
 from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
 from pagedrun.paged.models.network.parameter import Parameter, Role
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
@@ -18,10 +19,6 @@ if TYPE_CHECKING:  # they import torch
 GROUP = 32  # weights that have one scale
 _GROUP_BYTES = GROUP // 2
 _BYTES = ("U8",)
-# Twice what a code means: those from 8 on are the negative ones.
-_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-_SCALE_BIAS = 127 + 1  # the second because values are doubled
-_NO_NUMBER = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +71,5 @@ class Mxfp4:
 
 def _unpacked(blocks: Parameter, scales: Parameter, source: "WeightSource") -> "Iterator[Tensor]":
     """Yield each expert's matrix. A product of a code and a power of two is exact in bfloat16."""
-    import torch
-
-    doubled = torch.tensor(_DOUBLED, dtype=torch.int8)
-    codes = torch.arange(256)
-    pairs = torch.stack([doubled[codes & 15], doubled[codes >> 4]], dim=1).to(source.device)
-    powers = torch.tensor(
-        [torch.nan if each == _NO_NUMBER else 2.0 ** (each - _SCALE_BIAS) for each in range(256)],
-        device=source.device,
-    )
-    for of_expert, exponents in zip(
-        source.read(blocks.name), source.read(scales.name), strict=True
-    ):
-        places = of_expert.to(source.device, torch.int32).flatten()
-        numbers = pairs.index_select(0, places).view(len(of_expert), -1)
-        factors = powers[exponents.to(source.device, torch.int64)]
-        yield source.dequantized(blocks.name, numbers, factors, (1, GROUP))
+    for pairs, exponents in zip(source.read(blocks.name), source.read(scales.name), strict=True):
+        yield source.looked_up(blocks.name, pairs.flatten(1), e2m1(), powers_of_two(exponents))

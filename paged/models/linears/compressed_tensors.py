@@ -1,6 +1,7 @@
 """compressed-tensors: several formats under one name, as llm-compressor writes them."""
 
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.linears.four_bit_floats import FourBitFloats
 from pagedrun.paged.models.linears.fp8 import block_size
 from pagedrun.paged.models.linears.pack_quantized import PackQuantized
 from pagedrun.paged.models.linears.packed_bits import group_size, num_bits
@@ -13,6 +14,11 @@ _PLAIN_CODES = {"float-quantized": "F8_E4M3", "int-quantized": "I8"}
 _NAIVE = "naive-quantized"  # the same two, under an older name
 _MIXED = "mixed-precision"
 _PACKED = "pack-quantized"
+_FOUR_BITS = {
+    "nvfp4-pack-quantized": FourBitFloats("weight_packed", 16, "weight_global_scale", divides=True),
+    "mxfp4-pack-quantized": FourBitFloats("weight_packed", 32),
+}
+_FORMATS = (*_PLAIN_CODES, _PACKED, *_FOUR_BITS)
 _STRATEGIES = ("tensor", "channel", "group", "block")
 _MAX_GROUPS = 64
 
@@ -48,11 +54,15 @@ def _format(group: JsonObject, quantization: JsonObject) -> WeightFormat:
     name, is_float = fields.string("format"), weights.string("type") == "float"
     if name == _NAIVE:
         name = "float-quantized" if is_float else "int-quantized"
-    if name not in (*_PLAIN_CODES, _PACKED):
-        known = ", ".join((*_PLAIN_CODES, _PACKED))
-        raise fields.error("format", f"one of {known}, which pagedrun reads")
-    if is_float != (name == "float-quantized"):
+    if name not in _FORMATS:
+        raise fields.error("format", f"one of {', '.join(_FORMATS)}, which pagedrun reads")
+    if is_float != (name == "float-quantized" or name in _FOUR_BITS):
         raise weights.error("type", f'"{"int" if is_float else "float"}" in the format {name}')
+    if name in _FOUR_BITS:
+        whole = _FOUR_BITS[name].group_size
+        weights.integer("num_bits", 4, 4)
+        weights.integer("group_size", whole, whole, whole)
+        return _FOUR_BITS[name]
     strategy = weights.string("strategy") or "tensor"
     if strategy not in _STRATEGIES:
         raise weights.error("strategy", f"one of {', '.join(_STRATEGIES)}")

@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.linears.awq import awq
+from pagedrun.paged.models.linears.bitsandbytes import bitsandbytes
 from pagedrun.paged.models.linears.compressed_tensors import compressed_tensors
 from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.fp8 import fp8
 from pagedrun.paged.models.linears.gguf_blocks import gguf
 from pagedrun.paged.models.linears.gptq import gptq
+from pagedrun.paged.models.linears.modelopt import modelopt
 from pagedrun.paged.models.network.linear_spec import LinearMethod
 from pagedrun.paged.values.errors import ModelError
 
@@ -17,11 +19,14 @@ from pagedrun.paged.values.errors import ModelError
 LINEAR_METHODS: dict[str | None, Callable[[JsonObject], LinearMethod]] = {
     None: lambda quantization: Dense(),
     "awq": awq,
+    "bitsandbytes": bitsandbytes,
     "compressed-tensors": compressed_tensors,
     "fp8": fp8,
     "fbgemm_fp8": fp8,
     "gguf": gguf,
     "gptq": gptq,
+    "modelopt": modelopt,
+    "modelopt_fp4": modelopt,
 }
 
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:  # they import torch
 
 _DENSE = Dense()
 # Of activations, which are not quantised here.
-_UNREAD = ("input_scale", "input_scale_ub", "activation_scale", "output_scale")
+_UNREAD = (
+    *("input_scale", "input_scale_ub", "input_global_scale", "activation_scale"),
+    "output_scale",
+)
 
 
 @dataclass(frozen=True, slots=True)

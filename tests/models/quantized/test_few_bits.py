@@ -207,8 +207,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no groups": (compressed("int-quantized"), "config_groups"),
     "a hundred groups": (compressed("int-quantized", *[{}] * 100), "config_groups"),
-    "four bits of a float": (
-        compressed("nvfp4-pack-quantized", {"num_bits": 4, "type": "float"}),
+    "eight bits of a microscaling format": (
+        compressed("mxfp8-quantized", {"num_bits": 8, "type": "float"}),
         "format",
     ),
     "a wrong type": (compressed("float-quantized", {"num_bits": 8, "type": "int"}), "type"),

@@ -158,7 +158,7 @@ def test_what_is_broken_gets_one_sentence(case: str, dense: Path, tmp_path: Path
         ({"weight_block_size": [128, 2**40]}, "weight_block_size"),
         ({"weight_block_size": [128, "128"]}, "weight_block_size"),
         ({"weight_block_size": 128}, "weight_block_size"),
-        ({"quant_method": "bitsandbytes"}, "quantized by 'bitsandbytes'"),
+        ({"quant_method": "eetq"}, "quantized by 'eetq'"),
     ],
 )
 def test_other_kinds_are_refused_by_name(

@@ -13,12 +13,23 @@ NAMES = (
     *("bits", "w_bit", "group_size", "q_group_size", "version", "zero_point", "sym", "fmt"),
     *("checkpoint_format", "dynamic", "is_marlin_format", "weight_block_size", "format"),
     *("config_groups", "weights", "num_bits", "type", "symmetric", "strategy", "block_structure"),
-    *("quantization_status", "sparsity_config", "transform_config", "\x1b\n", "x" * 5000),
+    *(
+        "quant_algo",
+        "bnb_4bit_quant_storage",
+        "quantization_status",
+        "sparsity_config",
+        "transform_config",
+        "\x1b\n",
+        "x" * 5000,
+    ),
 )
 WORDS = (
     *("gemm", "gptq", "gptq_v2", "e4m3", "int", "float", "group", "channel", "block", "tensor"),
     *(
         "pack-quantized",
+        "nvfp4-pack-quantized",
+        "mxfp4-pack-quantized",
+        "NVFP4",
         "int-quantized",
         "float-quantized",
         "mixed-precision",
