@@ -8,6 +8,7 @@ from pagedrun.kernels.score import Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.experts.separate import Separate
 from pagedrun.paged.models.experts.stacked import Stacked
+from pagedrun.paged.models.experts.stacked_apart import StackedApart
 from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp, gated_mlps
 from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.experts_spec import ExpertLayout, ExpertsSpec
@@ -103,7 +104,7 @@ def mixture(
         num_experts,
         config.integer(defaults.inner_name, 1, 2**22, defaults.inner),
         ExpertChoice(num_chosen, Score.SOFTMAX, normalise),
-        layouts=(projections, Stacked()),
+        layouts=(projections, Stacked(), StackedApart()),
     )
     return form.mixture(config, name)
 

@@ -6,6 +6,9 @@ import numpy as np
 
 from pagedrun.paged.files.gguf.gguf_file import GgufFile
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.gguf.architecture import Architecture
+from pagedrun.paged.models.gguf.architectures import architecture_of
+from pagedrun.paged.models.gguf.head_dim import head_dim
 from pagedrun.paged.models.gguf.tensor_names import ROPE_FREQUENCIES
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec, LayerSpec
@@ -13,8 +16,6 @@ from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 
-# Architectures of llama.cpp, by the model type of the same network. The first holds Mistral too.
-_MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 # Our fields by theirs.
 _FIELDS = {
     "block_count": "num_hidden_layers",
@@ -27,7 +28,8 @@ _FIELDS = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
-_SCALINGS = ("none", "linear", "yarn")
+# longrope is told by its tensors.
+_SCALINGS = ("none", "linear", "yarn", "longrope")
 # Of Llama 3.1 and later, whose files have the frequencies but not these: 8 in 3.1, 32 in 3.2.
 _LLAMA3: dict[str, JSONValue] = {
     "rope_type": "llama3",
@@ -43,25 +45,19 @@ def gguf_config(file: GgufFile) -> JsonObject:
 
     Raises `ModelError` for an architecture, or a variant of one, that cannot be run from GGUF.
     """
-    every = JsonObject(str(file.path), file.metadata)
-    architecture = every.text("general.architecture")
-    if architecture not in _MODEL_TYPES:
-        raise every.error(
-            "general.architecture",
-            f"one of {', '.join(_MODEL_TYPES)}, those that pagedrun reads from GGUF; use the "
-            "safetensors version of the model",
-        )
-    own = _own_fields(file, architecture)
+    architecture, every = architecture_of(file), JsonObject(str(file.path), file.metadata)
+    own = _own_fields(file, every.text("general.architecture"))
+    names = {**_FIELDS, **architecture.fields}
     fields: dict[str, JSONValue] = {
-        ours: own.get(theirs) for theirs, ours in _FIELDS.items() if own.has(theirs)
+        ours: own.get(theirs) for theirs, ours in names.items() if own.has(theirs)
     }
-    _refuse_variants(own)
+    _refuse_variants(own, architecture)
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise ModelError(f"{file.path}: there is no matrix token_embd.weight; download it again")
     every_type = {tensor.type.name for tensor in file.tensors.values()}
     fields |= {
-        "model_type": _MODEL_TYPES[architecture],
+        "model_type": architecture.model_type,
         "vocab_size": embedding.shape[0],
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
@@ -71,12 +67,12 @@ def gguf_config(file: GgufFile) -> JsonObject:
         "quantization_config": {"quant_method": "gguf"},
         "rope_scaling": _rope_scaling(file, own, fields),
     }
-    return JsonObject(f"{file.path}, {architecture}", fields)
+    return JsonObject(own.origin, {**fields, **architecture.worked_out(own, file)})
 
 
 def as_stored(network: DecoderSpec[LayerSpec], file: GgufFile) -> DecoderSpec[LayerSpec]:
-    """Return a network as a GGUF file holds it: in Llama's, rotations turn neighbours."""
-    if file.metadata["general.architecture"] != "llama":
+    """Return a network as a GGUF file holds it: in some, rotations turn neighbours."""
+    if not architecture_of(file).turns_neighbours:
         return network
 
     def stored(layer: LayerSpec) -> LayerSpec:
@@ -104,16 +100,15 @@ def _own_fields(file: GgufFile, architecture: str) -> JsonObject:
     )
 
 
-def _refuse_variants(own: JsonObject) -> None:
+def _refuse_variants(own: JsonObject, architecture: Architecture) -> None:
     """Raise `ModelError` for what would change the arithmetic if it were silently ignored."""
-    if own.has("expert_count") and own.integer("expert_count", 0, 2**16):
-        raise own.error("expert_count", "0: pagedrun reads mixtures of experts from safetensors")
-    heads = own.integer("attention.head_count", 1, 2**14)
-    width = own.integer("embedding_length", 1, 2**20)
-    head_dim = own.integer("attention.key_length", 1, 2**12, max(width // heads, 1))
-    for name in ("attention.value_length", "rope.dimension_count"):
-        if own.integer(name, 1, 2**12, head_dim) != head_dim:
-            raise own.error(name, f"{head_dim}, the size of a head")
+    size = head_dim(own)
+    whole = () if architecture.rotates_in_part else ("rope.dimension_count",)
+    for name in ("attention.value_length", *whole):
+        if own.integer(name, 1, 2**12, size) != size:
+            raise own.error(name, f"{size}, the size of a head")
+    if "expert_count" not in architecture.fields and own.integer("expert_count", 0, 2**16, 0):
+        raise own.error("expert_count", "0: pagedrun knows no such mixtures of experts")
 
 
 def _end_tokens(every: JsonObject) -> list[JSONValue]:
@@ -128,7 +123,7 @@ def _rope_scaling(file: GgufFile, own: JsonObject, fields: dict[str, JSONValue])
         raise own.error("rope.scaling.type", f"one of {', '.join(_SCALINGS)}")
     if ROPE_FREQUENCIES in file.tensors:
         return {**_LLAMA3, "factor": _llama3_factor(file, own)}
-    if kind == "none":
+    if kind in ("none", "longrope"):
         return None
     scaling: dict[str, JSONValue] = {
         "rope_type": kind,

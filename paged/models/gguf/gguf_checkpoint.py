@@ -6,8 +6,10 @@ import torch
 
 from pagedrun.paged.files.gguf.block_type import PACKED_TYPES
 from pagedrun.paged.files.gguf.gguf_file import GgufFile
+from pagedrun.paged.files.gguf.gguf_part import GgufTensor
 from pagedrun.paged.models.base_checkpoint import BaseCheckpoint
-from pagedrun.paged.models.gguf.tensor_names import ROPE_FREQUENCIES, our_name
+from pagedrun.paged.models.gguf.architectures import architecture_of
+from pagedrun.paged.models.gguf.tensor_names import OF_ROTATIONS, our_name
 from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensor
 from pagedrun.paged.values.errors import ModelError
 
@@ -15,18 +17,19 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class GgufCheckpoint(BaseCheckpoint):
-    """Blocks are handed out as they are: [num_rows, bytes of a row] uint8."""
+    """Blocks are handed out as they are: [.., num_rows, bytes of a row] uint8."""
 
     def __init__(self, file: GgufFile) -> None:
         super().__init__(file.path, described_by="its metadata")
         self._file = file
         self._tensors = file.tensors
+        self._architecture = architecture_of(file)
         self._theirs: dict[str, str] = {}
         for theirs in self._tensors:
-            ours = our_name(theirs)
+            ours = our_name(theirs, self._architecture)
             if ours in self._theirs:
                 raise ModelError(f"{file.path}: {theirs} is there twice; download the model again")
-            if theirs != ROPE_FREQUENCIES:
+            if theirs not in OF_ROTATIONS:
                 self._theirs[ours] = theirs
 
     @classmethod
@@ -50,7 +53,7 @@ class GgufCheckpoint(BaseCheckpoint):
     def stored(self, name: str) -> StoredTensor:
         """Return a tensor's shape and dtype, or its type of block."""
         tensor = self._tensors[self._their_name(name)]
-        return StoredTensor(tensor.shape, tensor.type.name)
+        return StoredTensor(self._shape(name, tensor), tensor.type.name)
 
     def tensor(self, name: str, dtypes: tuple[str, ...] = FLOATS) -> torch.Tensor:
         """Return a tensor's numbers, or its blocks; see `BaseCheckpoint`."""
@@ -58,12 +61,22 @@ class GgufCheckpoint(BaseCheckpoint):
         self.check_dtype(name, dtypes)
         found, stored = torch.from_numpy(self._file.bytes_of(theirs)), self._tensors[theirs]
         if stored.type.name in PACKED_TYPES:
-            return found.reshape(stored.shape[0], -1)
-        return found.view(_DTYPES[stored.type.name]).reshape(stored.shape)
+            return found.reshape(*stored.shape[:-1], -1)
+        numbers = found.view(_DTYPES[stored.type.name]).reshape(self._shape(name, stored))
+        if self._architecture.adds_one and name.endswith("norm.weight"):
+            return numbers - 1
+        return numbers
 
     def file_of(self, name: str) -> Path:
         """Return the part that a tensor is in."""
         return self._file.path_of(self._their_name(name))
+
+    def _shape(self, name: str, tensor: GgufTensor) -> tuple[int, ...]:
+        """Return a tensor's shape, with the axis that it has lost."""
+        for end, axis in self._architecture.lost_axes.items():
+            if name.endswith(end) and len(tensor.shape) > axis:
+                return (*tensor.shape[:axis], 1, *tensor.shape[axis:])
+        return tensor.shape
 
     def _their_name(self, name: str) -> str:
         if name not in self._theirs:

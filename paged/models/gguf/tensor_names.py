@@ -2,6 +2,8 @@
 
 import re
 
+from pagedrun.paged.models.gguf.architecture import Architecture
+
 _MODEL = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -20,18 +22,26 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.(\w+)\.(weight|bias)", re.ASCII)
+_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+)\.(weight|bias)", re.ASCII)
 _OF_MODEL = re.compile(r"(\w+)\.(weight|bias)", re.ASCII)
-# The frequencies of Llama 3, which are in the description of the rotations.
+# The frequencies of Llama 3 and of longrope, which are in the description of the rotations.
 ROPE_FREQUENCIES = "rope_freqs.weight"
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+OF_ROTATIONS = (ROPE_FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
 
 
-def our_name(theirs: str) -> str:
+def our_name(theirs: str, architecture: Architecture) -> str:
     """Return what pagedrun calls a tensor; one that no decoder has keeps its name."""
     match = _OF_LAYER.fullmatch(theirs)
-    if match is not None and match[2] in _LAYER:
-        return f"model.layers.{int(match[1])}.{_LAYER[match[2]]}.{match[3]}"
+    if match is not None:
+        name = {**_LAYER, **architecture.layer_names}.get(match[2])
+        if name is None:
+            return theirs
+        # Tensors of all experts together are no linear layers.
+        end = "" if ".experts." in name and match[3] == "weight" else f".{match[3]}"
+        return f"model.layers.{int(match[1])}.{name}{end}"
     match = _OF_MODEL.fullmatch(theirs)
-    if match is not None and match[1] in _MODEL:
-        return f"{_MODEL[match[1]]}.{match[2]}"
+    if match is not None:
+        name = {**_MODEL, **architecture.model_names}.get(match[1])
+        return theirs if name is None else f"{name}.{match[2]}"
     return theirs

@@ -1,6 +1,7 @@
 """GGUF copies of model folders, as llama.cpp's converter makes them, by the package gguf."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,37 @@ from safetensors.torch import load_file
 
 from pagedrun.paged.files.gguf.block_type import BLOCK_TYPES
 
-ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2}
-ARCHITECTURES["qwen3"] = gguf.MODEL_ARCH.QWEN3
+_ARCH = gguf.MODEL_ARCH
+# By model types of transformers.
+ARCHITECTURES = {
+    "gemma2": _ARCH.GEMMA2,
+    "gemma3_text": _ARCH.GEMMA3,
+    "granite": _ARCH.GRANITE,
+    "lfm2": _ARCH.LFM2,
+    "llama": _ARCH.LLAMA,
+    "mixtral": _ARCH.LLAMA,
+    "olmo2": _ARCH.OLMO2,
+    "phi3": _ARCH.PHI3,
+    "qwen2": _ARCH.QWEN2,
+    "qwen3": _ARCH.QWEN3,
+    "qwen3_moe": _ARCH.QWEN3MOE,
+    "smollm3": _ARCH.SMOLLM3,
+}
+TURN_NEIGHBOURS = ("granite", "llama", "mixtral", "smollm3")
+# Fields of config.json, by the metadata's.
+FIELDS = {
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attention.sliding_window": "sliding_window",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "logit_scale": "logits_scaling",
+    "residual_scale": "residual_multiplier",
+    "shortconv.l_cache": "conv_L_cache",
+}
+_EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(w[123]|gate_proj|up_proj|down_proj)\.weight")
 _BYTES = {each.name: each for each in BLOCK_TYPES.values()}
 KindOf = Callable[[str], str]
 Change = Callable[[gguf.GGUFWriter], object]
@@ -34,40 +64,98 @@ def write_gguf(
     """
     config = json.loads((folder / "config.json").read_text())
     family = config["model_type"]
-    writer = gguf.GGUFWriter(path, family, **writer_options)
+    architecture = ARCHITECTURES[family]
+    name_of_architecture = gguf.MODEL_ARCH_NAMES[architecture]
+    writer = gguf.GGUFWriter(path, name_of_architecture, **writer_options)
     num_heads, num_kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    tensors = load_file(folder / "model.safetensors")
+    if family == "lfm2":  # as it is, not as it is worked out
+        inner = len(tensors["model.layers.0.feed_forward.w1.weight"])
+        kinds = config["layer_types"]
+        writer.add_feed_forward_length(inner)
+        writer.add_head_count_kv([num_kv_heads * (kind != "conv") for kind in kinds])
+    else:
+        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_head_count_kv(num_kv_heads)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_head_count(num_heads)
-    writer.add_head_count_kv(num_kv_heads)
-    writer.add_key_length(config.get("head_dim") or config["hidden_size"] // num_heads)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    head_dim = config.get("head_dim") or config["hidden_size"] // num_heads
+    writer.add_key_length(head_dim)
+    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
+    add_fields(writer, name_of_architecture, config)
     rope = config.get("rope_parameters") or {}
+    rope = rope.get("full_attention", rope)
+    if rope.get("rope_type") == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
     writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
     add_tokenizer(writer, folder)
-    names = gguf.get_tensor_name_map(ARCHITECTURES[family], config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     meant = {}
-    for name, tensor in load_file(folder / "model.safetensors").items():
+    for name, tensor in stacked(tensors).items():
         values = tensor.float()
         theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert theirs is not None
-        heads = {"q_proj": num_heads, "k_proj": num_kv_heads}.get(name.split(".")[-2])
-        if family == "llama" and heads:
+        assert theirs is not None, name
+        if family.startswith("gemma") and name.endswith("norm.weight"):
+            meant[name] = values + 1 - 1
+            writer.add_tensor(theirs, (values + 1).numpy())
+            continue
+        if name.endswith("conv.conv.weight"):
+            meant[name] = values
+            writer.add_tensor(theirs, values.squeeze(1).numpy())
+            continue
+        heads = {"q_proj": num_heads, "k_proj": num_kv_heads}.get(name.split(".")[-2], 0)
+        turns = family in TURN_NEIGHBOURS and heads > 0
+        if turns:
             values = permuted(values, heads)
-        kind = kind_of(name) if values.dim() == 2 else "F32"
+        kind = kind_of(name) if values.dim() >= 2 else "F32"
         stored, weights = quantized(values.numpy(), kind)
         writer.add_tensor(theirs, stored, raw_dtype=None if kind[0] in "FB" else Kind[kind])
-        if family == "llama" and heads:
-            weights = unpermuted(weights, heads)
-        meant[name] = weights
+        meant |= apart(name, unpermuted(weights, heads) if turns else weights)
     change(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return meant
+
+
+def add_fields(writer: gguf.GGUFWriter, architecture: str, config: dict[str, Any]) -> None:
+    """Write what only some architectures have."""
+    for theirs, ours in FIELDS.items():
+        value = config.get(ours)
+        if isinstance(value, float):
+            writer.add_float32(f"{architecture}.{theirs}", value)
+        elif value is not None:
+            writer.add_uint32(f"{architecture}.{theirs}", value)
+    num_experts = config.get("num_local_experts") or config.get("num_experts")
+    if num_experts:
+        writer.add_expert_count(num_experts)
+
+
+def stacked(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors with those of the experts of a layer as one for each projection."""
+    found: dict[str, torch.Tensor] = {}
+    experts: dict[str, dict[int, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        match = _EXPERT.fullmatch(name)
+        if match is None:
+            found[name] = tensor
+        else:
+            of_all = f"{match[1]}.experts.{match[3]}.weight"
+            experts.setdefault(of_all, {})[int(match[2])] = tensor
+    stacks = {name: torch.stack([of[i] for i in range(len(of))]) for name, of in experts.items()}
+    return found | stacks
+
+
+def apart(name: str, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return each expert's tensor by itself, by the folder's names."""
+    if ".experts." not in name:
+        return {name: weights}
+    block, projection = name.split(".experts.")
+    return {f"{block}.experts.{i}.{projection}": each for i, each in enumerate(weights)}
 
 
 def quantized(values: np.ndarray, kind: str) -> tuple[np.ndarray, torch.Tensor]:
@@ -90,12 +178,12 @@ def quantized(values: np.ndarray, kind: str) -> tuple[np.ndarray, torch.Tensor]:
 def random_blocks(values: np.ndarray, kind: str) -> np.ndarray:
     """Return rows of blocks in which every half is a small finite number."""
     random, block = np.random.default_rng(3), _BYTES[kind]
-    num_blocks = values.shape[1] // block.num_weights
-    blocks = random.integers(0, 256, (len(values), num_blocks, block.num_bytes), dtype=np.uint8)
+    shape = (*values.shape[:-1], values.shape[-1] // block.num_weights)
+    blocks = random.integers(0, 256, (*shape, block.num_bytes), dtype=np.uint8)
     for at in (208,) if kind == "Q6_K" else (0, 2):
-        halves = random.normal(0, 2e-5, (len(values), num_blocks, 1)).astype(np.float16)
-        blocks[:, :, at : at + 2] = halves.view(np.uint8)
-    return blocks.reshape(len(values), -1)
+        halves = random.normal(0, 2e-5, (*shape, 1)).astype(np.float16)
+        blocks[..., at : at + 2] = halves.view(np.uint8)
+    return blocks.reshape(*values.shape[:-1], -1)
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
