@@ -12,6 +12,7 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.model_tensors import ModelTensors
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
+from tests.models.families import save_tiny
 from tests.models.gguf_files.writer import write_gguf
 
 
@@ -77,6 +78,20 @@ def test_damaged_headers_end_in_a_sentence(good: bytes, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_thousands_of_damaged_headers_end_in_a_sentence(good: bytes, tmp_path: Path) -> None:
     check_mutations(good, tmp_path / "model.gguf", range(1_000, 6_000))
+
+
+@pytest.mark.parametrize("family", ["gemma3", "lfm2", "phi3"])
+def test_damaged_headers_of_other_architectures(family: str, tmp_path: Path) -> None:
+    save_tiny(family, tmp_path / "folder")
+    path = tmp_path / "model.gguf"
+    write_gguf(tmp_path / "folder", path, lambda name: "Q8_0")
+    check_mutations(path.read_bytes(), path, range(60))
+
+
+def test_damaged_headers_of_mixtures(make_model: MakeModel, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(make_model("mixtral", "gguf-hostile"), path, lambda name: "Q8_0")
+    check_mutations(path.read_bytes(), path, range(60))
 
 
 def field(name: str, kind: int, value: bytes) -> bytes:
