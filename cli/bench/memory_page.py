@@ -3,8 +3,8 @@
 from collections.abc import Sequence as Seq
 from pathlib import Path
 
-from pagedrun.cli.bench.memory_sheets import WAYS, memory_tables
-from pagedrun.cli.bench.spread_text import show_number, show_ratio
+from pagedrun.cli.bench.sheets.memory_sheets import WAYS, memory_tables
+from pagedrun.cli.bench.sheets.spread_text import show_number, show_ratio
 from pagedrun.cli.page.document import Document
 from pagedrun.cli.page.headline import Headline
 from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pagedrun.cli.bench.sheet import Sheet
+from pagedrun.cli.bench.sheets.sheet import Sheet
 from pagedrun.cli.terminal.console import note
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.cli.terminal.sizes import show_size

@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from pagedrun.cli.bench.host_sheets import describe_host_rows, host_sheets
-from pagedrun.cli.bench.kernels_sheets import (
+from pagedrun.cli.bench.publish import describe_model, describe_run
+from pagedrun.cli.bench.sheets.host_sheets import describe_host_rows, host_sheets
+from pagedrun.cli.bench.sheets.kernels_sheets import (
     describe_roofline,
     describe_shape,
     describe_sizes,
     kernels_sheets,
 )
-from pagedrun.cli.bench.memory_sheets import describe_requests, describe_token, memory_sheets
-from pagedrun.cli.bench.prefix_sheets import describe_sweep, prefix_sheets
-from pagedrun.cli.bench.publish import describe_model, describe_run
-from pagedrun.cli.bench.sheet import Sheet
-from pagedrun.cli.bench.throughput_sheets import describe_rows, throughput_sheets
+from pagedrun.cli.bench.sheets.memory_sheets import describe_requests, describe_token, memory_sheets
+from pagedrun.cli.bench.sheets.prefix_sheets import describe_sweep, prefix_sheets
+from pagedrun.cli.bench.sheets.sheet import Sheet
+from pagedrun.cli.bench.sheets.throughput_sheets import describe_rows, throughput_sheets
 from pagedrun.paged.bench.host.host_figures import HostBenchFigures
 from pagedrun.paged.bench.kernels.kernel_figures import KernelsBenchFigures
 from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.cli.bench.memory_sheets import CHART_CHARS, DONE, memory_sheets
+from pagedrun.cli.bench.sheets.memory_sheets import CHART_CHARS, DONE, memory_sheets
 from pagedrun.paged.bench.memory.memory import MemoryBench
 from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
 from pagedrun.paged.bench.memory.model_shape import ModelShape

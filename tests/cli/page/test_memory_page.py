@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pagedrun.cli.bench.memory_page import memory_document, write_memory_page
-from pagedrun.cli.bench.memory_sheets import memory_tables
+from pagedrun.cli.bench.sheets.memory_sheets import memory_tables
 from pagedrun.paged.bench.memory.memory import MemoryBench
 from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
 from pagedrun.paged.bench.memory.normal_lengths import NormalLengths

@@ -1,8 +1,8 @@
 """The result of `bench host` as a table."""
 
-from pagedrun.cli.bench.sheet import Sheet
-from pagedrun.cli.bench.spread_text import show_ms, show_number, show_spread
-from pagedrun.cli.bench.throughput_sheets import show_tokens
+from pagedrun.cli.bench.sheets.sheet import Sheet
+from pagedrun.cli.bench.sheets.spread_text import show_ms, show_number, show_spread
+from pagedrun.cli.bench.sheets.throughput_sheets import show_tokens
 from pagedrun.paged.bench.host.host_figures import HostBenchFigures
 
 

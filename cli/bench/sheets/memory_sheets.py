@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from pagedrun.cli.bench.sheet import Sheet
-from pagedrun.cli.bench.spread_text import NOTHING, show_number, show_ratio
+from pagedrun.cli.bench.sheets.sheet import Sheet
+from pagedrun.cli.bench.sheets.spread_text import NOTHING, show_number, show_ratio
 from pagedrun.cli.report.report_figures import sparkline
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures, SavedBlocks, Sharing

@@ -3,8 +3,8 @@
 from collections.abc import Sequence as Seq
 from typing import Literal
 
-from pagedrun.cli.bench.sheet import Sheet
-from pagedrun.cli.bench.spread_text import (
+from pagedrun.cli.bench.sheets.sheet import Sheet
+from pagedrun.cli.bench.sheets.spread_text import (
     NOTHING,
     show_ms,
     show_number,

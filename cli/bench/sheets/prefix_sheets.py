@@ -3,8 +3,14 @@
 from collections.abc import Callable
 from typing import Literal
 
-from pagedrun.cli.bench.sheet import Sheet
-from pagedrun.cli.bench.spread_text import NOTHING, show_ms, show_number, show_ratio, show_spread
+from pagedrun.cli.bench.sheets.sheet import Sheet
+from pagedrun.cli.bench.sheets.spread_text import (
+    NOTHING,
+    show_ms,
+    show_number,
+    show_ratio,
+    show_spread,
+)
 from pagedrun.paged.bench.runs.run_figures import ModeFigures, PrefixBenchFigures, PrefixPoint
 
 _Figure = Literal["rows_per_s", "decode_attention_s", "decode_step_s"]

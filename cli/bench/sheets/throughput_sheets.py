@@ -4,8 +4,14 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from typing import Literal
 
-from pagedrun.cli.bench.sheet import Sheet
-from pagedrun.cli.bench.spread_text import NOTHING, show_ms, show_number, show_ratio, show_spread
+from pagedrun.cli.bench.sheets.sheet import Sheet
+from pagedrun.cli.bench.sheets.spread_text import (
+    NOTHING,
+    show_ms,
+    show_number,
+    show_ratio,
+    show_spread,
+)
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.bench.runs.length_figures import TokenCount
 from pagedrun.paged.bench.runs.run_figures import (
