@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench import host, kernels, memory, prefix, throughput
+from pagedrun.cli.bench import accuracy, host, kernels, memory, prefix, throughput
 from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE
 from pagedrun.cli.bench.options.result_options import ResultOptions
 from pagedrun.cli.options.flags import Flags, Given
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LAYERS = 2
 HELP = f"""Measure pagedrun on this machine.
 
-Without a command: a short run of each, about a minute on two cores, of \
+Without a command: a short run of each but accuracy, about a minute on two cores, of \
 {DEFAULT_SHAPE} cut to {LAYERS} layers.
 """
 
@@ -28,6 +28,7 @@ app.command(name="prefix", help=prefix.HELP)(prefix.prefix)
 app.command(name="kernels", help=kernels.HELP)(kernels.kernels)
 app.command(name="memory", help=memory.HELP)(memory.memory)
 app.command(name="host", help=host.HELP)(host.host)
+app.command(name="accuracy", help=accuracy.HELP)(accuracy.accuracy)
 
 
 def _bench(context: typer.Context, given: Given) -> None:
@@ -58,7 +59,7 @@ def _run_all(given: Given) -> None:
 
 
 def _short_benches() -> "dict[str, Bench[Measured]]":
-    """Return every benchmark in a form that takes seconds rather than minutes."""
+    """Return those that measure the machine, in forms that take seconds rather than minutes."""
     from pagedrun.cli.bench.kernels import short_kernels_bench
     from pagedrun.cli.bench.setting import comparison
     from pagedrun.paged.bench.host.host import HostBench

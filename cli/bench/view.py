@@ -5,6 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from pagedrun.cli.bench.publish import describe_model, describe_run
+from pagedrun.cli.bench.sheets.accuracy_sheets import (
+    accuracy_sheets,
+    describe_text,
+    describe_ways,
+)
 from pagedrun.cli.bench.sheets.host_sheets import describe_host_rows, host_sheets
 from pagedrun.cli.bench.sheets.kernels_sheets import (
     describe_roofline,
@@ -16,6 +21,7 @@ from pagedrun.cli.bench.sheets.memory_sheets import describe_requests, describe_
 from pagedrun.cli.bench.sheets.prefix_sheets import describe_sweep, prefix_sheets
 from pagedrun.cli.bench.sheets.sheet import Sheet
 from pagedrun.cli.bench.sheets.throughput_sheets import describe_rows, throughput_sheets
+from pagedrun.paged.bench.accuracy.accuracy_figures import AccuracyBenchFigures
 from pagedrun.paged.bench.host.host_figures import HostBenchFigures
 from pagedrun.paged.bench.kernels.kernel_figures import KernelsBenchFigures
 from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
@@ -56,6 +62,9 @@ MEMORY: View[MemoryBenchFigures] = View(
     "memory", {"token": describe_token, "requests": describe_requests}, memory_sheets
 )
 HOST: View[HostBenchFigures] = View("host", {"rows": describe_host_rows}, host_sheets)
+ACCURACY: View[AccuracyBenchFigures] = View(
+    "accuracy", {"compared": describe_ways, "text": describe_text}, accuracy_sheets
+)
 
-_ALL: tuple[View[Any], ...] = (THROUGHPUT, PREFIX, KERNELS, MEMORY, HOST)
+_ALL: tuple[View[Any], ...] = (THROUGHPUT, PREFIX, KERNELS, MEMORY, HOST, ACCURACY)
 VIEWS = {view.name: view for view in _ALL}

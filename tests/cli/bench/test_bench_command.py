@@ -124,7 +124,7 @@ class TestRefusals:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["throughput"], ["prefix"], ["kernels"], ["memory"], ["host"]]
+    "command", [[], ["throughput"], ["prefix"], ["kernels"], ["memory"], ["host"], ["accuracy"]]
 )
 def test_help_imports_nothing_heavy(command: list[str]) -> None:
     assert light_command("bench", *command, "--help")
@@ -147,6 +147,9 @@ def test_every_flag_is_named_in_full_at_80_columns(
         "--mean --std --min-len --max-len --shared --seed --block-size --kv-cache-memory-bytes "
         "--save --json --quiet",
         "host": "--seats --shared --unique --output --repeat --save --json --quiet",
+        "accuracy": "--model --text --chunk --stride --max-chunks --prompts --output --against "
+        "--against-dtype --near-tie --revision --tokenizer --device --dtype --quantization "
+        "--kv-cache-dtype --kernel-set --max-model-len --max-num-seqs --save --json --quiet",
     }
     for command, names in flags.items():
         status, out, _ = bench(command, "--help")

@@ -1,0 +1,1 @@
+"""What a way of running a model changes in its answers, compared with another way."""
