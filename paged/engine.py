@@ -129,6 +129,7 @@ class Engine:
             max_model_len=planner.reserved_len(requests),
             budget=budget,
             times=self._times,
+            stored_weight_bytes=loaded.stored_bytes,
             on_step=on_step,
             stored=self._stored_prefixes(cache, warn),
             on_window=on_window,

@@ -24,6 +24,7 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.model_tensors import ModelTensors
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
+from pagedrun.paged.models.network.stored_network import all_stored_bytes
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.open_checkpoint import open_checkpoint
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
@@ -42,7 +43,8 @@ class LoadedModel:
 
     `grammar_mask` is the first of the sampler's processors. `memory` is where its runs get their
     pools from, one after the other. `prefix_store` is the one that was opened before the weights
-    were read, None without one. `load_s` is how long the loading took, in seconds.
+    were read, None without one. `stored_bytes` is what the weights take in their files, None where
+    they are from none. `load_s` is how long the loading took, in seconds.
     """
 
     config: RunnableConfig
@@ -54,6 +56,7 @@ class LoadedModel:
     grammar_mask: GrammarMask
     memory: PoolMemory
     prefix_store: PrefixStore | None
+    stored_bytes: int | None
     load_s: float
 
     @classmethod
@@ -83,7 +86,7 @@ class LoadedModel:
         began = time.perf_counter()
         device = device or choose_device(config.device, config.kernel_set)
         dtype = device.dtype(config.dtype, model_config.dtype)
-        store = None
+        store, stored_bytes = None, None
         if read is not None:
             assert isinstance(model_config, ModelConfig), "a library reads its weights itself"
             source = _source(config, device, dtype, read)
@@ -94,7 +97,7 @@ class LoadedModel:
                     store = PrefixStore(
                         Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
                     )
-                model = _stored(config, model_config, checkpoint, device, dtype)
+                model, stored_bytes = _stored(config, model_config, checkpoint, device, dtype)
         mask = GrammarMask(
             grammars or Grammars.of(tokenizer, model_config.vocab_size, model_config.eos_token_ids),
             tokenizer,
@@ -107,7 +110,17 @@ class LoadedModel:
         memory = PoolMemory(model, sampler, device)
         load_s = time.perf_counter() - began
         return cls(
-            model_config, tokenizer, device, dtype, model, sampler, mask, memory, store, load_s
+            model_config,
+            tokenizer,
+            device,
+            dtype,
+            model,
+            sampler,
+            mask,
+            memory,
+            store,
+            stored_bytes,
+            load_s,
         )
 
 
@@ -117,14 +130,15 @@ def _stored(
     checkpoint: BaseCheckpoint,
     device: Device,
     dtype: torch.dtype,
-) -> Model:
-    """Return the model of a checkpoint, by pagedrun's code or by that of the library."""
+) -> tuple[Model, int]:
+    """Return the model of a checkpoint, by pagedrun's code or by that of the library, and the bytes
+    that its weights take in their files."""
     if isinstance(model_config, ModelConfig):
         tensors = ModelTensors(checkpoint, model_config.network)
         if config.quantization == "none" and tensors.quantized:
             raise _unwanted(config.model, tensors.quantized[0])
         source = _source(config, device, dtype, tensors.read, tensors.stored)
-        return _model(config, model_config, tensors.network, source)
+        return _model(config, model_config, tensors.network, source), tensors.num_bytes
     assert isinstance(model_config, LibraryConfig), "there are two kinds"
     # Imported here: it takes seconds, and most models do without it.
     from pagedrun.paged.models.library.load_library import load_library
@@ -137,7 +151,7 @@ def _stored(
             f"{config.model}: what Transformers' code computes of a {model_config.model_type} was "
             f"seen to depend on what runs beside it; leave out {option('reproducible')}"
         )
-    return model
+    return model, all_stored_bytes(checkpoint)
 
 
 def _unwanted(folder: Path, name: str) -> ModelError:

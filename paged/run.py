@@ -76,15 +76,15 @@ class Run:
         max_model_len: int,
         budget: MemoryBudget,
         times: LoadTimes,
+        stored_weight_bytes: int | None,
         on_step: Callable[[StepRecord], None] | None,
         stored: StoredPrefixes | None = None,
         on_window: Callable[[], None] | None = None,
     ) -> None:
-        """Run the `windows`, each taken when the one before it is out; waits for one that is not
-        there yet. on_window: called for each but the first when it is taken.
+        """Run the `windows`, each taken when the one before is out; waits for one that is not there.
+        on_window: called for each but the first. stored_weight_bytes: see `LoadedModel`.
         """
-        config = engine_config
-        self._config = config
+        self._config = config = engine_config
         self._model = model
         self._times: StageTimes = {**times, "plan_s": 0.0}
         self._on_step = on_step
@@ -134,7 +134,7 @@ class Run:
         self._searches = BeamSearches(self.scheduler, self._stop_rule)
         self._answers = Answers()
         self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
-        self._ledger = MemoryLedger(model, cache, device, budget)
+        self._ledger = MemoryLedger(model, cache, device, budget, stored_weight_bytes)
         self._num_total = 0
         self._num_finished = 0
         self._num_steps = 0
@@ -371,7 +371,7 @@ class Run:
         """Return what happened so far, in the report's shape; the job adds `rows`."""
         counted, reads, stored = self.statistics, self.attention_reads, self._stored
         report = memory_report(
-            attention_bytes=reads.by_name(),
+            attention_bytes=(reads.num_bytes, reads.num_bytes_without_sharing),
             statistics=counted,
             scheduler=self.scheduler.counts,
             pool=self.pool.counts,
@@ -382,6 +382,7 @@ class Run:
                 counted.max_step_tokens,
                 counted.max_step_logits,
             ),
+            weights=self._ledger.weights,
             device=self._device.torch_device.type,
             config=asdict(self._config),
             found_in_store=0 if stored is None else stored.counts.achievable_tokens,

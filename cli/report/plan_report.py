@@ -15,6 +15,7 @@ from pagedrun.cli.report.prefix_lines import draw_prefixes
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
 from pagedrun.cli.report.report_figures import sparkline
 from pagedrun.cli.report.state_figures import state_figures
+from pagedrun.cli.report.weight_lines import describe_weights
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.planning.preview.forecast_sections import (
@@ -24,6 +25,7 @@ from pagedrun.paged.planning.preview.forecast_sections import (
 )
 from pagedrun.paged.report.record.report_sections import TemplateAdvice
 from pagedrun.paged.report.record.state_figures import StateFigures
+from pagedrun.paged.report.record.weight_figures import WeightFigures
 
 Line = tuple[str, str, str]  # label, value, note
 MAX_WIDTH = 110
@@ -36,6 +38,7 @@ def draw_forecast(forecast: PlanReport, console: Console) -> None:
         return
     _draw(console, "Tokens", _tokens(forecast))
     _draw_tree(console, forecast)
+    _draw(console, "Weights", _weights(forecast["weights"]))
     _draw(console, "KV memory", _memory(forecast))
     if states := forecast.get("states"):
         _draw(console, "States of recurrent layers", _states(states))
@@ -55,6 +58,11 @@ def _draw(console: Console, title: str, lines: Sequence[Line]) -> None:
     for figure in lines:
         for line in figure_lines(Figure(*figure), note_width):
             console.print(line, soft_wrap=True)
+
+
+def _weights(weights: WeightFigures) -> list[Line]:
+    held = show_size(weights["held_bytes"])
+    return [(f"{_count(weights['count'])} weights", held, describe_weights(weights))]
 
 
 def _states(states: StateFigures) -> list[Line]:

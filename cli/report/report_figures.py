@@ -7,11 +7,11 @@ from pagedrun.cli.progress.durations import show_seconds
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.group_figures import group_figures
 from pagedrun.cli.report.state_figures import state_figures
+from pagedrun.cli.report.weight_lines import describe_weights
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
 from pagedrun.paged.report.record.report_sections import (
     JobReport,
-    MemoryFigures,
     PrefixFigures,
     TimeFigures,
 )
@@ -45,7 +45,7 @@ def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, lis
     if report["kv"]["num_blocks"] and report["tokens"]["prompt"]:
         yield "Tokens", _tokens(report)
         yield "Time", _times(report["time"])
-        yield "Where the bytes went", _memory(report["memory"])
+        yield "Where the bytes went", _memory(report)
         yield "KV pool", _pool(report, sparkline_chars)
         if states := report.get("states"):
             yield "States of recurrent layers", state_figures(states)
@@ -123,9 +123,10 @@ def _times(times: TimeFigures) -> list[Figure]:
     ]
 
 
-def _memory(memory: MemoryFigures) -> list[Figure]:
+def _memory(report: JobReport) -> list[Figure]:
+    memory, weights = report["memory"], describe_weights(report["weights"])
     return [
-        Figure(label, show_size(memory[key]), note)
+        Figure(label, show_size(memory[key]), weights if key == "weights" else note)
         for key, (label, note) in _MEMORY.items()
         if key in memory
     ]

@@ -8,16 +8,27 @@ from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.report.record.report_sections import LedgerFigures
+from pagedrun.paged.report.record.weight_figures import WeightFigures, weight_figures
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLedger:
-    """Adds up what a run holds; `budget` is what its pool was sized by."""
+    """Adds up what a run holds; `budget` is what its pool was sized by.
+
+    `stored_weight_bytes` is what the weights take in their files, None where they are from none.
+    """
 
     model: Model
     cache: KVCache
     device: Device
     budget: MemoryBudget
+    stored_weight_bytes: int | None = None
+
+    @property
+    def weights(self) -> WeightFigures:
+        """The report's `weights` object."""
+        count, held = self.model.network.num_weights, self.model.num_bytes
+        return weight_figures(count, self.stored_weight_bytes, held)
 
     def report(
         self, peak_blocks: Seq[int], peak_slots: int, step_tokens: int, step_logits: int

@@ -19,9 +19,12 @@ from pagedrun.paged.job.prepare import Prepared, prepare, warn_of_rows
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.job.row_sample import sample_rows
+from pagedrun.paged.models.checkpoint_header import CheckpointHeader
 from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.network.stored_network import StoredNetwork, all_stored_bytes
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
+from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.planning.memory import peak_resident_bytes
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planned_pools import PlannedPools
@@ -32,6 +35,7 @@ from pagedrun.paged.planning.preview.forecast_sections import ForecastFigures, P
 from pagedrun.paged.planning.preview.simulation import Simulator
 from pagedrun.paged.planning.slot_sizing import SlotSizer
 from pagedrun.paged.report.record.report_sections import PlainValue
+from pagedrun.paged.report.record.weight_figures import WeightFigures, weight_figures
 from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -128,6 +132,7 @@ class _FilePlan:
         self._times["total_s"] = sum(self._times.values())
         return {
             **forecast,
+            "weights": self._weights(model.config),
             "advice": advice,
             "clamped": self._num_clamped,
             "voting": self._num_voting,
@@ -135,6 +140,15 @@ class _FilePlan:
             "memory": {"peak_resident": peak_resident_bytes()},
             "config": {"model": str(config.engine.model), **_engine_flags(config.engine)},
         }
+
+    def _weights(self, model: RunnableConfig) -> WeightFigures:
+        """Return what the model's weights take, in files as far as these are there."""
+        config, network = self._config.engine, model.network
+        header = CheckpointHeader.read(config.model)
+        stored = None if header is None else _stored_bytes(model, header)
+        dtype_bytes = DTYPE_BYTES[self._device.dtypes.of_model(config.dtype, model.dtype)]
+        held = network.held_bytes(dtype_bytes, packs=self._device.packs_weights)
+        return weight_figures(network.num_weights, stored, held)
 
     def _simulate(self, prepared: Prepared) -> ForecastFigures:
         """Plan the windows one after the other and simulate them as far as is asked for."""
@@ -147,7 +161,7 @@ class _FilePlan:
         network = model.config.network
         specs = network.kv_cache_specs(stored or dtype)
         budget = device.budget(
-            weights=network.num_bytes(DTYPE_BYTES[dtype]),
+            weights=network.held_bytes(DTYPE_BYTES[dtype], packs=device.packs_weights),
             activations=network.activation_bytes(
                 DTYPE_BYTES[dtype],
                 config.max_num_batched_tokens,
@@ -241,3 +255,10 @@ def _show_with(tokenizer: Tokenizer) -> Callable[[tuple[int, ...]], str]:
         return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
 
     return show
+
+
+def _stored_bytes(model: RunnableConfig, header: CheckpointHeader) -> int:
+    """Return what the weights that are read take in their files."""
+    if isinstance(model, ModelConfig):
+        return StoredNetwork.of(model.network, header).num_bytes
+    return all_stored_bytes(header)

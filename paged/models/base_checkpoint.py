@@ -1,7 +1,7 @@
 """BaseCheckpoint: the tensors of a model by name, whatever files they are in."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -10,8 +10,7 @@ import torch
 
 from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensor
 from pagedrun.paged.values.errors import ModelError
-
-_SHOWN = 4
+from pagedrun.paged.values.listed import listed
 
 
 class BaseCheckpoint(ABC):
@@ -116,10 +115,3 @@ class BaseCheckpoint(ABC):
                 f"{self.file_of(name)}: tensor {name} is stored as {stored}, but "
                 f"pagedrun reads {read} there; use a version of the model that is not quantized"
             )
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return the first few names and how many more there are."""
-    found = [ascii(name)[1:-1][:120] for name in names]
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more

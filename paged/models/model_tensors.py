@@ -1,44 +1,28 @@
 """ModelTensors: a checkpoint's tensors under the names that a network gives them."""
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from pagedrun.paged.models.base_checkpoint import BaseCheckpoint
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.network.parameter import Role
-from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensor
-from pagedrun.paged.models.network.tensor_names import TensorNames
-
-
-@dataclass(frozen=True, slots=True)
-class StoredUnderOurNames:
-    """Implements `StoredTensors`; `names` is what the checkpoint calls the tensors."""
-
-    checkpoint: BaseCheckpoint
-    names: TensorNames
-
-    def get(self, name: str) -> StoredTensor | None:
-        """Return what is stored under a name, None for nothing."""
-        theirs = self.names.of(name)
-        return self.checkpoint.stored(theirs) if theirs in self.checkpoint.names else None
+from pagedrun.paged.models.network.stored_network import StoredNetwork
+from pagedrun.paged.models.network.stored_tensors import FLOATS
 
 
 class ModelTensors:
     """The tensors of a network, all of which `checkpoint` has.
 
     `network` is the network as the checkpoint holds it, `stored` is what its header says of the
-    tensors, `quantized` has the names of those that are not plain numbers. Raises `ModelError`
-    where one is missing, superfluous, or not of the shape and dtype that it must be of.
+    tensors, `quantized` has the names of those that are not plain numbers, `num_bytes` is what all
+    of them take in their file. Raises `ModelError` where one is missing, superfluous, or not of the
+    shape and dtype that it must be of.
     """
 
     def __init__(self, checkpoint: BaseCheckpoint, network: DecoderSpec[LayerSpec]) -> None:
-        tensors = network.tensors
-        names = tensors.layout(network.embedding.weight.name, checkpoint.names)
-        self.stored = StoredUnderOurNames(checkpoint, names)
-        self.network = network.stored_as(self.stored)
-        parameters = self.network.parameters(self.stored)
+        held = StoredNetwork.of(network, checkpoint)
+        names, parameters = held.names, held.parameters
+        self.network, self.stored = held.network, held.stored
         self._checkpoint = checkpoint
         self._names = names
         self.quantized = tuple(each.name for each in parameters if each.role is Role.QUANTIZED)
@@ -46,9 +30,10 @@ class ModelTensors:
         checkpoint.check(
             {names.of(each.name): each.shape for each in parameters},
             network.ignored,
-            tensors.dropped,
+            network.tensors.dropped,
             {names.of(name): dtypes for name, dtypes in self._dtypes.items()},
         )
+        self.num_bytes = held.num_bytes
 
     def read(self, name: str) -> Tensor:
         """Return a tensor as it is stored. Raises `ModelError` if that is not as it must be."""

@@ -98,6 +98,7 @@ def test_a_plan_says_what_a_run_reports(
     for name in ("num_blocks", "peak_blocks", "block_size", "bytes_per_token", "pool_bytes"):
         assert forecast["kv"][name] == report["kv"][name], name
     assert forecast["preemptions"] == report["preemptions"]
+    assert forecast["weights"] == report["weights"]
     assert sum(forecast["rows"]["refused"].values()) == report["rows"]["failed"]
     assert report["rows"]["total"] == NUM_ROWS
 
@@ -127,6 +128,7 @@ def test_a_plan_of_windows_says_what_a_run_reports(
     for name in ("num_blocks", "peak_blocks", "bytes_per_token", "pool_bytes", "groups"):
         assert forecast["kv"][name] == report["kv"][name], name
     assert forecast["preemptions"] == report["preemptions"]
+    assert forecast["weights"] == report["weights"]
     for name in ("attention_bytes_read", "attention_bytes_without_sharing", "bytes_saved"):
         assert forecast["prefix"][name] == report["prefix"][name], name
     full, windowed = report["kv"]["groups"]

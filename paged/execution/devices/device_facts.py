@@ -32,6 +32,11 @@ class DeviceFacts:
         """Which number formats suit the device."""
         return CpuDtypes() if self.memory is None else GpuDtypes()
 
+    @property
+    def packs_weights(self) -> bool:
+        """Whether its kernels hold weights in a layout of their own."""
+        return self.memory is None
+
     def budget(self, *, weights: int, activations: int, utilization: float) -> MemoryBudget:
         """Return what a pool may take once the weights are loaded, in bytes.
 

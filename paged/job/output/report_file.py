@@ -20,6 +20,7 @@ from pagedrun.paged.report.record.report_sections import (
     groups_part,
     section_of,
 )
+from pagedrun.paged.report.record.weight_figures import WeightFigures
 from pagedrun.paged.values.option_names import as_flag, spelled
 
 
@@ -33,6 +34,7 @@ def empty_engine_report() -> EngineReport:
         "copy_on_write": _zeros(CopyCounts),
         "preemptions": _zeros(PreemptionCounts),
         "memory": _zeros(MemoryFigures),
+        "weights": _zeros(WeightFigures),
         "timeline": [],
         "config": {},
         "hardware": {},

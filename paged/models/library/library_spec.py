@@ -45,7 +45,7 @@ class LibrarySpec:
     vocab_size: int
     hidden_size: int
     max_position_embeddings: int
-    num_parameters: int
+    num_weights: int
     width: int
 
     @property
@@ -75,7 +75,11 @@ class LibrarySpec:
 
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
-        return self.num_parameters * dtype_bytes
+        return self.num_weights * dtype_bytes
+
+    def held_bytes(self, dtype_bytes: int, *, packs: bool) -> int:
+        """Return the bytes of all weights in memory: they are packed in place of the library's."""
+        return self.num_bytes(dtype_bytes)
 
     def activation_bytes(self, dtype_bytes: int, num_tokens: int, num_logits: int) -> int:
         """Return the bytes that a step's tensors take at the widest point; see `Network`."""

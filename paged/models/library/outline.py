@@ -58,7 +58,7 @@ def outline(config: Any, origin: str, fields: str) -> LibrarySpec:
         vocab_size=min(logits.shape[-1], seen.model.get_input_embeddings().num_embeddings),
         hidden_size=config.hidden_size,
         max_position_embeddings=config.max_position_embeddings,
-        num_parameters=sum(each.numel() for each in seen.model.parameters()),
+        num_weights=sum(each.numel() for each in seen.model.parameters()),
         width=seen.width,
     )
 

@@ -82,9 +82,22 @@ class DecoderSpec(Generic[LayerT]):
         """Return what its last bits depend on besides pagedrun's kernels: nothing."""
         return {}
 
+    @property
+    def num_weights(self) -> int:
+        """How many numbers all weights are, however they are held; a tied head's count once."""
+        return sum(part.num_weights for part in self._parts())
+
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         return sum(part.num_bytes(dtype_bytes) for part in self._parts())
+
+    def held_bytes(self, dtype_bytes: int, *, packs: bool) -> int:
+        """Return the bytes of all weights where a backend `packs` them in a layout of its own.
+
+        A tied head is held twice there: packed, and as the table.
+        """
+        tied = self.embedding.num_bytes(dtype_bytes) if self.head is None else 0
+        return self.num_bytes(dtype_bytes) + (tied if packs else 0)
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:

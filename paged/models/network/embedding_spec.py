@@ -31,6 +31,11 @@ class EmbeddingSpec:
             return (self.weight,)
         return (replace(self.weight, role=Role.QUANTIZED, dtypes=(tensor.dtype,)),)
 
+    @property
+    def num_weights(self) -> int:
+        """How many numbers it has."""
+        return self.weight.num_values
+
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of the table."""
         return self.weight.num_values * dtype_bytes

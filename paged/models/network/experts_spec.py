@@ -77,11 +77,16 @@ class ExpertsSpec:
         """Return a product of one expert, without a bias."""
         return LinearSpec((Projection(name, out_features),), in_features, False, self.method)
 
-    def num_bytes(self, dtype_bytes: int) -> int:
-        """Return the bytes of all experts, in a model whose numbers have `dtype_bytes`."""
+    @property
+    def num_weights(self) -> int:
+        """How many numbers all experts have, however they are held."""
         biases = 2 * self.intermediate_size + self.hidden_size if self.has_bias else 0
         weights = 3 * self.intermediate_size * self.hidden_size
-        return dtype_bytes * self.num_experts * (weights + biases)
+        return self.num_experts * (weights + biases)
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of all experts, in a model whose numbers have `dtype_bytes`."""
+        return dtype_bytes * self.num_weights
 
     def load(self, source: "WeightSource") -> ExpertMatrices:
         """Return the matrices of all experts."""

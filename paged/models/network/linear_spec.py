@@ -75,6 +75,11 @@ class LinearSpec:
         """Elements of a row of the output."""
         return sum(part.out_features for part in self.parts)
 
+    @property
+    def num_weights(self) -> int:
+        """How many numbers its matrices and biases have, however they are held."""
+        return self.out_features * (self.in_features + self.has_bias)
+
     def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
         """Return the tensors of all parts."""
         return self.method.parameters(self, stored)

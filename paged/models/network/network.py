@@ -35,8 +35,17 @@ class Network(Protocol):
         """Return what its last bits depend on besides pagedrun's kernels, by name."""
         ...
 
+    @property
+    def num_weights(self) -> int:
+        """How many numbers all weights are, however they are held; a tied head's count once."""
+        ...
+
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
+        ...
+
+    def held_bytes(self, dtype_bytes: int, *, packs: bool) -> int:
+        """Return the bytes of all weights where a backend `packs` them in a layout of its own."""
         ...
 
     def activation_bytes(self, dtype_bytes: int, num_tokens: int, num_logits: int) -> int:

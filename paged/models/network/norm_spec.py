@@ -27,6 +27,11 @@ class NormSpec:
         """Return the weight."""
         return (self.weight,)
 
+    @property
+    def num_weights(self) -> int:
+        """How many numbers it has."""
+        return self.weight.num_values
+
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of the weight."""
         return self.size * (4 if self.offset else dtype_bytes)

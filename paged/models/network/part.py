@@ -13,6 +13,11 @@ class Part(Protocol):
         """Return the tensors that it reads of a checkpoint, whose header says what is stored."""
         ...
 
+    @property
+    def num_weights(self) -> int:
+        """How many numbers it consists of, however they are held."""
+        ...
+
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of its weights, in a model whose numbers have `dtype_bytes`."""
         ...

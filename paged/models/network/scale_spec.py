@@ -22,6 +22,11 @@ class ScaleSpec:
         """Return the factors."""
         return (self.weight,)
 
+    @property
+    def num_weights(self) -> int:
+        """How many factors there are."""
+        return self.weight.num_values
+
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return their bytes: they are held in float32, whatever the model's dtype."""
         return 4 * self.size

@@ -25,6 +25,11 @@ class SinksSpec:
         """Return the scores."""
         return (self.scores,)
 
+    @property
+    def num_weights(self) -> int:
+        """How many scores there are."""
+        return self.scores.num_values
+
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of the scores."""
         return 4 * self.num_heads

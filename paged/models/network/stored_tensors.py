@@ -1,10 +1,16 @@
 """StoredTensors: what the header of a checkpoint says of its tensors."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from pagedrun.paged.files.gguf.block_type import BLOCK_TYPES
+
 # The names of safetensors for what a tensor's numbers may be stored as.
 FLOATS = ("F32", "F16", "BF16")
+# Bytes of a number in dtypes that are no block of GGUF's and have not one.
+_BYTES = {"F64": 8, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
+_BLOCKS = {each.name: each for each in BLOCK_TYPES.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +19,14 @@ class StoredTensor:
 
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in its file."""
+        num_values, block = math.prod(self.shape), _BLOCKS.get(self.dtype)
+        if block is not None:
+            return num_values // block.num_weights * block.num_bytes
+        return num_values * _BYTES.get(self.dtype, 1)
 
 
 class StoredTensors(Protocol):

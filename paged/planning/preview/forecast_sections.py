@@ -13,6 +13,7 @@ from pagedrun.paged.report.record.report_sections import (
     TemplateAdvice,
 )
 from pagedrun.paged.report.record.state_figures import StateFigures
+from pagedrun.paged.report.record.weight_figures import WeightFigures
 
 
 class ForecastRows(TypedDict):
@@ -158,4 +159,5 @@ class PlanReport(ForecastFigures):
     voting: int
     time: dict[str, float]
     memory: PeakMemory
+    weights: WeightFigures
     config: dict[str, PlainValue]

@@ -13,6 +13,7 @@ from pagedrun.paged.report.record.report_sections import (
 )
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
+from pagedrun.paged.report.record.weight_figures import WeightFigures
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 
 
@@ -21,16 +22,17 @@ def memory_report(
     statistics: RunStatistics,
     scheduler: SchedulerCounts,
     pool: PoolCounts,
-    attention_bytes: Mapping[str, int],
+    attention_bytes: tuple[int, int],
     times: StageTimes,
     memory: LedgerFigures,
+    weights: WeightFigures,
     config: Mapping[str, object],
     device: str,
     found_in_store: int = 0,
 ) -> EngineReport:
     """Return the report without `rows`, which only the job knows.
 
-    `attention_bytes` is what attention read, and would have if every row read alone.
+    `attention_bytes` is what attention read, and what it would have if every row read alone.
 
     Rows that ask the same as another are answered with its tokens: their prompts count as cached,
     the answers as generated and, of these, copied. `hit_tokens` counts what whole cached blocks
@@ -41,6 +43,7 @@ def memory_report(
     `seconds_saved` is estimated by what a computed prompt token took, None if too few were to tell.
     `short_of_blocks` is the share of steps in which a row was kept out, or sent away.
     """
+    read, unshared = attention_bytes
     prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
     run_s = max(statistics.run_s, 1e-9)
     token_s = statistics.step_times.seconds_per_prompt_token
@@ -86,8 +89,8 @@ def memory_report(
             "shared_blocks_peak": pool.peak_shared,
             "bytes_saved": cached * statistics.bytes_per_token,
             "seconds_saved": None if token_s is None else cached * token_s,
-            "attention_bytes_read": attention_bytes["read"],
-            "attention_bytes_without_sharing": attention_bytes["without_sharing"],
+            "attention_bytes_read": read,
+            "attention_bytes_without_sharing": unshared,
         },
         "copy_on_write": {"forks": scheduler.forks, "block_copies": pool.copies},
         "preemptions": {
@@ -95,6 +98,7 @@ def memory_report(
             "recompute": preemptions[PreemptionMode.RECOMPUTE],
         },
         "memory": {**memory, "free": memory["device_total"] - used},
+        "weights": weights,
         "finish_reasons": dict(statistics.finish_reasons),
         "timeline": [record.to_dict() for record in statistics.timeline.items],
         "config": {name: _plain(value) for name, value in config.items()},

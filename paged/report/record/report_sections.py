@@ -10,6 +10,7 @@ from typing import NotRequired, TypedDict, TypeVar, cast
 
 from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
 from pagedrun.paged.report.record.state_figures import StateFigures
+from pagedrun.paged.report.record.weight_figures import WeightFigures
 from pagedrun.paged.values.library_figures import LibraryFigures
 
 PlainValue = str | int | float | bool | None
@@ -228,6 +229,7 @@ class EngineReport(TypedDict):
     copy_on_write: CopyCounts
     preemptions: PreemptionCounts
     memory: MemoryFigures
+    weights: WeightFigures
     finish_reasons: dict[str, int]
     timeline: list[TimelinePoint]
     config: dict[str, PlainValue]

@@ -32,6 +32,11 @@ class ConvSpec:
         """Return weight and bias."""
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
+    @property
+    def num_weights(self) -> int:
+        """How many numbers there are."""
+        return sum(each.num_values for each in self.parameters())
+
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of both."""
         return dtype_bytes * sum(each.num_values for each in self.parameters())

@@ -27,6 +27,11 @@ class DecaySpec:
         """Return both."""
         return self.a_log, self.dt_bias
 
+    @property
+    def num_weights(self) -> int:
+        """How many numbers there are."""
+        return self.a_log.num_values + self.dt_bias.num_values
+
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of both."""
         return 2 * 4 * self.num_heads

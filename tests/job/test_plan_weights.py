@@ -1,0 +1,110 @@
+"""What a plan says of a model's weights: what the run of the same file reports."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.job import run_job
+from pagedrun.paged.job.listener import SilentListener
+from pagedrun.paged.job.plan_file import plan_file
+from tests.conftest import MakeModel
+from tests.job.test_plan_file import assert_told, generated_rows, job
+from tests.jsonl import write_jsonl
+from tests.models.gguf_files.writer import write_gguf
+from tests.models.quantized.checkpoints import write
+from tests.models.quantized.few_bits import AwqWriter
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "rows.jsonl", generated_rows(40))
+
+
+def told_and_done(config: JobConfig) -> tuple[Any, Any]:
+    forecast, report = plan_file(config, SilentListener()), run_job(config).report
+    assert_told(forecast, report)
+    assert forecast["weights"] == report["weights"]
+    assert report["weights"]["held_bytes"] == report["memory"]["weights"]
+    return forecast["weights"], report["weights"]
+
+
+def kind_of(name: str) -> str:
+    return "Q8_0" if "embed" in name else "Q4_0"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_of_a_gguf_file(dtype: str, make_model: MakeModel, rows: Path, tmp_path: Path) -> None:
+    folder = make_model("qwen3", "gguf-source")
+    meant = write_gguf(folder, tmp_path / "model.gguf", kind_of)
+    config = job(rows, tmp_path / "model.gguf", tokenizer=folder, dtype=dtype)
+    weights, _ = told_and_done(config)
+    assert weights["count"] == sum(each.numel() for each in meant.values())
+    matrices = {name: each.numel() for name, each in meant.items() if each.dim() == 2}
+    norms = sum(each.numel() for each in meant.values() if each.dim() == 1)
+    blocks = sum(count // 32 * (34 if "embed" in name else 18) for name, count in matrices.items())
+    assert weights["stored_bytes"] == blocks + 4 * norms
+    assert 4.5 < weights["stored_bits"] < 8.5
+
+
+@pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "not tied"])
+def test_of_a_quantised_folder(
+    is_tied: bool, make_model: MakeModel, rows: Path, tmp_path: Path
+) -> None:
+    dense = make_model("qwen2", "quantized", tie_word_embeddings=is_tied)
+    write(dense, tmp_path / "codes", AWQ, AwqWriter(32))
+    weights, _ = told_and_done(job(rows, tmp_path / "codes"))
+    plain, _ = told_and_done(job(rows, dense))
+    assert weights["count"] == plain["count"]
+    assert plain["stored_bits"] == 32
+    assert weights["stored_bits"] < 32
+    with safe_open(tmp_path / "codes" / "model.safetensors", "pt") as file:
+        stored = sum(file.get_tensor(name).nbytes for name in file.keys())  # noqa: SIM118
+    assert weights["stored_bytes"] == stored
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "an index that lies"])
+def test_weights_that_cannot_be_read_are_of_no_known_size(
+    damage: str, make_model: MakeModel, rows: Path, tmp_path: Path
+) -> None:
+    """A plan is for a model that is perhaps not there yet."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in make_model("qwen3", "plan").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    weights = folder / "model.safetensors"
+    if damage == "cut":
+        weights.write_bytes(weights.read_bytes()[:5000])
+    else:
+        weights.unlink()
+    if damage == "an index that lies":
+        (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../a.bin"}}')
+    told = plan_file(job(rows, folder), SilentListener())["weights"]
+    assert (told["stored_bytes"], told["stored_bits"]) == (None, None)
+    assert told["held_bytes"] > 0
+
+
+@pytest.mark.parametrize("is_gguf", [False, True], ids=["folder", "gguf"])
+def test_headers_are_read_without_torch(
+    is_gguf: bool, make_model: MakeModel, rows: Path, tmp_path: Path
+) -> None:
+    folder = make_model("qwen3", "gguf-source")
+    model = folder
+    if is_gguf:
+        model = tmp_path / "model.gguf"
+        write_gguf(folder, model, kind_of)
+    script = (
+        "import json, sys; from pagedrun.cli.main import run\n"
+        f"sys.argv = ['pagedrun', 'plan', {str(rows)!r}, '--model', {str(model)!r}]\n"
+        f"sys.argv += ['--tokenizer', {str(folder)!r}, '--device', 'cpu', '--dtype', 'float32']\n"
+        "run(); print('torch' in sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr.endswith("False\n"), done.stderr
+    assert "bits a weight; on disk" in " ".join(done.stderr.split())
