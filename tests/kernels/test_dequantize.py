@@ -19,14 +19,18 @@ def codes_of(dtype: torch.dtype, num_rows: int, num_columns: int) -> torch.Tenso
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("code", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("group_size", [0, 1, 10, 45], ids="groups of {}".format)
 def test_the_fast_one_gives_the_bits_of_the_reference(
-    code: torch.dtype, dtype: torch.dtype
+    group_size: int, code: torch.dtype, dtype: torch.dtype
 ) -> None:
+    """Groups of neighbours, the last of them smaller, or scattered (0)."""
     generator = torch.Generator().manual_seed(2)
     codes = codes_of(code, 37, 45)
     scales = torch.rand(8, 5, generator=generator) / 100  # five rows a scale, the last has two
     zeros = torch.randint(-8, 8, (8, 5), generator=generator).float()
     group_of = torch.randint(0, 5, (45,), generator=generator)
+    if group_size:
+        group_of = torch.arange(45) // group_size % 5
     given = (codes, scales, zeros, 5, group_of, dtype)
     found, expected = cpu.dequantize(*given), reference.dequantize(*given)
     assert found.dtype is dtype
