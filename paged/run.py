@@ -81,7 +81,7 @@ class Run:
         stored: StoredPrefixes | None = None,
         on_window: Callable[[], None] | None = None,
     ) -> None:
-        """Run the `windows`, each taken when the one before is out; waits for one that is not there.
+        """Run the `windows`, each taken when the one before is out; waits for one not yet there.
         on_window: called for each but the first. stored_weight_bytes: see `LoadedModel`.
         """
         self._config = config = engine_config
