@@ -46,6 +46,14 @@ class Backend(Protocol):
         """
         ...
 
+    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Linear:
+        """Return `y = x @ (codes * scales).T + bias`, the rows of x quantised to int8 as well.
+
+        codes: [out_features, in_features] int8. scales: [out_features] float32. bias:
+        [out_features] in the dtype of x, or None. A row of y has the same bytes on every backend.
+        """
+        ...
+
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
     ) -> GroupedLinear:
@@ -198,6 +206,10 @@ class Backend(Protocol):
         self, src_cache: Tensor, dst_cache: Tensor, src_ids: Tensor, dst_ids: Tensor
     ) -> None:
         """Copy blocks of one KV memory to another."""
+        ...
+
+    def quantize_rows(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each row's numbers as int8 codes, and a scale for each row."""
         ...
 
     def unpack_blocks(self, blocks: Tensor, kind: str, dtype: torch.dtype) -> Tensor:

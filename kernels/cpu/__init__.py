@@ -20,8 +20,10 @@ from pagedrun.kernels.cpu.experts.combine_experts import combine_experts
 from pagedrun.kernels.cpu.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.cpu.experts.route import route
 from pagedrun.kernels.cpu.gelu_tanh_mul import gelu_tanh_mul
+from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.cpu.penalize import penalize
+from pagedrun.kernels.cpu.quantize_rows import quantize_rows
 from pagedrun.kernels.cpu.recurrence.causal_conv import causal_conv
 from pagedrun.kernels.cpu.recurrence.gated_delta_rule import gated_delta_rule
 from pagedrun.kernels.cpu.recurrence.gated_rms_norm import gated_rms_norm
@@ -38,6 +40,7 @@ from pagedrun.kernels.cpu.unpack_codes import unpack_codes
 from pagedrun.kernels.cpu.unpack_pairs import unpack_pairs
 
 __all__ = [
+    "Int8Linear",
     "PackedGroupedLinear",
     "PackedLinear",
     "add_rms_norm",
@@ -56,6 +59,7 @@ __all__ = [
     "penalize",
     "prefill_attention",
     "prefix_attention",
+    "quantize_rows",
     "rms_norm",
     "rotary_store",
     "route",

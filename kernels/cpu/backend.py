@@ -9,6 +9,7 @@ from pagedrun.kernels import cpu
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.cpu.experts.grouped_linear import PackedGroupedLinear
+from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.prepared_attention import HostAttention
@@ -43,6 +44,7 @@ class CpuBackend:
     token_logprobs = staticmethod(cpu.token_logprobs)
     copy_blocks = staticmethod(cpu.copy_blocks)
     swap_blocks = staticmethod(cpu.swap_blocks)
+    quantize_rows = staticmethod(cpu.quantize_rows)
     unpack_blocks = staticmethod(cpu.unpack_blocks)
     unpack_codes = staticmethod(cpu.unpack_codes)
     unpack_pairs = staticmethod(cpu.unpack_pairs)
@@ -64,6 +66,10 @@ class CpuBackend:
     ) -> PackedLinear:
         """Return a linear layer; its rows are invariant whether that is asked for or not."""
         return PackedLinear(weight, bias, self.kernel_set)
+
+    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Int8Linear:
+        """Return a linear layer of int8 codes."""
+        return Int8Linear(codes, scales, bias, self.kernel_set)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None

@@ -20,6 +20,7 @@ from pagedrun.kernels.gpu.experts.combine_experts import combine_experts
 from pagedrun.kernels.gpu.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.gpu.experts.route import route
 from pagedrun.kernels.gpu.gelu_tanh_mul import gelu_tanh_mul
+from pagedrun.kernels.gpu.int8_linear import Int8Linear
 from pagedrun.kernels.gpu.linear import PackedLinear
 from pagedrun.kernels.gpu.recurrence.causal_conv import causal_conv
 from pagedrun.kernels.gpu.recurrence.gated_delta_rule import gated_delta_rule
@@ -34,6 +35,7 @@ from pagedrun.kernels.gpu.swap_blocks import swap_blocks
 from pagedrun.kernels.reference.mask_logits import mask_logits
 
 __all__ = [
+    "Int8Linear",
     "PackedGroupedLinear",
     "PackedLinear",
     "add_rms_norm",

@@ -9,6 +9,7 @@ from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.gpu.attention.gpu_attention import GpuAttention
 from pagedrun.kernels.gpu.experts.grouped_linear import PackedGroupedLinear
+from pagedrun.kernels.gpu.int8_linear import Int8Linear
 from pagedrun.kernels.gpu.linear import PackedLinear
 
 
@@ -40,6 +41,7 @@ class GpuBackend:
     sample = staticmethod(gpu.sample)
     count_tokens = staticmethod(reference.count_tokens)
     penalize = staticmethod(reference.penalize)
+    quantize_rows = staticmethod(reference.quantize_rows)
     unpack_blocks = staticmethod(reference.unpack_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
     unpack_pairs = staticmethod(reference.unpack_pairs)
@@ -59,6 +61,10 @@ class GpuBackend:
     ) -> PackedLinear:
         """Return a linear layer: the vendor's product, or our own where rows are invariant."""
         return PackedLinear(weight, bias, row_invariant)
+
+    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Int8Linear:
+        """Return a linear layer of int8 codes."""
+        return Int8Linear(codes, scales, bias)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None

@@ -19,11 +19,13 @@ from pagedrun.kernels.reference.experts.combine_experts import combine_experts
 from pagedrun.kernels.reference.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.reference.experts.route import route
 from pagedrun.kernels.reference.gelu_tanh_mul import gelu_tanh_mul
+from pagedrun.kernels.reference.int8_linear import Int8Linear
 from pagedrun.kernels.reference.linear import PackedLinear
 from pagedrun.kernels.reference.mask_logits import mask_logits
 from pagedrun.kernels.reference.penalize import penalize
 from pagedrun.kernels.reference.prefill_attention import prefill_attention
 from pagedrun.kernels.reference.prefix_attention import prefix_attention
+from pagedrun.kernels.reference.quantize_rows import quantize_rows
 from pagedrun.kernels.reference.recurrence.causal_conv import causal_conv
 from pagedrun.kernels.reference.recurrence.gated_delta_rule import gated_delta_rule
 from pagedrun.kernels.reference.recurrence.gated_rms_norm import gated_rms_norm
@@ -39,6 +41,7 @@ from pagedrun.kernels.reference.unpack_codes import unpack_codes
 from pagedrun.kernels.reference.unpack_pairs import unpack_pairs
 
 __all__ = [
+    "Int8Linear",
     "PackedGroupedLinear",
     "PackedLinear",
     "add_rms_norm",
@@ -57,6 +60,7 @@ __all__ = [
     "penalize",
     "prefill_attention",
     "prefix_attention",
+    "quantize_rows",
     "rms_norm",
     "rotary_store",
     "route",

@@ -9,6 +9,7 @@ from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.prepared_attention import HostAttention
 from pagedrun.kernels.reference.experts.grouped_linear import PackedGroupedLinear
+from pagedrun.kernels.reference.int8_linear import Int8Linear
 from pagedrun.kernels.reference.linear import PackedLinear
 
 
@@ -40,6 +41,7 @@ class ReferenceBackend:
     token_logprobs = staticmethod(reference.token_logprobs)
     copy_blocks = staticmethod(reference.copy_blocks)
     swap_blocks = staticmethod(reference.swap_blocks)
+    quantize_rows = staticmethod(reference.quantize_rows)
     unpack_blocks = staticmethod(reference.unpack_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
     unpack_pairs = staticmethod(reference.unpack_pairs)
@@ -56,6 +58,10 @@ class ReferenceBackend:
     ) -> PackedLinear:
         """Return a linear layer, the weight as it is."""
         return PackedLinear(weight, bias)
+
+    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Int8Linear:
+        """Return a linear layer of int8 codes."""
+        return Int8Linear(codes, scales, bias)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None

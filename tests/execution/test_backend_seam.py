@@ -91,6 +91,7 @@ class CountedBackend:
         self.copy_blocks = self._counted("copy_blocks", plain.copy_blocks)
         self.token_logprobs = plain.token_logprobs
         self.swap_blocks = self._counted("swap_blocks", plain.swap_blocks)
+        self.quantize_rows = plain.quantize_rows
         self.unpack_blocks = plain.unpack_blocks
         self.sigmoid_mul = plain.sigmoid_mul
         self.causal_conv = plain.causal_conv
@@ -118,6 +119,10 @@ class CountedBackend:
     ) -> Linear:
         self.calls["pack_linear"] += 1
         return self._plain.pack_linear(weight, bias, row_invariant=row_invariant)
+
+    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Linear:
+        self.calls["pack_int8"] += 1
+        return self._plain.pack_int8(codes, scales, bias)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None

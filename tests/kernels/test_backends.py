@@ -18,7 +18,8 @@ def test_gpu_exports_names_of_the_reference_in_its_order() -> None:
 @pytest.mark.parametrize("backend", [cpu, gpu])
 def test_each_op_has_a_file_of_its_name(backend: ModuleType) -> None:
     for name in backend.__all__:
-        stem = {"PackedLinear": "linear", "PackedGroupedLinear": "grouped_linear"}.get(name, name)
+        stems = {"Int8Linear": "int8_linear", "PackedLinear": "linear"}
+        stem = {**stems, "PackedGroupedLinear": "grouped_linear"}.get(name, name)
         assert getattr(backend, name).__module__.split(".")[-1] == stem
 
 

@@ -32,7 +32,7 @@ class ChainLinear:
         source = as_array(weight.contiguous())
         num_panels = -(-self.out_features // PANEL)
         self._weights = aligned_empty((num_panels, in_features, PANEL), source.dtype)
-        _pack_weights(source, self._weights)
+        pack_panels(source, self._weights)
         self._bias = np.zeros(0 if bias is None else num_panels * PANEL, np.float32)
         if bias is not None:
             self._bias[: self.out_features] = bias.float().numpy()
@@ -47,7 +47,7 @@ class ChainLinear:
 
 
 @kernel
-def _pack_weights(weight: Any, packed: Any) -> None:
+def pack_panels(weight: Any, packed: Any) -> None:
     """Copy weights [columns, k] to panels of columns; zeros follow the last column."""
     for panel in numba.prange(packed.shape[0]):
         packed[panel] = 0

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, part, spread
-from pagedrun.kernels.cpu.linears.block_epilogue import write_block
-from pagedrun.kernels.cpu.simd.aligned import aligned_empty, aligned_floats
+from pagedrun.kernels.cpu.linears.block_epilogue import sums_for, write_block
+from pagedrun.kernels.cpu.simd.aligned import aligned_empty
 from pagedrun.kernels.cpu.simd.amx import (
     configure,
     dot_00,
@@ -96,7 +96,7 @@ class TileLinear:
         spread(x.numel())
         rows = _packed_rows(as_array(x.contiguous()), self._weights.shape[1])
         spread(self._weights.size)
-        _multiply(rows, self._weights, self._bias, self._shapes, as_array(out))
+        multiply_tiles(rows, self._weights, self._bias, self._shapes, as_array(out))
         return out
 
 
@@ -142,7 +142,8 @@ def _pack_rows(x: Any, packed: Any) -> None:
 
 
 @kernel
-def _multiply(rows: Any, weights: Any, bias: Any, shapes: Any, out: Any) -> None:
+def multiply_tiles(rows: Any, weights: Any, epilogue: Any, shapes: Any, out: Any) -> None:
+    """Multiply packed rows with packed weights, of the kind that the `epilogue` is for."""
     num_panels, num_steps = weights.shape[:2]
     few = rows.shape[0] <= FEW_PANELS and rows.shape[0] * num_steps <= FEW_STEPS
     few = few or rows.shape[0] == 1
@@ -151,17 +152,17 @@ def _multiply(rows: Any, weights: Any, bias: Any, shapes: Any, out: Any) -> None
         first = task * COLUMN_PANELS
         last = min(num_panels, first + COLUMN_PANELS)
         if few:
-            _multiply_few_panels(rows, weights, bias, first, last, out)
+            _multiply_few_panels(rows, weights, epilogue, first, last, out)
         else:
             for panel in range(0, rows.shape[0], PANELS_AT_ONCE):
                 end = min(rows.shape[0], panel + PANELS_AT_ONCE)
-                _multiply_panels(rows, weights, bias, first, last, panel, end, out)
+                _multiply_panels(rows, weights, epilogue, first, last, panel, end, out)
         release()
 
 
 @part()
 def _multiply_few_panels(
-    rows: Any, weights: Any, bias: Any, first: Any, last: Any, out: Any
+    rows: Any, weights: Any, epilogue: Any, first: Any, last: Any, out: Any
 ) -> None:
     """Multiply all rows with columns of panels first .. last - 1, as the weights arrive.
 
@@ -169,7 +170,7 @@ def _multiply_few_panels(
     every panel asks for its share of what comes next, so that memory is never idle.
     """
     num_steps, num_panels = weights.shape[1], rows.shape[0]
-    sums = aligned_floats(_SUMS)
+    sums = sums_for(epilogue, _SUMS)
     shares = min(num_panels, 2)
     ahead = (num_steps - num_steps // shares + STEPS_AHEAD) * _WEIGHTS_STEP
     for column in range(first, last):
@@ -190,10 +191,10 @@ def _multiply_few_panels(
                         _prefetch_step(weights, asked)
                     else:
                         _prefetch_tile_to_l2(weights, asked)
-                    dot_00()
-                    dot_01()
-                    dot_10()
-                    dot_11()
+                    dot_00(sums)
+                    dot_01(sums)
+                    dot_10(sums)
+                    dot_11(sums)
                     w += _WEIGHTS_STEP
                     r += _ROWS_STEP
                     asked += _WEIGHTS_STEP // shares
@@ -208,23 +209,23 @@ def _multiply_few_panels(
                         _prefetch_step(weights, asked)
                     else:
                         _prefetch_tile_to_l2(weights, asked)
-                    dot_00()
-                    dot_01()
+                    dot_00(sums)
+                    dot_01(sums)
                     w += _WEIGHTS_STEP
                     r += _ROWS_STEP
                     asked += _WEIGHTS_STEP // shares
             store_00(sums, 0, 128)
             store_01(sums, 16, 128)
-            write_block(sums, 0, PANEL, bias, panel * PANEL, column * PANEL, out)
+            write_block(sums, 0, PANEL, epilogue, panel * PANEL, column * PANEL, out)
 
 
 @part()
 def _multiply_panels(
-    rows: Any, weights: Any, bias: Any, first: Any, last: Any, panel: Any, end: Any, out: Any
+    rows: Any, weights: Any, epilogue: Any, first: Any, last: Any, panel: Any, end: Any, out: Any
 ) -> None:
     """Multiply panels `panel` .. end - 1 of rows with panels first .. last - 1 of columns."""
     num_steps, num_panels = weights.shape[1], end - panel
-    sums = aligned_floats((last - first) * num_panels * _SUMS)
+    sums = sums_for(epilogue, (last - first) * num_panels * _SUMS)
     for start in range(0, num_steps, CHUNK_STEPS):
         stop = min(num_steps, start + CHUNK_STEPS)
         for column in range(first, last):
@@ -247,15 +248,15 @@ def _multiply_panels(
                     load_a0(rows, r, 64)
                     load_b1(weights, w + 256, 64)
                     load_a1(rows, r + 512, 64)
-                    dot_00()
+                    dot_00(sums)
                     # The same chunk of the next columns, spread over the first panels of rows.
                     if i < 4:
                         _prefetch_half_to_l2(weights, w + num_steps * _WEIGHTS_STEP + i * 128)
                     _prefetch_tile(rows, r + _ROWS_STEP)
-                    dot_01()
-                    dot_10()
+                    dot_01(sums)
+                    dot_10(sums)
                     _prefetch_tile(rows, r + _ROWS_STEP + 512)
-                    dot_11()
+                    dot_11(sums)
                     w += _WEIGHTS_STEP
                     r += _ROWS_STEP
                 store_00(sums, place, 128)
@@ -265,4 +266,4 @@ def _multiply_panels(
     for i in range(num_panels):
         for column in range(first, last):
             place = ((column - first) * num_panels + i) * _SUMS
-            write_block(sums, place, PANEL, bias, (panel + i) * PANEL, column * PANEL, out)
+            write_block(sums, place, PANEL, epilogue, (panel + i) * PANEL, column * PANEL, out)

@@ -2,7 +2,8 @@
 
 Intel SDM vol. 2, "TDPBF16PS": with A [16, 32] bfloat16 and B [16, 16] words of two bfloat16,
 `C[m, n] += sum over k of A[m, 2k] * B[k, n].low + A[m, 2k + 1] * B[k, n].high`, in float32, in one
-order. So an element's bits depend on its row of A and its column of B alone.
+order. So an element's bits depend on its row of A and its column of B alone. "TDPBSSD" does the
+same with A [16, 64] int8 and words of four int8, in int32.
 
 The intrinsics name tile registers by constants, hence one function a register. Tiles 0 to 3 hold
 sums, [first or second 16 rows, first or second 16 columns]; 4 and 5 rows of A; 6 and 7 columns of
@@ -101,14 +102,19 @@ def _zero(tile: int) -> Any:
 
 def _dot(total: int, rows: int, columns: int) -> Any:
     @intrinsic
-    def dot(typing_context: Any) -> Any:
-        """Add a product of bfloat16 tiles to a tile of sums."""
+    def dot(typing_context: Any, sums: Any = None) -> Any:
+        """Add a product of tiles to a tile of sums, such as will be stored in the array `sums`.
+
+        int32: tiles of int8. float32, or none given: tiles of bfloat16.
+        """
+        is_int8 = isinstance(sums, types.Array) and sums.dtype == types.int32
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            _call(builder, "tdpbf16ps", INT8(total), INT8(rows), INT8(columns))
+            instruction = "tdpbssd" if is_int8 else "tdpbf16ps"
+            _call(builder, instruction, INT8(total), INT8(rows), INT8(columns))
             return context.get_dummy_value()
 
-        return types.void(), generate
+        return types.void(types.Omitted(None) if sums is None else sums), generate
 
     return dot
 

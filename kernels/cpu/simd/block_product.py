@@ -1,12 +1,14 @@
 """Products of a few rows with sixteen or thirty-two columns, in registers from beginning to end.
 
 Each element of the result is one chain of sums over k in ascending order, whatever the number of
-rows and columns, so blocks may be cut in any way. Two kinds, told apart by the arrays:
+rows and columns, so blocks may be cut in any way. Three kinds, told apart by the arrays:
 
 - bfloat16 times words of two bfloat16: `vdpbf16ps` of AVX512-BF16, two terms at a time (Intel SDM
   vol. 2; denormal numbers count as zero). A step over k is a pair of A's elements;
-- float32 times float32 or bfloat16: `a * b + sum` rounded once, on any processor. With a fused
-  multiply-add the chain has the same bits on every machine.
+- uint8 times words of four int8: `vpdpbusd` of AVX512-VNNI, four terms at a time, sums in int32. A
+  step over k is four of A's elements;
+- float32 times float32, bfloat16 or int8: `a * b + sum` rounded once, on any processor. With a
+  fused multiply-add the chain has the same bits on every machine.
 """
 
 from typing import Any
@@ -17,7 +19,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS
-from pagedrun.kernels.cpu.simd.pointer import INT16, INT32, element_pointer
+from pagedrun.kernels.cpu.simd.pointer import INT8, INT16, INT32, element_pointer
 from pagedrun.kernels.processor import has_features
 
 # Rows of a block that, with two vectors of columns, fit the registers: 32 of 16 floats with
@@ -25,8 +27,14 @@ from pagedrun.kernels.processor import has_features
 ROWS = 8 if has_features("avx512f") else 2
 
 _HALVES = ir.VectorType(INT16, NUM_LANES)
-_OPERANDS = {types.uint16: WORDS, types.float32: FLOATS}  # of A
-_LANES = {types.uint32: WORDS, types.float32: FLOATS, types.uint16: _HALVES}
+_BYTES = ir.VectorType(INT8, NUM_LANES)
+_OPERANDS = {types.uint8: WORDS, types.uint16: WORDS, types.float32: FLOATS}  # of A
+_LANES = {
+    types.uint32: WORDS,
+    types.float32: FLOATS,
+    types.uint16: _HALVES,
+    types.int8: _BYTES,
+}
 
 
 class _BFloat16(ir.Type):  # type: ignore[misc]
@@ -57,7 +65,7 @@ def block_product(num_rows: int, num_vectors: int) -> Any:
         c_offset: Any,
         c_stride: Any,
     ) -> Any:
-        """Add `A @ B` to a block of a float32 C array.
+        """Add `A @ B` to a block of a C array of sums: int32 where A is uint8, else float32.
 
         A's element (i, k) is `a[a_offset + i * row_stride + k * k_stride]`; row k of B begins at
         `b[b_offset + k * b_stride]`, row i of the sums at `c[c_offset + i * c_stride]`. All arrays
@@ -77,32 +85,35 @@ def block_product(num_rows: int, num_vectors: int) -> Any:
                 )
                 return builder.bitcast(pointer, target.as_pointer())
 
+            a_kind, b_kind = kinds[0].dtype, kinds[4].dtype
+            total_type = WORDS if a_kind == types.uint8 else FLOATS
             blocks = [(row, vector) for row in range(num_rows) for vector in range(num_vectors)]
-            sums = [cgutils.alloca_once(builder, FLOATS) for _ in blocks]
+            sums = [cgutils.alloca_once(builder, total_type) for _ in blocks]
             places = []
             for (row, vector), total in zip(blocks, sums, strict=True):
                 start = builder.add(whole[9], builder.mul(whole[10], whole[10].type(row)))
                 start = builder.add(start, start.type(vector * NUM_LANES))
-                places.append(address(8, start, FLOATS))
+                places.append(address(8, start, total_type))
                 builder.store(builder.load(places[-1], align=4), total)
-            a_kind, b_kind = kinds[0].dtype, kinds[4].dtype
             with cgutils.for_range(builder, whole[7], intp=whole[7].type) as loop:
                 b_start = builder.add(whole[5], builder.mul(loop.index, whole[6]))
                 columns = []
                 for vector in range(num_vectors):
                     place = builder.add(b_start, b_start.type(vector * NUM_LANES))
-                    loaded = builder.load(address(4, place, _LANES[b_kind]), align=2)
+                    align = min(2, b_kind.bitwidth // 8)
+                    loaded = builder.load(address(4, place, _LANES[b_kind]), align=align)
                     columns.append(_as_operand(builder, loaded, b_kind))
                 a_start = builder.add(whole[1], builder.mul(loop.index, whole[3]))
                 for row in range(num_rows):
                     place = builder.add(a_start, builder.mul(whole[2], whole[2].type(row)))
                     operand = _OPERANDS[a_kind]
-                    element = builder.load(address(0, place, operand.element), align=2)
+                    align = min(2, a_kind.bitwidth // 8)
+                    element = builder.load(address(0, place, operand.element), align=align)
                     one = _splat(builder, element, operand)
                     for vector in range(num_vectors):
                         total = sums[row * num_vectors + vector]
-                        added = _multiply_add(builder, builder.load(total), one, columns[vector])
-                        builder.store(added, total)
+                        operands = builder.load(total), one, columns[vector]
+                        builder.store(_multiply_add(builder, a_kind, *operands), total)
             for place, total in zip(places, sums, strict=True):
                 builder.store(builder.load(total), place, align=4)
             return context.get_dummy_value()
@@ -122,19 +133,23 @@ def _splat(builder: Any, element: Any, lanes: Any) -> Any:
 
 
 def _as_operand(builder: Any, loaded: Any, kind: Any) -> Any:
-    """Return bfloat16 as float32; all else as it is."""
+    """Return bfloat16 and int8 as float32; all else as it is."""
+    if kind == types.int8:
+        return builder.sitofp(builder.sext(loaded, WORDS), FLOATS)
     if kind != types.uint16:
         return loaded
     upper = builder.shl(builder.zext(loaded, WORDS), ir.Constant(WORDS, [16] * NUM_LANES))
     return builder.bitcast(upper, FLOATS)
 
 
-def _multiply_add(builder: Any, total: Any, a: Any, b: Any) -> Any:
+def _multiply_add(builder: Any, kind: Any, total: Any, a: Any, b: Any) -> Any:
     name, operands = "llvm.fma.v16f32", (a, b, total)
-    if a.type == WORDS:
+    if kind == types.uint8:
+        name, operands = "llvm.x86.avx512.vpdpbusd.512", (total, a, b)
+    if kind == types.uint16:
         name = "llvm.x86.avx512bf16.dpbf16ps.512"
         operands = (total, builder.bitcast(a, _PAIRS), builder.bitcast(b, _PAIRS))
-    function_type = ir.FunctionType(FLOATS, [operand.type for operand in operands])
+    function_type = ir.FunctionType(total.type, [operand.type for operand in operands])
     return builder.call(
         cgutils.get_or_insert_function(builder.module, function_type, name), operands
     )

@@ -21,6 +21,7 @@ from pagedrun.kernels.cpu.simd.lanes import (
 from pagedrun.kernels.cpu.simd.pointer import INT8, INT16, element_pointer
 
 _HALVES = ir.VectorType(INT16, NUM_LANES)
+_TO_INTEGER = 12_582_912.0  # 1.5 * 2^23: see `lanes`
 _BYTES = ir.VectorType(INT8, NUM_LANES)
 
 
@@ -78,6 +79,23 @@ def store_halves(typing_context: Any, array: Any, offset: Any, value: Any) -> An
 
 
 @intrinsic
+def store_codes(typing_context: Any, array: Any, offset: Any, value: Any) -> Any:
+    """Round Lanes from -128 to 127 to integers, halves to even, and write them to an int8 array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        types_of = signature.args
+        pointer = element_pointer(
+            context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
+        )
+        shifted = builder.fadd(arguments[2], ir.Constant(FLOATS, [_TO_INTEGER] * NUM_LANES))
+        codes = builder.trunc(builder.bitcast(shifted, WORDS), _BYTES)
+        builder.store(codes, builder.bitcast(pointer, _BYTES.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, offset, value), generate
+
+
+@intrinsic
 def load_halves(typing_context: Any, array: Any, offset: Any) -> Any:
     """Read sixteen bfloat16 of a uint16 C array, from flat place `offset` on, as Lanes."""
 
@@ -99,6 +117,21 @@ def load_int8(typing_context: Any, array: Any, offset: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         wide = builder.sext(_load_bytes(context, builder, signature, arguments), WORDS)
         return builder.sitofp(wide, FLOATS)
+
+    return lanes_type(array, offset), generate
+
+
+@intrinsic
+def load_int32(typing_context: Any, array: Any, offset: Any) -> Any:
+    """Read sixteen numbers of an int32 C array, from flat place `offset` on, as Lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        types_of = signature.args
+        pointer = element_pointer(
+            context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
+        )
+        words = builder.load(builder.bitcast(pointer, WORDS.as_pointer()), align=4)
+        return builder.sitofp(words, FLOATS)
 
     return lanes_type(array, offset), generate
 
@@ -149,6 +182,8 @@ def _overload_read_lanes(array: Any, offset: Any) -> Any:
         return lambda array, offset: load_int8(array, offset)
     if array.dtype == types.uint8:
         return lambda array, offset: load_float8(array, offset)
+    if array.dtype == types.int32:
+        return lambda array, offset: load_int32(array, offset)
     return lambda array, offset: load(array, offset)
 
 

@@ -28,6 +28,7 @@ class CostlessBackend:
     """
 
     name = "costless"
+    quantize_rows = staticmethod(reference.quantize_rows)
     unpack_blocks = staticmethod(reference.unpack_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
     unpack_pairs = staticmethod(reference.unpack_pairs)
@@ -49,6 +50,12 @@ class CostlessBackend:
     ) -> "CostlessLinear":
         """Return a layer of the same shape."""
         return CostlessLinear(weight)
+
+    def pack_int8(
+        self, codes: Tensor, scales: Tensor, bias: Tensor | None = None
+    ) -> "CostlessLinear":
+        """Return a layer of the same shape."""
+        return CostlessLinear(codes, scales.dtype)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
@@ -210,10 +217,10 @@ class CostlessLinear:
     is_packed = False
     row_invariant = True
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, dtype: torch.dtype | None = None) -> None:
         self.out_features, self.in_features = weight.shape
         self.num_bytes = weight.nbytes
-        self._value = weight.new_empty(1)
+        self._value = weight.new_empty(1, dtype=dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return [num_tokens, out_features]."""

@@ -36,6 +36,7 @@ class BackendWrapper:
         self.token_logprobs = backend.token_logprobs
         self.copy_blocks = backend.copy_blocks
         self.swap_blocks = backend.swap_blocks
+        self.quantize_rows = backend.quantize_rows
         self.unpack_blocks = backend.unpack_blocks
         self.unpack_codes = backend.unpack_codes
         self.unpack_pairs = backend.unpack_pairs
@@ -57,6 +58,10 @@ class BackendWrapper:
     ) -> Linear:
         """Return a linear layer."""
         return self._backend.pack_linear(weight, bias, row_invariant=row_invariant)
+
+    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Linear:
+        """Return a linear layer of int8 codes."""
+        return self._backend.pack_int8(codes, scales, bias)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None

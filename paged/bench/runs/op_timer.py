@@ -96,7 +96,11 @@ class _Timed(BackendWrapper):
         self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
     ) -> Linear:
         packed = super().pack_linear(weight, bias, row_invariant=row_invariant)
-        return _TimedLinear(packed, self._timer)
+        return _TimedLinear(packed, self._timer, "PackedLinear")
+
+    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Linear:
+        packed = super().pack_int8(codes, scales, bias)
+        return _TimedLinear(packed, self._timer, "Int8Linear")
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
@@ -124,11 +128,11 @@ class _TimedAttention:
 
 
 class _TimedLinear:
-    def __init__(self, linear: Linear, timer: OpTimer) -> None:
+    def __init__(self, linear: Linear, timer: OpTimer, name: str) -> None:
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.num_bytes, self.is_packed = linear.num_bytes, linear.is_packed
         self.row_invariant = linear.row_invariant
-        self._multiply = timer.timed("PackedLinear", linear.__call__)
+        self._multiply = timer.timed(name, linear.__call__)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._multiply(x)

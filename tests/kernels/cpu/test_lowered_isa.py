@@ -23,6 +23,7 @@ LINEARS = """
 import pagedrun.kernels.environment.threads
 pagedrun.kernels.environment.threads.prepare_environment()
 import torch
+from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
 from pagedrun.kernels.kernel_set import KernelSet
@@ -42,6 +43,13 @@ def check_linears():
             exact = x.double() @ weight.double().T
             error = (CpuBackend(KernelSet.PORTABLE).pack_linear(weight)(x) - exact).abs().max()
             assert error < (3e-2 if dtype is torch.bfloat16 else 1e-5), (dtype, shape, error)
+
+def check_int8():
+    codes = torch.randint(-128, 128, (70, 333), dtype=torch.int8)
+    scales = torch.rand(70)
+    layers = [each.Int8Linear(codes, scales) for each in (cpu, reference)]
+    x = torch.randn(9, 333)
+    assert torch.equal(layers[0](x), layers[1](x))
 """
 # Imports of tests read no conftest, which is not needed here.
 ATTENTION = """
@@ -86,6 +94,7 @@ def test_a_processor_without_avx512(tmp_path: Path) -> None:
     code = f"""{LINEARS}{ATTENTION}
 assert KernelSet.supported() == [KernelSet.PORTABLE], KernelSet.supported()
 check_linears()
+check_int8()
 check_attention()
 """
     run(

@@ -1,0 +1,118 @@
+"""Linear layers of int8: the same bytes from every kernel, and each row's own."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pagedrun.kernels import cpu, gpu, reference
+from pagedrun.kernels.cpu.linears.int8_chains import EXACT_TERMS, Int8Chains
+from pagedrun.kernels.cpu.linears.int8_linear import Products
+from pagedrun.kernels.cpu.linears.int8_tiles import Int8Tiles
+from pagedrun.kernels.cpu.linears.int8_words import Int8Words
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.processor import has_features
+from pagedrun.kernels.reference.int8_linear import MAX_IN_FEATURES
+
+DTYPES = [torch.float32, torch.bfloat16]
+MAX_ROWS = 70
+Make = Callable[[Tensor, Tensor, Tensor | None], cpu.Int8Linear]
+
+
+@pytest.fixture(params=[Int8Tiles, Int8Words, Int8Chains])
+def make(request: pytest.FixtureRequest) -> Make:
+    """Make a layer with each kind of products that runs here."""
+    products: type[Products] = request.param
+    if products is Int8Tiles and not KernelSet.AMX.is_supported:
+        pytest.skip("this processor has no tiles")
+    if products is Int8Words and not has_features("avx512f", "avx512vnni"):
+        pytest.skip("this processor has no AVX512-VNNI")
+    return lambda codes, scales, bias: cpu.Int8Linear(codes, scales, bias, products=products)
+
+
+def random_codes(num_out: int, num_in: int) -> Tensor:
+    """Return codes of which all are drawn, -128 too, which checkpoints may have."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(-128, 128, (num_out, num_in), generator=generator, dtype=torch.int8)
+
+
+def assert_same(found: Tensor, expected: Tensor) -> None:
+    assert found.dtype is expected.dtype
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found.nan_to_num(0.0), expected.nan_to_num(0.0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize(("num_in", "num_out"), [(64, 32), (333, 100), (EXACT_TERMS + 70, 33)])
+def test_every_number_of_rows_gives_the_bytes_of_the_reference(
+    num_in: int, num_out: int, has_bias: bool, dtype: torch.dtype, make: Make
+) -> None:
+    generator = torch.Generator().manual_seed(2)
+    codes, scales = random_codes(num_out, num_in), torch.rand(num_out, generator=generator)
+    bias = torch.randn(num_out, generator=generator).to(dtype) if has_bias else None
+    x = torch.randn(MAX_ROWS, num_in, generator=generator).to(dtype)
+    x[3], x[4, 0], x[5, 1] = 0.0, torch.nan, -torch.inf
+    x[6] *= 1e-38
+    x[7] *= 1e37
+    layer = make(codes, scales, bias)
+    assert (layer.in_features, layer.out_features) == (num_in, num_out)
+    assert layer.num_bytes == num_out * (num_in + 4 + (dtype.itemsize if has_bias else 0))
+    expected = reference.Int8Linear(codes, scales, bias)(x)
+    assert expected[4:6].isnan().all()
+    assert not expected[:4].isnan().any()
+    for num_rows in range(1, MAX_ROWS + 1):
+        assert_same(layer(x[:num_rows]), expected[:num_rows])
+    assert_same(layer(x[-1:]), expected[-1:])
+    assert len(layer(x[:0])) == 0
+
+
+def test_the_largest_sums_do_not_overflow(make: Make) -> None:
+    codes = torch.full((32, MAX_IN_FEATURES), -128, dtype=torch.int8)
+    codes[1] = 127
+    y = make(codes, torch.ones(32), None)(torch.ones(2, MAX_IN_FEATURES))
+    assert_same(y, reference.Int8Linear(codes, torch.ones(32))(torch.ones(2, MAX_IN_FEATURES)))
+    assert y[0, 0] == pytest.approx(-128 * MAX_IN_FEATURES)
+
+
+def test_more_terms_than_fit_a_sum_are_refused(make: Make) -> None:
+    codes = torch.zeros(1, MAX_IN_FEATURES + 1, dtype=torch.int8)
+    with pytest.raises(ValueError, match="at most 65536 terms"):
+        make(codes, torch.ones(1), None)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
+@pytest.mark.parametrize("num_rows", [1, 17, 70])
+def test_a_gpu_gives_the_bytes_of_the_reference(
+    num_rows: int, dtype: torch.dtype, gpu_device: torch.device
+) -> None:
+    generator = torch.Generator().manual_seed(3)
+    codes, scales = random_codes(50, 333), torch.rand(50, generator=generator) / 100
+    x = torch.randn(num_rows, 333, generator=generator).to(dtype)
+    bias = torch.randn(50, generator=generator).to(dtype)
+    expected = reference.Int8Linear(codes, scales, bias)(x)
+    there = [each.to(gpu_device) for each in (codes, scales, bias)]
+    assert_same(gpu.Int8Linear(*there)(x.to(gpu_device)).cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_columns", [16, 64, 333])
+def test_rows_are_quantised_as_the_reference_does(num_columns: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(9, num_columns, generator=generator).to(dtype)
+    x[1], x[2, -1], x[3, 0] = 0.0, torch.nan, torch.inf
+    x[4] *= 1e-38
+    codes, scales = cpu.quantize_rows(x)
+    expected_codes, expected_scales = reference.quantize_rows(x)
+    assert_same(scales, expected_scales)
+    is_number = scales.isfinite()
+    assert is_number.sum() == 7
+    assert torch.equal(codes[is_number], expected_codes[is_number])
+
+
+def test_codes_are_the_nearest_halves_to_even() -> None:
+    x = torch.tensor([[127.0, 0.5, 1.5, -0.5, -1.5, 2.4, 2.6, -127.0]])
+    codes, scales = cpu.quantize_rows(x)
+    assert codes.tolist() == [[127, 0, 2, 0, -2, 2, 3, -127]]
+    assert scales.tolist() == [1.0]
