@@ -32,6 +32,7 @@ Examples:
   pagedrun bench throughput --rows 256 --shared 0 --unique 100:1024 --output 100:1024
   pagedrun bench throughput --compare alone --repeat 5
   pagedrun bench throughput --rows 16 --shared 448 --output 64 --against transformers
+  pagedrun bench throughput --rows 1 --shared 0 --quantization int8 --compare quantization=none
   pagedrun bench throughput --shape llama-3.1-8b --layers 4 --profile
   pagedrun bench throughput --model ./model --save result.json
 """
@@ -42,7 +43,7 @@ FLAGS = (
     + GENERATE.only("revision")
     + Flags.of(ThroughputOptions)
     + GENERATE.only(
-        *("device", "dtype", "max_model_len", "block_size", "num_blocks"),
+        *("device", "dtype", "quantization", "max_model_len", "block_size", "num_blocks"),
         *("kv_cache_memory_bytes", "kernel_set", "kv_cache_dtype", "gpu_memory_utilization"),
         *("enforce_eager", "reproducible", "max_num_seqs", "max_num_batched_tokens"),
         *("prefix_caching", "prefix_once", "preemption_mode", "swap_space_bytes"),

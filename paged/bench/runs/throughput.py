@@ -24,6 +24,7 @@ from pagedrun.paged.bench.runs.run_figures import (
 )
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
+from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
@@ -47,9 +48,10 @@ class Comparison:
 class ThroughputBench:
     """What to run. `flags` are fields of `EngineConfig`.
 
-    `comparison` adds a second engine on the same weights, `peer` another program. All take turns,
-    `repeat` times, in an order that is reversed each time. `profile` asks for the time of each op
-    to be shown. Raises `UsageError` where `peer` cannot be measured with such rows.
+    `comparison` adds a second engine, on the same weights unless it holds them otherwise, `peer`
+    another program. All take turns, `repeat` times, in an order that is reversed each time.
+    `profile` asks for the time of each op to be shown. Raises `UsageError` where `peer` cannot be measured with
+    such rows.
     """
 
     model: BenchModel
@@ -84,7 +86,7 @@ class ThroughputBench:
         contenders: list[Contender] = [EngineContender(NAME, engine, timer)]
         if self.comparison is not None:
             name, alone = self.comparison.name, self.comparison.alone
-            other = engine.reconfigured(**self.comparison.changes)
+            other = self._other(engine, timer, self.comparison.changes)
             if other.config == engine.config and not alone:
                 raise UsageError(f"{option('compare')}: {name} is what the other flags say too")
             contenders.append(EngineContender(name, other, timer, switch if alone else None))
@@ -117,6 +119,12 @@ class ThroughputBench:
                 if name != NAME
             ],
         }
+
+    def _other(self, engine: Engine, timer: OpTimer, changes: Mapping[str, Any]) -> Engine:
+        """Return the engine to compare with: on the same weights, or on those held otherwise."""
+        if "quantization" not in changes:
+            return engine.reconfigured(**changes)
+        return self.model.engine(timer.kernels, **{**self.flags, **changes})
 
 
 def _contender(name: str, figures: Seq[Figures]) -> ContenderFigures:
