@@ -78,9 +78,11 @@ class LoadedModel:
         `processors` change logits before tokens are chosen, in this order, behind the structures of
         answers and before thoughts that are long enough are closed; None are those of
         `processors_of`. `grammars` are those that rows were checked by; None makes its own.
+        The model is held as `config.quantization` wants it.
         Raises `ModelError` when the model folder cannot be used, `UsageError` when the device or
         the prefix store cannot.
         """
+        model_config = model_config.held_as(config.quantization, config.model)
         model_config.check_tokenizer(tokenizer.vocab_size, config.model)
         threads.configure()
         began = time.perf_counter()

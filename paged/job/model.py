@@ -28,7 +28,8 @@ class LocalModel:
         chat_template: str | None,
         policy: RunPolicy = DEFAULT_POLICY,
     ) -> None:
-        self.config = describe_model(engine_config.model, engine_config.model_impl)
+        shape = describe_model(engine_config.model, engine_config.model_impl)
+        self.config = shape.held_as(engine_config.quantization, engine_config.model)
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
         shape = self.config
         self._grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)

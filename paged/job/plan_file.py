@@ -52,7 +52,8 @@ class PlanModel:
     """A model's shape and tokenizer; implements `interfaces.OpenModel` but has no weights."""
 
     def __init__(self, config: EngineConfig, folder: Path, chat_template: str | None) -> None:
-        self.config = describe_model(config.model, config.model_impl)
+        shape = describe_model(config.model, config.model_impl)
+        self.config = shape.held_as(config.quantization, config.model)
         self.tokenizer = Tokenizer.from_folder(folder, chat_template)
         self.config.check_tokenizer(self.tokenizer.vocab_size, config.model)
         shape = self.config

@@ -14,6 +14,7 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES, NESTED
 from pagedrun.paged.models.families.unsupported import UNSUPPORTED
 from pagedrun.paged.models.library.has_code_for import has_code_for
+from pagedrun.paged.models.linears.int8_at_load import int8_at_load
 from pagedrun.paged.models.linears.quantization_files import with_quantization
 from pagedrun.paged.models.nested_config import NestedConfig
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
@@ -90,6 +91,15 @@ class ModelConfig(RunnableConfig):
             bos_token_id=_bos_token_id(text, family, vocab_size),
             dtype=stored_dtype(text),
         )
+
+    def held_as(self, quantization: str, folder: Path) -> "ModelConfig":
+        """Return the model as `EngineConfig.quantization` wants its weights to be held.
+
+        Raises `ModelError` naming `folder` where they cannot be.
+        """
+        if quantization != "int8":
+            return self
+        return replace(self, network=int8_at_load(self.network, folder))
 
     @property
     def family(self) -> Family[Any]:

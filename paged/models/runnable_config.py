@@ -8,6 +8,7 @@ from typing import Literal
 from pagedrun.paged.files.json_object import JsonObject, is_integer, require_folder
 from pagedrun.paged.models.network.network import Network
 from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.option_names import option
 
 DtypeName = Literal["float32", "bfloat16", "float16"]
 _DTYPES: dict[str, DtypeName] = {
@@ -41,6 +42,18 @@ class RunnableConfig:
     def windows(self) -> tuple[int | None, ...]:
         """Each layer's sliding window, None for full attention."""
         return self.network.windows
+
+    def held_as(self, quantization: str, folder: Path) -> "RunnableConfig":
+        """Return the model as `EngineConfig.quantization` wants its weights to be held.
+
+        Raises `ModelError` naming `folder` where they cannot be.
+        """
+        if quantization == "int8":
+            raise ModelError(
+                f"{folder}: Transformers' code computes a {self.model_type} in plain numbers; "
+                f"leave out {option('quantization')} int8"
+            )
+        return self
 
     def check_tokenizer(self, vocab_size: int, folder: Path) -> None:
         """Raise `ModelError` if a tokenizer's ids do not fit into the embedding of `folder`."""

@@ -149,6 +149,24 @@ class WeightSource:
         _require_finite(name, weight)
         return weight
 
+    def scales(self, name: str, stored: Tensor) -> Tensor:
+        """Return the scales of a matrix called `name` in float32, on the device.
+
+        Raises `ModelError` for scales that are no finite numbers.
+        """
+        scales = stored.to(self.device, torch.float32)
+        _require_finite(name, scales)
+        return scales
+
+    def quantized(self, name: str, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return int8 codes of a matrix called `name`, and a scale for each of its rows.
+
+        Raises `ModelError` for weights that are no finite numbers.
+        """
+        codes, scales = self.kernels.quantize_rows(weight)
+        _require_finite(name, scales)
+        return codes, scales
+
     def pack(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Return `y = x @ weight.T + bias` as the backend computes it."""
         return self.kernels.pack_linear(weight, bias, row_invariant=self.row_invariant)

@@ -16,7 +16,7 @@ DEVICES = ("auto", "cpu", "cuda")
 KERNEL_SETS = ("auto", *KernelSet)
 MODEL_IMPLS = ("auto", "pagedrun", "transformers")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-QUANTIZATIONS = ("auto", "none")
+QUANTIZATIONS = ("auto", "none", "int8")
 DEFAULT_STORE_BYTES = 10 * 2**30
 
 
@@ -28,7 +28,8 @@ def _is_share(value: object) -> bool:
 class EngineConfig:
     """Where a field is `None` the engine decides: see `memory` for the pool's size.
 
-    `quantization` says whether the checkpoint's weights may be quantised. `max_model_len` bounds
+    `quantization` says whether the checkpoint's weights may be quantised, and whether plain ones
+    are rounded to int8 while they are read. `max_model_len` bounds
     prompt and answer together, in tokens. `swap_space_bytes` is host memory for preempted
     sequences. `gpu_memory_utilization` is the share of a GPU's memory that may be
     filled; `enforce_eager` computes every step kernel by kernel there; `reproducible` makes a row's
@@ -73,7 +74,8 @@ class EngineConfig:
     quantization: Annotated[
         str,
         Flag(
-            "Read quantised checkpoints (auto), or refuse them (none).",
+            "Read quantised checkpoints (auto), refuse them (none), or round plain weights and "
+            "what they are multiplied with to 8 bits (int8).",
             Panel.MODEL,
             "KIND",
             rule=one_of(QUANTIZATIONS),

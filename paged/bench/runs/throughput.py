@@ -50,8 +50,8 @@ class ThroughputBench:
 
     `comparison` adds a second engine, on the same weights unless it holds them otherwise, `peer`
     another program. All take turns, `repeat` times, in an order that is reversed each time.
-    `profile` asks for the time of each op to be shown. Raises `UsageError` where `peer` cannot be measured with
-    such rows.
+    `profile` asks for the time of each op to be shown. Raises `UsageError` where `peer` cannot be
+    measured with such rows.
     """
 
     model: BenchModel

@@ -26,7 +26,6 @@ _NOT_DECIDING = frozenset(
         "preemption_mode",
         "swap_space_bytes",
         "enforce_eager",
-        "quantization",  # a run that it lets begin has the same answers
         "model_impl",  # what it comes to is under "arithmetic"
         "kernel_set",  # what it comes to is under "arithmetic"
         "prefix_store",
@@ -40,6 +39,8 @@ _NOT_DECIDING = frozenset(
 )
 # A manifest says who computed the model where it was a library.
 _BY_PAGEDRUN = {"computed_by": "pagedrun"}
+# Values by which answers are the same as by another one.
+_ALIKE = {("quantization", "none"): "auto"}  # a run that it lets begin
 
 
 def check_same_job(new: Manifest, path: Path) -> None:
@@ -74,7 +75,7 @@ def check_same_job(new: Manifest, path: Path) -> None:
 def _identity(manifest: Manifest) -> dict[str, JSONValue]:
     """Return what decides the answers, by the name that a user knows it by."""
     parameters = {
-        option(name): setting.value
+        option(name): _ALIKE.get((name, str(setting.value)), setting.value)
         for name, setting in manifest.parameters.items()
         if name not in _NOT_DECIDING
     }

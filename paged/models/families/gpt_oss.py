@@ -81,7 +81,7 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
         router = Projection(f"{name}.router", num_experts)
         return MixtureSpec(
             RouterSpec(
-                LinearSpec((router,), hidden, has_bias=True, method=method),
+                LinearSpec((router,), hidden, has_bias=True, method=method, is_delicate=True),
                 ExpertChoice(num_chosen, Score.SOFTMAX_OF_CHOSEN),
             ),
             activation=activation,

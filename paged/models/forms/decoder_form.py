@@ -11,10 +11,9 @@ from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
-from pagedrun.paged.models.network.tensor_names import PLAIN_TENSORS, NamedTensors
+from pagedrun.paged.models.network.tensor_names import HEAD, PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.values.errors import ModelError
 
-HEAD = "lm_head"
 # Older exports carry the first along, quantised ones the scales of a cache in 8 bits.
 _BUFFERS = ("rotary_emb.inv_freq", "self_attn.k_scale", "self_attn.v_scale")
 

@@ -142,7 +142,7 @@ def _delta_net(
         sizes.num_heads,
         sizes.key_dim,
         sizes.value_dim,
-        inputs=LinearSpec(inputs(sizes, prefix), hidden, has_bias=False, method=method),
+        inputs=LinearSpec(inputs(sizes, prefix), hidden, False, method, is_delicate=True),
         conv=ConvSpec(f"{prefix}.conv1d", 2 * sizes.num_keys + sizes.num_values, sizes.conv_size),
         decay=DecaySpec(prefix, sizes.num_heads),
         norm=NormForm(eps).named(f"{prefix}.norm", sizes.value_dim),

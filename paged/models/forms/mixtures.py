@@ -54,7 +54,7 @@ class MixtureForm:
         router = Projection(f"{name}.{self.router}", self.num_experts)
         return MixtureSpec(
             RouterSpec(
-                LinearSpec((router,), hidden, has_bias=False, method=method),
+                LinearSpec((router,), hidden, False, method, is_delicate=True),
                 self.choice,
                 correction,
                 self.in_float32,
@@ -142,7 +142,7 @@ def gated_mixtures(
         return replace(
             plain,
             shared=gated_mlp(f"{name}.shared_expert", hidden, shared_inner, method),
-            shared_gate=LinearSpec((gate,), hidden, False, method),
+            shared_gate=LinearSpec((gate,), hidden, False, method, is_delicate=True),
         )
 
     return ffn

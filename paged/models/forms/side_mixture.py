@@ -29,7 +29,7 @@ def side_mixture(
     return SideMixtureSpec(
         MixtureSpec(
             RouterSpec(
-                LinearSpec((router,), hidden, has_bias=False, method=method),
+                LinearSpec((router,), hidden, has_bias=False, method=method, is_delicate=True),
                 ExpertChoice(num_chosen, Score.SOFTMAX, normalise=True),
             ),
             activation=activation,

@@ -3,11 +3,15 @@
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.linears.four_bit_floats import FourBitFloats
 from pagedrun.paged.models.linears.fp8 import block_size
+from pagedrun.paged.models.linears.int8_activations import Int8Activations
 from pagedrun.paged.models.linears.pack_quantized import PackQuantized
 from pagedrun.paged.models.linears.packed_bits import group_size, num_bits
 from pagedrun.paged.models.linears.scaled_codes import ScaledCodes
 from pagedrun.paged.models.linears.unpacked import Unpacked
 from pagedrun.paged.models.linears.weight_format import WeightFormat
+from pagedrun.paged.models.network.linear_spec import LinearMethod
+from pagedrun.paged.models.network.tensor_names import HEAD
+from pagedrun.paged.values.json_value import JSONValue
 
 # The dtype of the codes in the formats that store one number a weight.
 _PLAIN_CODES = {"float-quantized": "F8_E4M3", "int-quantized": "I8"}
@@ -21,9 +25,17 @@ _FOUR_BITS = {
 _FORMATS = (*_PLAIN_CODES, _PACKED, *_FOUR_BITS)
 _STRATEGIES = ("tensor", "channel", "group", "block")
 _MAX_GROUPS = 64
+# Activations that are rounded token by token, as they come.
+_INT8_TOKENS: dict[str, JSONValue] = {
+    "num_bits": 8,
+    "type": "int",
+    "symmetric": True,
+    "strategy": "token",
+    "dynamic": True,
+}
 
 
-def compressed_tensors(quantization: JsonObject) -> Unpacked:
+def compressed_tensors(quantization: JsonObject) -> LinearMethod:
     """Return the method of a quantization_config.
 
     Raises `ModelError` for a format, or a kind of weights, that is not read.
@@ -38,12 +50,27 @@ def compressed_tensors(quantization: JsonObject) -> Unpacked:
     groups = quantization.section("config_groups")
     if not 1 <= len(groups.fields) <= _MAX_GROUPS:
         raise quantization.error("config_groups", f"an object with 1 to {_MAX_GROUPS} groups")
-    formats = []
+    formats: list[WeightFormat] = []
+    in_int8 = []
     for number, fields in enumerate(groups.fields.values()):  # their names may be anything
         if not isinstance(fields, dict):
             raise quantization.error("config_groups", "an object of objects")
-        formats.append(_format(JsonObject(f"{groups.origin}: {number}", fields), quantization))
+        group = JsonObject(f"{groups.origin}: {number}", fields)
+        formats.append(_format(group, quantization))
+        in_int8.append(formats[-1] == ScaledCodes("I8") and _rounds_tokens_to_int8(group))
+    if all(in_int8):
+        ignored = quantization.get("ignore")
+        return Int8Activations(isinstance(ignored, list) and HEAD in ignored)
     return Unpacked(tuple(dict.fromkeys(formats)))
+
+
+def _rounds_tokens_to_int8(group: JsonObject) -> bool:
+    """Return whether activations are to be rounded to int8, with a scale for each token."""
+    inputs = group.nested("input_activations")
+    if inputs is None or group.nested("output_activations") is not None:
+        return False
+    inputs = inputs.with_defaults({"num_bits": 8, "type": "int", "symmetric": True})
+    return all(inputs.get(name) == wanted for name, wanted in _INT8_TOKENS.items())
 
 
 def _format(group: JsonObject, quantization: JsonObject) -> WeightFormat:

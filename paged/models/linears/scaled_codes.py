@@ -51,6 +51,19 @@ class ScaledCodes:
         rows = 1 if scales.numel() == part.out_features else part.out_features
         return source.dequantized(part.name, codes, scales.reshape(-1, 1), (rows, in_features))
 
+    def codes(
+        self, part: Projection, in_features: int, source: "WeightSource"
+    ) -> tuple["Tensor", "Tensor"]:
+        """Return the codes, and a scale for each row, where `block` is None.
+
+        Raises `ModelError` for scales that are no finite numbers.
+        """
+        assert self.block is None, "a block has a scale of its own"
+        codes = source.read(f"{part.name}.weight").to(source.device)
+        stored = source.read(self._scales(part, in_features, source.stored).name)
+        scales = source.scales(part.name, stored).reshape(-1).expand(part.out_features)
+        return source.ordered(codes, part.order), source.ordered(scales, part.order)
+
     def _scales(self, part: Projection, in_features: int, stored: StoredTensors) -> Parameter:
         names = [f"{part.name}.{each}" for each in _SCALES]
         name = next((each for each in names if stored.get(each) is not None), names[-1])

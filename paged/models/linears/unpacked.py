@@ -72,12 +72,7 @@ class Unpacked:
         packed = self._packed(part, linear, source.stored)
         if packed is None:
             return source.tensor(plain)
-        bias = _stray_bias(part, linear, source.stored)
-        if bias is not None and source.tensor(bias).any():
-            raise ModelError(
-                f"{bias.name} is not zero, but config.json says that there is no such bias; use "
-                "another version of the model"
-            )
+        check_stray_bias(part, linear, source)
         return source.ordered(packed[0].weight(part, linear.in_features, source), part.order)
 
     def _packed(
@@ -94,6 +89,16 @@ class Unpacked:
         ]
         fitting = (each for each in found if all(_fits(one, stored) for one in each[1]))
         return next(fitting, found[0] if found else None)
+
+
+def check_stray_bias(part: Projection, linear: LinearSpec, source: "WeightSource") -> None:
+    """Raise `ModelError` if a layer that has no bias has one that is not zero."""
+    bias = _stray_bias(part, linear, source.stored)
+    if bias is not None and source.tensor(bias).any():
+        raise ModelError(
+            f"{bias.name} is not zero, but config.json says that there is no such bias; use "
+            "another version of the model"
+        )
 
 
 def _fits(parameter: Parameter, stored: StoredTensors) -> bool:

@@ -62,13 +62,15 @@ class Projection:
 class LinearSpec:
     """Projections of the same input, computed as one product: their outputs lie side by side.
 
-    `method` is how their weights are held. `has_bias` holds for all of them.
+    `method` is how their weights are held. `has_bias` holds for all of them. `is_delicate`: small
+    differences of its results have large effects, so weights are not rounded that are stored plain.
     """
 
     parts: tuple[Projection, ...]
     in_features: int
     has_bias: bool
     method: LinearMethod
+    is_delicate: bool = False
 
     @property
     def out_features(self) -> int:

@@ -3,7 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-_MODEL, _HEAD = "model.", "lm_head."
+HEAD = "lm_head"
+_MODEL, _HEAD = "model.", f"{HEAD}."
 
 
 @dataclass(frozen=True, slots=True)
