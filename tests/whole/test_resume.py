@@ -182,6 +182,13 @@ def test_another_job_is_refused_and_nothing_is_lost(
     assert Path(job.output).read_bytes() == before
 
 
+def test_weights_rounded_otherwise_are_another_job(whole: JobConfig, tmp_path: Path) -> None:
+    job = died_at(whole, 4000, tmp_path)
+    with pytest.raises(UsageError, match=r"begun with another .*quantization \(auto, now int8\)"):
+        run(replace(job, engine=replace(job.engine, quantization="int8")))
+    assert_same_in_the_end(whole, replace(job, engine=replace(job.engine, quantization="none")))
+
+
 def test_another_input_and_another_model_are_told_apart(
     whole: JobConfig, tmp_path: Path, make_model: MakeModel
 ) -> None:
