@@ -1,6 +1,7 @@
 """bfloat16 and float8 for Numba, which knows neither: seen as uint16 and uint8.
 
-A bfloat16 is the upper half of a float32.
+A bfloat16 is the upper half of a float32. It holds every code of a quantised cache exactly: int8
+has no more digits than it, float8_e4m3fn fewer, and its exponents go further.
 """
 
 from typing import Any
@@ -35,6 +36,16 @@ def to_float32(element: Any) -> Any:
 def from_float32(value: Any, like: Any) -> Any:
     """Inside kernels: round a float32 to what array `like` holds (to nearest, ties to even)."""
     raise NotImplementedError("only compiled code calls this")
+
+
+def as_operand(element: Any, like: Any) -> Any:
+    """Inside kernels: an element of a cache as array `like` holds it, which loses nothing."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+def are_codes(array: Any) -> bool:
+    """Return whether an array, given by its Numba type, holds codes: int8, or bits of float8."""
+    return array.dtype in (types.int8, types.uint8)
 
 
 @overload(to_float32, strict=False)
@@ -75,3 +86,17 @@ def _round_to_bfloat16(value: Any) -> Any:
     rounded = np.uint32(np.uint32(bits + np.uint32(0x7FFF)) + odd) >> np.uint32(16)
     # Rounding could carry a NaN's digits into its sign; keep it a NaN.
     return np.uint16(0x7FC0) if value != value else np.uint16(rounded)
+
+
+@overload(as_operand, strict=False)
+def _overload_operand(element: Any, like: Any) -> Any:
+    if element == like.dtype:
+        return lambda element, like: element
+    if like.dtype == types.uint16:
+        return lambda element, like: _upper_half(to_float32(element))
+    return lambda element, like: to_float32(element)
+
+
+@part()
+def _upper_half(value: Any) -> Any:
+    return np.uint16(np.uint32(np.float32(value).view(np.uint32) >> np.uint32(16)))

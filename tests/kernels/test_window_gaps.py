@@ -9,16 +9,26 @@ import torch
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
 from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.reference.quantize import quantize
 from pagedrun.kernels.softmax import Softmax
 
 LENGTHS = [300, 77, 131]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "codes"),
+    [(torch.float32, None), (torch.bfloat16, None), (torch.float32, torch.float8_e4m3fn)],
+)
 @pytest.mark.parametrize("window", [1, 50, 131])
 @pytest.mark.parametrize("block_size", [5, 16])
 def test_what_a_gap_names_changes_no_bit(
-    twin: Any, window: int, block_size: int, dtype: torch.dtype, make_context: Callable[..., Any]
+    twin: Any,
+    window: int,
+    block_size: int,
+    dtype: torch.dtype,
+    codes: torch.dtype | None,
+    make_context: Callable[..., Any],
 ) -> None:
     """The last 20 tokens of each row as a chunk of its prompt, then its last one as an answer's."""
     torch.manual_seed(0)
@@ -30,8 +40,12 @@ def test_what_a_gap_names_changes_no_bit(
         table[: max(first - window + 1, 0) // block_size] = unused
     assert not torch.equal(with_gaps, context.block_tables)
     q = torch.randn(60, 4, 16).to(dtype).to(twin.device)
-    caches = (context.key_cache.to(twin.device), context.value_cache.to(twin.device))
-    layer = KVLayer(*caches)
+    keys, values, scales = context.key_cache, context.value_cache, None
+    if codes is not None:  # NaN has codes of 0, and a scale of NaN
+        keys, key_scales = quantize(keys, codes)
+        values, value_scales = quantize(values, codes)
+        scales = KVScales(key_scales.to(twin.device), value_scales.to(twin.device))
+    layer = KVLayer(keys.to(twin.device), values.to(twin.device), scales)
 
     def attend(tables: torch.Tensor) -> list[torch.Tensor]:
         rows = torch.arange(3, dtype=torch.int32)
@@ -39,7 +53,7 @@ def test_what_a_gap_names_changes_no_bit(
         prefill = PrefillInputs(starts, rows, torch.tensor(firsts, dtype=torch.int32))
         decode = DecodeInputs(rows, torch.tensor(LENGTHS, dtype=torch.int32))
         inputs = AttentionInputs(tables, 60, prefill, decode).placed(lambda t: t.to(twin.device))
-        attention = twin.ops.prepare(inputs, AttentionShape(4, 2, 16, dtype, dtype))
+        attention = twin.ops.prepare(inputs, AttentionShape(4, 2, 16, dtype, codes or dtype))
         return [
             attention.prefill(q, layer, Softmax(0.25), window),
             attention.decode(q[:3], layer, Softmax(0.25), window),

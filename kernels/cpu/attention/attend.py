@@ -9,12 +9,16 @@ Why a row's bits depend on nothing but its own context: each element of a produc
 sums in ascending order; partitions are counted from token 0 and taken in ascending order, the state
 (largest score, sum of weights, totals) being carried in float32; masked keys weigh exactly 0, and
 adding zeros changes nothing; and a lane never meets another.
+
+Codes of a quantised cache are copied to what the products take, and their scales multiply scores
+and weights (see `factors`).
 """
 
 from typing import Any
 
 import numpy as np
 
+from pagedrun.kernels.cpu.attention.factors import factors_for, read_factors, scale_scores
 from pagedrun.kernels.cpu.attention.gather import gather, prefetch_partition, spoil
 from pagedrun.kernels.cpu.attention.groups import FIRST, LAST, LEVEL, TABLE, TO_THE_END
 from pagedrun.kernels.cpu.attention.operands import BLOCK_ROWS
@@ -73,8 +77,8 @@ def attend_tiles(
     [num_tokens, num_heads, head_dim]. keys, values: `Cache`. out: as q, for tokens whose groups go
     to the end. The functions are the processor's: see `tile_products` for what they do.
     """
-    key_cache, key_flat, _ = keys
-    value_cache, value_flat, _ = values
+    key_cache, key_flat, key_scales = keys
+    value_cache, value_flat, value_scales = values
     tables, all_rows, groups, lows, highs = work
     scale, softcap, sinks = softmax
     key_copy, value_copy, packed, queries, _, weights = operands
@@ -83,6 +87,7 @@ def attend_tiles(
     tile = tile_memory(num_blocks, dim)
     peaks, sums, totals, row_lows, row_highs, block_bounds, _ = tile
     scores = aligned_zeros(PARTITION_TOKENS * BLOCK_ROWS, np.float32)
+    key_factors, value_factors = factors_for(key_cache), factors_for(value_cache)
     places = np.zeros(PARTITION_TOKENS // _LANES, np.int64)
     near = aligned_zeros(BLOCK_ROWS, np.float32)
     far = aligned_zeros(BLOCK_ROWS, np.float32)
@@ -114,10 +119,12 @@ def attend_tiles(
                 for i in range(places.shape[0]):
                     places[i] = i * dim * _LANES
                 stop = min(high, start + PARTITION_TOKENS)
-                gather(keys, table, head, start, stop, following, key_copy, dim)
-                gather(values, table, head, start, stop, following, value_copy, dim)
+                gather(key_cache, table, head, start, stop, following, key_copy, dim)
+                gather(value_cache, table, head, start, stop, following, value_copy, dim)
+                read_factors(key_scales, table, head, start, stop, key_factors)
+                read_factors(value_scales, table, head, start, stop, value_factors)
                 if not unmasked:
-                    spoil(key_copy, value_copy, dim)
+                    spoil(key_copy, value_copy, key_factors, value_factors, dim)
             key_source = source_of(key_flat, key_copy, in_place)
             value_source = source_of(value_flat, value_copy, in_place)
             pack_values(value_source, places, stride, dim, packed)
@@ -138,6 +145,7 @@ def attend_tiles(
                     for i in range(BLOCK_ROWS):
                         near[i], far[i] = row_lows[row + i] - start, row_highs[row + i] - start
                 for half in range(0, BLOCK_ROWS if both else _LANES, _LANES):
+                    scale_scores(scores, half, num_tokens, key_factors)
                     factor = scale
                     if softcap > 0:
                         cap(scores, half, num_tokens, scale, softcap)
@@ -152,6 +160,7 @@ def attend_tiles(
                         peaks[row : row + BLOCK_ROWS],
                         sums[row : row + BLOCK_ROWS],
                         totals[row * dim : (row + BLOCK_ROWS) * dim],
+                        value_factors,
                         weights,
                         power,
                         store_weights,

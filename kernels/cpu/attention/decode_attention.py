@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import DecodeInputs
 from pagedrun.kernels.cpu.attention.decode_softmax import bend, weigh
+from pagedrun.kernels.cpu.attention.factors import factors_for, prefetch_factors, read_factors
 from pagedrun.kernels.cpu.attention.operands import SoftmaxNumbers
 from pagedrun.kernels.cpu.attention.scale_arrays import scale_arrays
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
@@ -159,18 +160,24 @@ def _attend(
     weights = np.empty((group, PARTITION_TOKENS), np.float32)
     partial = np.empty((group, head_dim), np.float32)
     part_peaks, part_masses = np.empty(group, np.float32), np.empty(group, np.float32)
+    key_factors, value_factors = factors_for(key_cache), factors_for(value_cache)
 
     for start in range(first - first % PARTITION_TOKENS, last, PARTITION_TOKENS):
         low, high = max(start, first), min(start + PARTITION_TOKENS, last)
+        following = min(start + 2 * PARTITION_TOKENS, last)
+        prefetch_factors(key_scales, table, kv_head, start + PARTITION_TOKENS, following)
+        prefetch_factors(value_scales, table, kv_head, start + PARTITION_TOKENS, following)
         _score(query, key_cache, table, kv_head, low, high, last, weights)
-        _multiply(weights, key_scales, table, kv_head, low, high)
+        read_factors(key_scales, table, kv_head, low, high, key_factors)
+        _multiply(weights, key_factors)
         for g in range(group):
             factor = scale
             if softcap > 0:
                 bend(weights[g, : high - low], scale, softcap)
                 factor = LOG2_E
             part_peaks[g], part_masses[g] = weigh(weights[g, : high - low], factor)
-        _multiply(weights, value_scales, table, kv_head, low, high)
+        read_factors(value_scales, table, kv_head, low, high, value_factors)
+        _multiply(weights, value_factors)
         partial[:] = np.float32(0.0)
         _add_values(weights, value_cache, table, kv_head, low, high, last, partial)
         for g in range(group):
@@ -183,15 +190,14 @@ def _attend(
 
 
 @part()
-def _multiply(weights: Any, scales: Any, table: Any, kv_head: Any, low: Any, high: Any) -> None:
-    """Multiply column i by the scale of position low + i, if there are scales."""
-    if scales.shape[0] == 0:
+def _multiply(weights: Any, factors: Any) -> None:
+    """Multiply column i by the factor of token i, if there are factors."""
+    if factors is None:
         return
-    block_size = scales.shape[2]
-    for position in range(low, high):
-        factor = scales[table[position // block_size], kv_head, position % block_size]
-        for g in range(weights.shape[0]):
-            weights[g, position - low] *= factor
+    for g in range(weights.shape[0]):
+        row = weights[g]
+        for i in range(row.shape[0]):
+            row[i] *= factors[i]
 
 
 @part()

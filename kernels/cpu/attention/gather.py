@@ -5,7 +5,12 @@ from typing import Any
 import numpy as np
 from numba.extending import overload
 
-from pagedrun.kernels.cpu.bfloat16 import to_float32
+from pagedrun.kernels.cpu.attention.factors import (
+    drop_factor,
+    factor_is_finite,
+    factors_are_finite,
+)
+from pagedrun.kernels.cpu.bfloat16 import are_codes, as_operand
 from pagedrun.kernels.cpu.jit import part
 from pagedrun.kernels.cpu.simd.prefetch import prefetch_row
 from pagedrun.kernels.partition import PARTITION_TOKENS
@@ -18,7 +23,7 @@ _INFINITY_16 = np.uint16(0x7F80)
 
 @part()
 def gather(
-    cache: Any,
+    blocks: Any,
     table: Any,
     head: Any,
     start: Any,
@@ -29,10 +34,10 @@ def gather(
 ) -> None:
     """Copy positions start .. end - 1 of one head to a partition in `out`, zeros behind them.
 
-    cache: a `Cache`. out: [partition * stride], either the cache's own bits or float32. The block
-    of position `next_start` is asked for meanwhile, unless it is negative.
+    blocks: as in a `Cache`; codes are copied without their scales. out: [partition * stride], what
+    a product takes: bfloat16 or float32. The block of position `next_start` is asked for
+    meanwhile, unless it is negative.
     """
-    blocks, _, scales = cache
     block_size, head_dim = blocks.shape[2], blocks.shape[3]
     for position in range(start, end):
         block, offset = table[position // block_size], position % block_size
@@ -40,10 +45,6 @@ def gather(
         source, target = blocks[block, head, offset], out[place : place + stride]
         for d in range(head_dim):
             target[d] = as_operand(source[d], out)
-        if scales.shape[0] > 0:
-            factor = scales[block, head, offset]
-            for d in range(head_dim):
-                target[d] *= factor
         fill(target, head_dim)
         if next_start >= 0:
             following = next_start + position - start
@@ -68,34 +69,42 @@ def prefetch_partition(cache: Any, table: Any, head: Any, start: Any) -> None:
         prefetch_row(cache, table[position // block_size], head, position % block_size)
 
 
-def as_operand(element: Any, like: Any) -> Any:
-    """Inside kernels: an element of a cache as array `like` holds it."""
+def readable(cache: Any, copy: Any, in_place: Any) -> Any:
+    """Inside kernels: the flat array to read, the cache or a copy of a partition.
+
+    Codes are never read `in_place`.
+    """
     raise NotImplementedError("only compiled code calls this")
 
 
-@overload(as_operand, strict=False)
-def _overload_operand(element: Any, like: Any) -> Any:
-    if element == like.dtype:
-        return lambda element, like: element
-    return lambda element, like: to_float32(element)
+@overload(readable, strict=False)
+def _overload_readable(cache: Any, copy: Any, in_place: Any) -> Any:
+    if are_codes(cache):
+        return lambda cache, copy, in_place: copy
+    return lambda cache, copy, in_place: cache if in_place else copy
 
 
 @part()
-def spoil(keys: Any, values: Any, stride: Any) -> None:
+def spoil(keys: Any, values: Any, key_factors: Any, value_factors: Any, stride: Any) -> None:
     """Move what is not finite in a key or a value to its key alone, where the mask can stop it.
 
     A query that sees the key gets a NaN score, hence NaN. One that does not gives it a weight of 0,
     which a NaN value would turn into NaN all the same: an earlier token of the prompt would be
     spoiled by a later one, and with it the blocks that other rows share.
     """
-    if _all_finite(keys) and _all_finite(values):
+    all_factors = factors_are_finite(key_factors) and factors_are_finite(value_factors)
+    if all_factors and _all_finite(keys) and _all_finite(values):
         return
     for start in range(0, keys.shape[0], stride):
         key, value = keys[start : start + stride], values[start : start + stride]
-        if not (_all_finite(key) and _all_finite(value)):
+        token = start // stride
+        numbers = _all_finite(key) and _all_finite(value)
+        factors = factor_is_finite(key_factors, token) and factor_is_finite(value_factors, token)
+        if not (numbers and factors):
             for d in range(stride):
                 key[d] = _nan(keys)
                 value[d] = 0
+            drop_factor(value_factors, token)
 
 
 def _all_finite(vector: Any) -> Any:

@@ -53,7 +53,7 @@ def attend_groups(
     rows_per_task = len(work.rows) * num_heads // (TASKS_PER_THREAD * num_workers)
     tile_rows = min(MAX_TILE_ROWS, max(BLOCK_ROWS, rows_per_task // BLOCK_ROWS * BLOCK_ROWS))
     attend = _attend_in_floats
-    if q.dtype is torch.bfloat16 and layer.keys.dtype is torch.bfloat16:
+    if q.dtype is torch.bfloat16 and layer.keys.dtype is not torch.float32:
         attend = _ATTEND.get(kernel_set, _attend_in_floats)
     key_scales, value_scales = scale_arrays(layer.scales)
     numba.set_num_threads(num_workers)

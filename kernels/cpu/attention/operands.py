@@ -14,7 +14,7 @@ BLOCK_ROWS = 32  # a row is one query head of one token
 
 
 class Cache(NamedTuple):
-    """Keys or values.
+    """Keys or values, or their codes.
 
     blocks: [num_blocks, num_kv_heads, block_size, head_dim]; flat: the same memory as one row.
     scales: [num_blocks, num_kv_heads, block_size] float32, without blocks where the cache is not

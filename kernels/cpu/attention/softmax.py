@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pagedrun.kernels.cpu.attention.factors import scaled
 from pagedrun.kernels.cpu.attention.operands import BLOCK_ROWS
 from pagedrun.kernels.cpu.exp2 import HIGH, LOG2_E
 from pagedrun.kernels.cpu.jit import EXACT, part
@@ -63,6 +64,7 @@ def weigh(
     peaks: Any,
     sums: Any,
     totals: Any,
+    factors: Any,
     weights: Any,
     power: Any,
     store_weights: Any,
@@ -70,7 +72,8 @@ def weigh(
     """Turn scores into weights relative to the largest so far, and bring the state up to date.
 
     half: 0 for the first sixteen rows, 16 for the others. num_tokens: an even number. scale:
-    log2(e) included. totals: [dim, 32] float32, made relative to the new largest score.
+    log2(e) included. totals: [dim, 32] float32, made relative to the new largest score. factors:
+    those of the values, by which weights are multiplied when they are kept.
     `power` is 2^x, and `store_weights(weights, token, half, even, odd)` keeps those of two tokens.
     A NaN score gives a NaN sum.
     """
@@ -90,6 +93,7 @@ def weigh(
         even = power(fused(load(scores, token * BLOCK_ROWS + half), factor, minus))
         odd = power(fused(load(scores, (token + 1) * BLOCK_ROWS + half), factor, minus))
         even_sum, odd_sum = even_sum + even, odd_sum + odd
+        even, odd = scaled(even, factors, token), scaled(odd, factors, token + 1)
         store_weights(weights, token, half, even, odd)
     fading = exp2_lanes(old - base)
     store(sums, half, fused(load(sums, half), fading, even_sum + odd_sum))

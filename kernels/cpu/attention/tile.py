@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pagedrun.kernels.cpu.attention.gather import as_operand, fill
+from pagedrun.kernels.cpu.attention.gather import fill
 from pagedrun.kernels.cpu.attention.operands import BLOCK_ROWS
 from pagedrun.kernels.cpu.attention.softmax import add_sinks, divide
-from pagedrun.kernels.cpu.bfloat16 import from_float32
+from pagedrun.kernels.cpu.bfloat16 import as_operand, from_float32
 from pagedrun.kernels.cpu.jit import part
 from pagedrun.kernels.cpu.simd.aligned import aligned_zeros
 from pagedrun.kernels.cpu.simd.words import transpose_words

@@ -10,6 +10,7 @@ has more than sixteen rows.
 
 from typing import Any
 
+from pagedrun.kernels.cpu.attention.gather import readable
 from pagedrun.kernels.cpu.jit import EXACT, part
 from pagedrun.kernels.cpu.simd.amx import (
     dot_00,
@@ -46,13 +47,13 @@ _FLOATS_ROW = 4 * _COLUMNS  # bytes
 @part()
 def can_stay(cache: Any) -> Any:
     """Return whether tiles can be read where the cache has them."""
-    return cache.shape[2] % TILE_TOKENS == 0 and cache.shape[3] % _STEP == 0
+    return cache.itemsize == 2 and cache.shape[2] % TILE_TOKENS == 0 and cache.shape[3] % _STEP == 0
 
 
 @part()
 def source_of(cache: Any, copy: Any, in_place: Any) -> Any:
     """Return the flat array that holds keys or values: the cache, or the copy of a partition."""
-    return cache if in_place else copy
+    return readable(cache, copy, in_place)
 
 
 @part()

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.reference.quantize import quantize
 
 
 class Kind(StrEnum):
@@ -80,11 +82,25 @@ class Cache:
     key_cache: Tensor
     value_cache: Tensor
     block_tables: Tensor
+    scales: KVScales | None = None
 
     @property
     def layer(self) -> KVLayer:
         """Keys and values as ops take them."""
-        return KVLayer(self.key_cache, self.value_cache)
+        return KVLayer(self.key_cache, self.value_cache, self.scales)
+
+    def quantised(self, codes: torch.dtype) -> "Cache":
+        """Return the same in int8 or float8_e4m3fn; scales, and codes of float8, are NaN where
+        nothing is written.
+
+        What cancels goes on doing so: opposite numbers have opposite codes, and the same scale.
+        """
+        keys, key_scales = quantize(self.key_cache, codes)
+        values, value_scales = quantize(self.value_cache, codes)
+        if codes is torch.float8_e4m3fn:
+            for kept, scales in ((keys, key_scales), (values, value_scales)):
+                kept.view(torch.uint8)[scales.isnan()] = 0x7F
+        return Cache(keys, values, self.block_tables, KVScales(key_scales, value_scales))
 
     @classmethod
     def of(
