@@ -7,8 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
+from pagedrun.kernels.cpu.attention.scale_arrays import scale_arrays
+from pagedrun.kernels.cpu.bfloat16 import as_array, as_operand, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
+from pagedrun.kernels.cpu.kept_lines import keep_line, line_for
 from pagedrun.kernels.cpu.rms_norm import inverse_rms
 from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, fused, load, splat
 from pagedrun.kernels.cpu.simd.words import read_lanes, write_lanes
@@ -24,12 +26,7 @@ def rotary_store(
     layer: KVLayer,
     norms: HeadNorms | None,
 ) -> Tensor:
-    """Normalise and rotate queries and keys, write keys and values; see the reference.
-
-    Raises NotImplementedError for quantised caches.
-    """
-    if layer.scales is not None:
-        raise NotImplementedError("writing quantised keys and values on a CPU")
+    """Normalise and rotate queries and keys, write keys and values; see the reference."""
     assert layer.keys.is_contiguous(), "written in place"
     assert layer.values.is_contiguous(), "written in place"
     head_dim = layer.head_dim
@@ -43,6 +40,7 @@ def rotary_store(
         as_array(slots),
         as_array(layer.keys),
         as_array(layer.values),
+        *scale_arrays(layer.scales),
         as_array(no_norm if norms is None else norms.query),
         as_array(no_norm if norms is None else norms.key),
         np.float32(0.0 if norms is None else norms.eps),
@@ -60,6 +58,8 @@ def _rotary_store(
     slots: Any,
     key_cache: Any,
     value_cache: Any,
+    key_scales: Any,
+    value_scales: Any,
     q_norm: Any,
     k_norm: Any,
     eps: Any,
@@ -75,12 +75,15 @@ def _rotary_store(
         if slot >= 0:
             block, offset = slot // block_size, slot % block_size
             for head in range(num_kv_heads):
-                key = key_cache[block, head, offset]
+                place = (block, head, offset)
+                key = line_for(key_cache, place)
                 _rotate(heads[token, num_heads + head], rotation, k_norm, eps, after, key)
-                value = heads[token, num_heads + num_kv_heads + head]
-                target = value_cache[block, head, offset]
-                for d in range(target.shape[0]):
-                    target[d] = value[d]
+                keep_line(key, key_cache, key_scales, place)
+                value = line_for(value_cache, place)
+                source = heads[token, num_heads + num_kv_heads + head]
+                for d in range(value.shape[0]):
+                    value[d] = as_operand(source[d], value)
+                keep_line(value, value_cache, value_scales, place)
 
 
 @part()

@@ -8,8 +8,12 @@ from torch import Tensor
 from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.reference.quantize import quantize
+from tests.every_pair import every_pair
 
 DTYPES = [torch.float32, torch.bfloat16]
+CODES = [torch.int8, torch.float8_e4m3fn]
 
 
 def make(
@@ -47,6 +51,21 @@ def store(backend: Any, arguments: dict[str, Any]) -> Tensor:
     norms = None if k_norm is None else HeadNorms(q_norm, k_norm, eps, after)
     queries: Tensor = backend.rotary_store(**given, layer=layer, norms=norms)
     return queries
+
+
+def quantised(arguments: dict[str, Any], codes: torch.dtype) -> dict[str, Any]:
+    """Return the arguments with caches of codes, and scales of 7, that nothing is written to."""
+    shape = arguments["key_cache"].shape
+    caches = (torch.full(shape, 5.0).to(codes) for _ in range(2))
+    dtype = torch.promote_types(arguments["qkv"].dtype, torch.float32)
+    scales = KVScales(*(torch.full(shape[:3], 7.0, dtype=dtype) for _ in range(2)))
+    return arguments | dict(zip(("key_cache", "value_cache"), caches, strict=True), scales=scales)
+
+
+def written(cache: Tensor, slots: Tensor) -> Tensor:
+    """Return what lies at the slots that were written: [num_written, num_kv_heads, ...]."""
+    slots, block_size = slots[slots >= 0], cache.shape[2]
+    return cache[slots // block_size, :, slots % block_size]
 
 
 def in_float64(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -155,3 +174,84 @@ def test_queries_alone_are_prepared_as_beside_keys_and_nothing_is_written(
 
 def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+@every_pair(
+    # (num_heads, num_kv_heads, head_dim), rotary_dim, block_size
+    shape=[((4, 2, 64), 64, 16), ((3, 3, 80), 32, 5), ((16, 8, 128), 128, 64)],
+    codes=CODES,
+    dtype=DTYPES,
+    norm=["before", "after", None],
+)
+def test_codes_and_scales_are_those_of_the_reference(
+    shape: tuple[tuple[int, int, int], int, int],
+    codes: torch.dtype,
+    dtype: torch.dtype,
+    norm: str | None,
+    assert_close: Callable[[Tensor, Tensor], None],
+) -> None:
+    heads, rotary_dim, block_size = shape
+    arguments = quantised(make(20, heads, rotary_dim, block_size, dtype), codes)
+    arguments["after_rotation"] = norm == "after"
+    if norm is None:
+        arguments |= {"q_norm": None, "k_norm": None}
+    exact = quantised(in_float64(arguments), codes)
+    assert_close(store(cpu, arguments), store(reference, exact))
+    slots, scales = arguments["slots"], arguments["scales"]
+    # Values are not computed with: to the bit.
+    values = arguments["qkv"][slots >= 0].unflatten(1, (-1, heads[2]))[:, -heads[1] :]
+    expected, expected_scales = quantize(values, codes)
+    assert torch.equal(written(scales.values, slots), expected_scales)
+    got = written(arguments["value_cache"], slots)
+    assert torch.equal(got.view(torch.uint8), expected.view(torch.uint8))
+    # Keys differ by their rounding, which may turn a code into the next one.
+    got, near = (written(each["key_cache"], slots).double() for each in (arguments, exact))
+    step = torch.ones_like(got) if codes is torch.int8 else (got.abs() / 8).clamp(min=2.0**-9)
+    assert ((got - near).abs() <= step).all()
+    assert (got != near).double().mean() < 0.01
+    got, near = (written(each["scales"].keys, slots).double() for each in (arguments, exact))
+    torch.testing.assert_close(got, near, rtol=1e-5, atol=0.0)
+    # Slots that nothing went to are untouched.
+    for name, kept in (("key_cache", scales.keys), ("value_cache", scales.values)):
+        is_free = torch.ones(kept.shape[0] * block_size, dtype=torch.bool)
+        is_free[slots[slots >= 0]] = False
+        free = arguments[name].float().transpose(1, 2).flatten(0, 1)[is_free]
+        assert (free == 5).all()
+        assert (kept.transpose(1, 2).flatten(0, 1)[is_free] == 7).all()
+
+
+@pytest.mark.parametrize("codes", CODES)
+def test_heads_that_cannot_be_scaled_stay_visible_and_every_code_is_rounded_as_torch_does(
+    codes: torch.dtype,
+) -> None:
+    """By values, which pass through: all magnitudes down to numbers that are not normal."""
+    torch.manual_seed(0)
+    values = torch.randn(400, 64) * torch.randn(400, 64).mul(6).exp()
+    values[0, 3], values[1, 60], values[2, 40] = torch.nan, torch.inf, -torch.inf
+    values[3], values[4] = 0.0, 1e-42
+    values[5] = torch.arange(-32, 32) + 0.5  # halfway between codes of int8
+    values[5, 0] = 127
+    qkv = torch.cat([torch.zeros(400, 128), values], dim=1)
+    plain = make(400, (1, 1, 64), 64, 16, torch.float32)
+    arguments = quantised(plain | {"slots": torch.arange(400), "qkv": qkv}, codes)
+    store(cpu, arguments)
+    expected, scales = quantize(values, codes)
+    got = written(arguments["value_cache"], arguments["slots"])[:, 0]
+    assert torch.equal(got.view(torch.uint8), expected.view(torch.uint8))
+    kept = written(arguments["scales"].values, arguments["slots"])[:, 0]
+    assert torch.equal(kept.isnan(), torch.arange(400) < 3)
+    assert torch.equal(kept[3:], scales[3:])
+
+
+@pytest.mark.parametrize("codes", CODES)
+def test_codes_of_a_token_do_not_depend_on_its_batch(codes: torch.dtype) -> None:
+    arguments = quantised(make(40, (8, 2, 64), 64, 16, torch.bfloat16), codes)
+    store(cpu, arguments)
+    alone = quantised(arguments, codes)
+    for token in range(40):
+        one = slice(token, token + 1)
+        store(cpu, alone | {name: arguments[name][one] for name in ("qkv", "positions", "slots")})
+    for name in ("key_cache", "value_cache"):
+        assert torch.equal(alone[name].view(torch.uint8), arguments[name].view(torch.uint8))
+    assert torch.equal(alone["scales"].keys, arguments["scales"].keys)
+    assert torch.equal(alone["scales"].values, arguments["scales"].values)
