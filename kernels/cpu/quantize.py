@@ -1,4 +1,4 @@
-"""Codes of a quantised KV memory, as it is written: int8 and float8_e4m3fn.
+"""Codes of a quantised KV memory, as it is written: int8 and float8_e4m3fn; and int16.
 
 The rule is that of `pagedrun.kernels.reference.quantize`, to the bit.
 """
@@ -19,9 +19,9 @@ _ROUND = np.float32(12_582_912.0)  # 1.5 * 2^23: float32 has no fractions there
 
 @part(fastmath=EXACT)
 def quantize(vector: Any, codes: Any) -> Any:
-    """Write the codes of a float32 vector to `codes`, int8 or the bits of float8; return its scale.
+    """Write the codes of a float32 vector to `codes` of the same length; return its scale.
 
-    Both are [head_dim].
+    codes: int8, int16, or uint8 for the bits of float8.
     """
     bits = np.int32(0)  # of the largest magnitude: integers in the order of the numbers, NaN last
     for d in range(vector.shape[0]):
@@ -54,20 +54,24 @@ def _code(number: Any, codes: Any) -> Any:
 def _overload_largest_code(codes: Any) -> Any:
     if codes.dtype == types.int8:
         return lambda codes: np.float32(127.0)
+    if codes.dtype == types.int16:
+        return lambda codes: np.float32(32767.0)
     return lambda codes: np.float32(448.0)
 
 
 @overload(_code, strict=False)
 def _overload_code(number: Any, codes: Any) -> Any:
     if codes.dtype == types.int8:
-        return lambda number, codes: _int8_of(number)
+        return lambda number, codes: np.int8(_nearest_integer(number) & np.int32(0xFF))
+    if codes.dtype == types.int16:
+        return lambda number, codes: np.int16(_nearest_integer(number) & np.int32(0xFFFF))
     return lambda number, codes: _float8_of(number)
 
 
 @part(fastmath=EXACT)
-def _int8_of(number: Any) -> Any:
-    # The lowest bits of the sum are the integer: no instruction of its own, whatever the processor.
-    return np.int8(np.float32(number + _ROUND).view(np.int32) & np.int32(0xFF))
+def _nearest_integer(number: Any) -> Any:
+    """Return bits of which the lowest 16 are the integer: an addition, on any processor."""
+    return np.float32(number + _ROUND).view(np.int32)
 
 
 @part(fastmath=EXACT)

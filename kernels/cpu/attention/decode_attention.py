@@ -15,6 +15,11 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import DecodeInputs
+from pagedrun.kernels.cpu.attention.decode_integers import (
+    add_integers,
+    integers_for,
+    score_integers,
+)
 from pagedrun.kernels.cpu.attention.decode_softmax import bend, weigh
 from pagedrun.kernels.cpu.attention.factors import factors_for, prefetch_factors, read_factors
 from pagedrun.kernels.cpu.attention.operands import SoftmaxNumbers
@@ -161,13 +166,14 @@ def _attend(
     partial = np.empty((group, head_dim), np.float32)
     part_peaks, part_masses = np.empty(group, np.float32), np.empty(group, np.float32)
     key_factors, value_factors = factors_for(key_cache), factors_for(value_cache)
+    integers = integers_for(q, query, key_cache)
 
     for start in range(first - first % PARTITION_TOKENS, last, PARTITION_TOKENS):
         low, high = max(start, first), min(start + PARTITION_TOKENS, last)
         following = min(start + 2 * PARTITION_TOKENS, last)
         prefetch_factors(key_scales, table, kv_head, start + PARTITION_TOKENS, following)
         prefetch_factors(value_scales, table, kv_head, start + PARTITION_TOKENS, following)
-        _score(query, key_cache, table, kv_head, low, high, last, weights)
+        _score(query, integers, key_cache, table, kv_head, low, high, last, weights)
         read_factors(key_scales, table, kv_head, low, high, key_factors)
         _multiply(weights, key_factors)
         for g in range(group):
@@ -178,8 +184,7 @@ def _attend(
             part_peaks[g], part_masses[g] = weigh(weights[g, : high - low], factor)
         read_factors(value_scales, table, kv_head, low, high, value_factors)
         _multiply(weights, value_factors)
-        partial[:] = np.float32(0.0)
-        _add_values(weights, value_cache, table, kv_head, low, high, last, partial)
+        _add_values(weights, integers, value_cache, table, kv_head, low, high, last, partial)
         for g in range(group):
             peak = max(peaks[g], part_peaks[g])
             old, new = exp2(peaks[g] - peak), exp2(part_peaks[g] - peak)
@@ -210,6 +215,45 @@ def _write(total: Any, masses: Any, out: Any) -> None:
 
 @part()
 def _score(
+    query: Any,
+    integers: Any,
+    key_cache: Any,
+    table: Any,
+    kv_head: Any,
+    low: Any,
+    high: Any,
+    last: Any,
+    scores: Any,
+) -> None:
+    """Write the products of the queries with keys low .. high - 1 to the columns from 0 on."""
+    if integers is None:
+        _score_in_floats(query, key_cache, table, kv_head, low, high, last, scores)
+    else:
+        score_integers(integers, key_cache, table, kv_head, low, high, last, scores)
+
+
+@part()
+def _add_values(
+    weights: Any,
+    integers: Any,
+    value_cache: Any,
+    table: Any,
+    kv_head: Any,
+    low: Any,
+    high: Any,
+    last: Any,
+    partial: Any,
+) -> None:
+    """Write the sum of weight times value of low .. high - 1 to `partial`."""
+    if integers is None:
+        partial[:] = np.float32(0.0)
+        _add_in_floats(weights, value_cache, table, kv_head, low, high, last, partial)
+    else:
+        add_integers(weights, integers, value_cache, table, kv_head, low, high, last, partial)
+
+
+@part()
+def _score_in_floats(
     query: Any,
     key_cache: Any,
     table: Any,
@@ -257,7 +301,7 @@ def _multiply_key(query: Any, key: Any, column: Any, scores: Any) -> None:
 
 
 @part()
-def _add_values(
+def _add_in_floats(
     weights: Any,
     value_cache: Any,
     table: Any,

@@ -145,12 +145,12 @@ def load_float8(typing_context: Any, array: Any, offset: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        wide = builder.zext(_load_bytes(context, builder, signature, arguments), WORDS)
-        magnitude = builder.and_(wide, _all(0x7F))
-        sign = builder.shl(builder.and_(wide, _all(0x80)), _all(24))
-        moved = builder.bitcast(builder.or_(sign, builder.shl(magnitude, _all(20))), FLOATS)
+        wide = builder.sext(_load_bytes(context, builder, signature, arguments), WORDS)
+        bits = builder.and_(builder.shl(wide, _all(20)), _all(0x87F00000))
+        moved = builder.bitcast(bits, FLOATS)
         value = builder.fmul(moved, ir.Constant(FLOATS, [2.0**120] * NUM_LANES))
-        is_nan = builder.icmp_unsigned("==", magnitude, _all(0x7F))
+        magnitude = builder.and_(bits, _all(0x7FFFFFFF))
+        is_nan = builder.icmp_unsigned("==", magnitude, _all(0x7F << 20))
         return builder.select(is_nan, builder.bitcast(_all(0x7FC00000), FLOATS), value)
 
     return lanes_type(array, offset), generate
