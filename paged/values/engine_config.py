@@ -156,7 +156,7 @@ class EngineConfig:
     kv_cache_dtype: Annotated[
         str,
         Flag(
-            "Keys and values in the model's format (auto) or, on a GPU, in fp8 or int8.",
+            "Keys and values in the model's format (auto), or in fp8 or int8.",
             Panel.MEMORY,
             "FORMAT",
             rule=one_of(("auto", *KV_DTYPES)),

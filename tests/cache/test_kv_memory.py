@@ -1,5 +1,8 @@
 """KVMemory: its memory, and transfers that must come out as if done one at a time."""
 
+from dataclasses import replace
+from itertools import chain
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +11,7 @@ from torch import Tensor
 
 from pagedrun.kernels import reference
 from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
@@ -178,6 +182,27 @@ def test_a_layer_is_a_view_of_the_pool() -> None:
     assert (cache.blocks[1, 0, 2] == 7.0).all()
     assert (cache.blocks[1, 1, 3] == 8.0).all()
     assert keys.is_contiguous()  # the kernels read it as one run
+
+
+@pytest.mark.parametrize("codes", ["int8", "float8_e4m3fn"])
+def test_codes_move_with_their_scales_by_the_kernels_of_a_cpu(codes: str) -> None:
+    """A block with another's scales would read as other numbers."""
+    spec = replace(SPEC, head_dim=128, dtype=codes)
+    cache = KVMemory(spec, BLOCK_SIZE, NUM_BLOCKS, NUM_HOST_BLOCKS, on_cpu(CpuBackend()))
+    assert cache.num_bytes == NUM_BLOCKS * cache.bytes_per_block
+    assert 1.9 * cache.bytes_per_block < spec.stored_as("bfloat16").bytes_per_token * BLOCK_SIZE
+    generator = torch.Generator().manual_seed(0)
+    for memory in chain(*cache._memories):
+        bits = torch.randint(0, 120, memory.view(torch.uint8).shape, generator=generator)
+        memory.view(torch.uint8).copy_(bits)
+    before = cache.read(range(NUM_BLOCKS))
+    assert [each.shape[-1] for each in before] == [128, 1]  # codes, and a scale for each head
+    cache.transfer(
+        BlockTransfer(*each) for each in ((OUT, 3, 1), (COPY, 5, 3), (OUT, 0, 2), (IN, 1, 0))
+    )
+    order = [3, 1, 2, 5, 4, 5]  # what each block was before
+    for after, old in zip(cache.read(range(NUM_BLOCKS)), before, strict=True):
+        assert torch.equal(after.view(torch.uint8), old.view(torch.uint8)[:, :, order])
 
 
 def test_a_cache_without_host_blocks() -> None:

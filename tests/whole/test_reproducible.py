@@ -1,5 +1,6 @@
 """The promise: one file gives the same bytes, whatever the batch, pool, chunk or preemption."""
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -98,10 +99,15 @@ def answers(
     return "\n".join(comparable_rows(output)), report
 
 
-# How products are computed. float32 is multiplied alike in all sets.
+# How products are computed, and what the cache holds. float32 is multiplied alike in all sets.
 BEST, *OTHERS = KernelSet.supported()
-Arithmetic = tuple[str, KernelSet]
-ALL_ARITHMETIC = [("float32", BEST), *(("bfloat16", each) for each in (BEST, *OTHERS))]
+Arithmetic = tuple[str, KernelSet, str]
+PLAIN: list[Arithmetic] = [
+    ("float32", BEST, "auto"),
+    *(("bfloat16", each, "auto") for each in (BEST, *OTHERS)),
+]
+CODES: list[Arithmetic] = [("bfloat16", BEST, "int8"), ("float32", BEST, "fp8")]
+ALL_ARITHMETIC = [*PLAIN, *CODES]
 
 
 class Undisturbed(NamedTuple):
@@ -118,8 +124,8 @@ def undisturbed(
     folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Undisturbed:
-    dtype, kernel_set = request.param
-    engine = {"dtype": dtype, "kernel_set": kernel_set.value}
+    dtype, kernel_set, cache = request.param
+    engine = {"dtype": dtype, "kernel_set": kernel_set.value, "kv_cache_dtype": cache}
     text, _ = answers(rows, folder, tmp_path_factory.mktemp("undisturbed"), **engine)
     return Undisturbed(engine, text)
 
@@ -162,10 +168,19 @@ TELLING = (
 
 
 def cases() -> Iterator[Any]:
-    """Yield each arithmetic with each variation; with other sets than the best only what tells."""
+    """Yield each arithmetic with each variation; the best set's with all, others with what tells.
+
+    Of a cache of float8, which is read as one of int8 is, only preemptions: codes moved and made
+    again.
+    """
     for arithmetic in ALL_ARITHMETIC:
+        telling: Sequence[str] = TELLING
+        if arithmetic in PLAIN and arithmetic[1] is BEST:
+            telling = tuple(VARIATIONS)
+        elif arithmetic[2] == "fp8":
+            telling = ("preempted-by-swap", "preempted-by-recompute")
         for variation in VARIATIONS:
-            is_short = arithmetic[1] is BEST or variation in TELLING
+            is_short = variation in telling
             yield pytest.param(
                 arithmetic,
                 variation,
@@ -207,8 +222,11 @@ class PoisonedMemory(PoolMemory):
     ) -> tuple[KVCache, DecodeGraphs | None]:
         cache, graphs = super().take(config, specs, num_blocks, slots)
         for group in cache.groups:
-            group.blocks.fill_(torch.nan)
-            group.host_blocks.fill_(torch.nan)
+            for memory in itertools.chain(*group._memories):  # codes have scales beside them
+                if memory.dtype is torch.int8:  # no code of it is NaN
+                    memory.fill_(127)
+                else:
+                    memory.fill_(torch.nan)
         return cache, graphs
 
 

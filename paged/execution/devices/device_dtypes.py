@@ -34,7 +34,7 @@ class CpuDtypes:
     """The model's own where the processor is fast in it, float32 otherwise.
 
     float16 models run in float32: no CPU multiplies float16 fast, and bfloat16 would drop three of
-    their bits. There are no kernels for a quantised cache.
+    their bits. A quantised cache goes with both: float32 may be there for speed, not for digits.
     """
 
     def of_model(self, asked: str, own: str) -> str:
@@ -50,13 +50,8 @@ class CpuDtypes:
         return "bfloat16" if is_fast else "float32"
 
     def of_cache(self, asked: str, model: str) -> str | None:
-        """Return the dtype of a cache; raises `UsageError` for any but the model's own."""
-        if asked == "auto":
-            return None
-        raise UsageError(
-            f"{option('kv_cache_dtype')} {asked} needs a GPU: on a CPU keys and values stay in the "
-            "model's dtype; leave it at auto"
-        )
+        """Return the dtype of a cache."""
+        return KV_DTYPES.get(asked)
 
 
 class GpuDtypes:

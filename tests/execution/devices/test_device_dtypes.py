@@ -28,9 +28,8 @@ def test_a_cache_in_the_models_own_format(dtype: str) -> None:
 
 @pytest.mark.parametrize("asked", KV_DTYPES)
 def test_a_quantised_cache(asked: str) -> None:
-    for dtype in ("bfloat16", "float16"):
-        assert GPU.of_cache(asked, dtype) == KV_DTYPES[asked]
-    with pytest.raises(UsageError, match=rf"^kv_cache_dtype {asked} needs a GPU: "):
-        CPU.of_cache(asked, "bfloat16")
+    for device, dtypes in ((CPU, ("bfloat16", "float32")), (GPU, ("bfloat16", "float16"))):
+        for dtype in dtypes:
+            assert device.of_cache(asked, dtype) == KV_DTYPES[asked]
     with pytest.raises(UsageError, match=r"dtype bfloat16 or float16 with it"):
         GPU.of_cache(asked, "float32")

@@ -15,6 +15,7 @@ from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.attention_inputs import DecodeInputs, PrefillInputs
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.softmax import Softmax
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
@@ -203,3 +204,17 @@ def test_a_decoded_row_has_its_bytes_in_any_batch_and_blocks_of_any_size(
 
 def as_int32(*numbers: int) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int32)
+
+
+def test_the_largest_sums_of_integers_fit() -> None:
+    """512 products of the largest numbers, of one sign and of the other."""
+    keys = torch.full((1, 1, 2, 512), 127, dtype=INT8)
+    keys[0, 0, 1] = -127
+    values = torch.zeros_like(keys)
+    values[0, 0, 0] = 127
+    scales = KVScales(*(torch.full((1, 1, 2), 1 / 127) for _ in range(2)))
+    layer, rows = KVLayer(keys, values, scales), DecodeInputs(as_int32(0), as_int32(2))
+    q = torch.ones(1, 2, 512, dtype=BFLOAT16)
+    out = cpu.decode_attention(q, layer, as_int32(0)[None], rows, Softmax(1 / 512), None)
+    expected = torch.tensor([1.0, -1.0]).softmax(0)[0]
+    assert (out.float() - expected).abs().max() < 4e-3

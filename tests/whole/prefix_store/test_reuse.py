@@ -19,6 +19,8 @@ from tests.conftest import MakeModel
 from tests.scheduling.admit_all import AdmitAll
 from tests.whole.prefix_store.stored_runs import PREFIX_TOKENS, Ran, run, tokens, write_rows
 
+INT8 = ("bfloat16", "int8")  # number formats of the model and of its cache
+
 
 def test_nothing_is_kept_without_the_flag(rows: Path, model: Path, tmp_path: Path) -> None:
     ran = run(rows, model, None)
@@ -27,13 +29,14 @@ def test_nothing_is_kept_without_the_flag(rows: Path, model: Path, tmp_path: Pat
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("dtype", "cache"), [("float32", "auto"), ("bfloat16", "auto"), INT8])
 def test_the_second_run_computes_no_token_of_the_prefix(
-    dtype: str, rows: Path, model: Path, store: Path
+    dtype: str, cache: str, rows: Path, model: Path, store: Path
 ) -> None:
-    without = run(rows, model, None, dtype=dtype)
-    first = run(rows, model, store, dtype=dtype)
-    second = run(rows, model, store, dtype=dtype)
+    engine: dict[str, Any] = {"dtype": dtype, "kv_cache_dtype": cache}
+    without = run(rows, model, None, **engine)
+    first = run(rows, model, store, **engine)
+    second = run(rows, model, store, **engine)
     assert first.answers == second.answers == without.answers
     assert first.store["stored_tokens"] == second.store["loaded_tokens"] == PREFIX_TOKENS
     assert first.store["loaded_tokens"] == second.store["stored_tokens"] == 0
@@ -45,6 +48,18 @@ def test_the_second_run_computes_no_token_of_the_prefix(
     assert prefix["misses"] == 0
     assert prefix["partial_hit_tokens"] == 3 * (PREFIX_TOKENS % 16)  # copied by the other rows
     assert first.warnings == second.warnings == []
+
+
+def test_a_cache_in_another_format_finds_nothing_and_keeps_its_own_beside_it(
+    rows: Path, model: Path, copied: Path
+) -> None:
+    """Codes taken for numbers, or numbers without their scales, would answer anything."""
+    engine: dict[str, Any] = dict(zip(("dtype", "kv_cache_dtype"), INT8, strict=True))
+    ran = run(rows, model, copied, **engine)
+    assert ran.answers == run(rows, model, None, **engine).answers
+    assert ran.store["loaded_tokens"] == 0
+    assert ran.store["stored_tokens"] == PREFIX_TOKENS
+    assert run(rows, model, copied).store["loaded_tokens"] == PREFIX_TOKENS
 
 
 @pytest.mark.parametrize("window", [40, 150, 2600])
