@@ -29,13 +29,14 @@ def launch_copies(
 
     source, target: [num_layers, planes, num_blocks, ...], as of keys and values, contiguous and
     within reach of the device: on it, or in pinned host memory. src_ids, dst_ids: [num_copies]
-    int64; they are sent to the device if they are elsewhere.
+    int64; they are sent to the device if they are elsewhere. What is copied are bytes, whatever
+    they mean: not every chip knows float8.
     """
     assert source.is_contiguous(), "a copy would cost too much"
     assert target.is_contiguous(), "written in place"
-    num_planes, block_elements = source.shape[0] * source.shape[1], source[0, 0, 0].numel()
-    tile = _TILE_BYTES // source.element_size()
-    num_chunks = triton.cdiv(block_elements, tile)
+    source, target = source.view(torch.uint8), target.view(torch.uint8)
+    num_planes, block_bytes = source.shape[0] * source.shape[1], source[0, 0, 0].numel()
+    num_chunks = triton.cdiv(block_bytes, _TILE_BYTES)
     num_tasks = num_planes * len(src_ids) * num_chunks
     if num_tasks:
         num_programs = num_tasks if max_programs is None else min(num_tasks, max_programs)
@@ -49,9 +50,10 @@ def launch_copies(
             num_chunks,
             source.stride(1),
             target.stride(1),
-            block_elements,
-            TILE=tile,
+            block_bytes,
+            TILE=_TILE_BYTES,
             num_warps=_NUM_WARPS,
+            enable_fp_fusion=False,
         )
 
 
@@ -66,7 +68,7 @@ def _copy_blocks(
     num_chunks,
     source_plane,
     target_plane,
-    block_elements,
+    block_bytes,
     TILE: tl.constexpr,
 ):
     """Copy chunk after chunk; neighbouring programs take neighbouring chunks of one plane."""
@@ -74,9 +76,9 @@ def _copy_blocks(
         chunk = task % num_chunks
         index = task // num_chunks % num_ids
         plane = (task // num_chunks // num_ids).to(tl.int64)
-        elements = chunk * TILE + tl.arange(0, TILE)
-        inside = elements < block_elements
-        src_start = plane * source_plane + tl.load(src_ids + index) * block_elements
-        dst_start = plane * target_plane + tl.load(dst_ids + index) * block_elements
-        moved = tl.load(source + src_start + elements, mask=inside)
-        tl.store(target + dst_start + elements, moved, mask=inside)
+        places = chunk * TILE + tl.arange(0, TILE)
+        inside = places < block_bytes
+        src_start = plane * source_plane + tl.load(src_ids + index) * block_bytes
+        dst_start = plane * target_plane + tl.load(dst_ids + index) * block_bytes
+        moved = tl.load(source + src_start + places, mask=inside)
+        tl.store(target + dst_start + places, moved, mask=inside)

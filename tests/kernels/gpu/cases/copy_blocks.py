@@ -1,5 +1,7 @@
 """Copies within a pool, and between pools of which one has more than 2^31 elements."""
 
+import functools
+
 import torch
 
 from pagedrun.kernels import gpu
@@ -8,8 +10,8 @@ from tests.kernels.gpu.ahead_of_time import Case
 IDS = torch.tensor([1, 0])
 
 
-def copy() -> None:
-    gpu.copy_blocks(torch.empty(4, 2, 5, 8, 64, 128, dtype=torch.bfloat16), IDS, IDS)
+def copy(dtype: torch.dtype) -> None:
+    gpu.copy_blocks(torch.empty(4, 2, 5, 8, 64, 128, dtype=dtype), IDS, IDS)
 
 
 def swap() -> None:
@@ -19,6 +21,8 @@ def swap() -> None:
 
 
 CASES = [
-    Case("copy_blocks-bfloat16", copy, short=("sm_90",)),
+    Case("copy_blocks-bfloat16", functools.partial(copy, torch.bfloat16), short=("sm_90",)),
+    # Which has no such type.
+    Case("copy_blocks-float8", functools.partial(copy, torch.float8_e4m3fn), short=("sm_80",)),
     Case("swap_blocks-int8", swap, short=("sm_90", "gfx942")),
 ]
