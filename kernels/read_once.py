@@ -27,5 +27,7 @@ class ReadOnce:
         return tuple(counts)
 
 
+# For engines that are compared with those that do.
+NEVER = ReadOnce(MOST_ROWS + 1, 0)
 # Not measured on a GPU yet; on CPUs before the products of our own it was level here.
 ON_GPU = ReadOnce(16, 16 * 1024)

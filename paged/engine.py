@@ -66,7 +66,8 @@ class Engine:
         """
         began = time.perf_counter()
         rule = replace(self._read_once, min_work=0)
-        params = SamplingParams(max_tokens=2, ignore_eos=True, temperature=1.0, n=rule.min_rows)
+        num_samples = rule.min_rows if rule.row_counts else 1
+        params = SamplingParams(max_tokens=2, ignore_eos=True, temperature=1.0, n=num_samples)
         prompt = (0,) * max(1, min(PARTITION_TOKENS + 1, self.max_model_len - 2))
         eager = Engine(
             self.config,

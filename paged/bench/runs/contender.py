@@ -1,13 +1,11 @@
 """Contender: one of those that run the same rows in turns, and what pagedrun is as one."""
 
 from collections.abc import Sequence as Seq
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from pagedrun.paged.bench.runs.alone import SharingSwitch
 from pagedrun.paged.bench.runs.figures import RunFigures, measure
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.op_timer import OpTimer
@@ -84,15 +82,11 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineContender:
-    """An engine with its settings; `timer` is the one whose kernels it has.
-
-    `alone`, where given, is the switch whose kernels it has: it runs with that switched off.
-    """
+    """An engine with its settings; `timer` is the one whose kernels it has."""
 
     name: str
     engine: Engine
     timer: OpTimer
-    alone: SharingSwitch | None = None
 
     def warm_up(self, workload: Workload) -> None:
         """Compile the kernels, and touch each of them."""
@@ -101,6 +95,5 @@ class EngineContender:
 
     def run(self, requests: Seq[Request]) -> tuple[RunFigures, Tokens]:
         """Run the requests; raises `UsageError` if one of them cannot be run."""
-        with self.alone.alone() if self.alone else nullcontext():
-            figures, answers = measure(self.engine, requests, self.timer)
+        figures, answers = measure(self.engine, requests, self.timer)
         return figures, [answer.outputs[0].token_ids for answer in answers]

@@ -9,7 +9,7 @@ from typing import Any
 from pagedrun.paged.bench.budget import Budget
 from pagedrun.paged.bench.device_facts import DeviceFacts
 from pagedrun.paged.bench.result import plain_config, plain_spread
-from pagedrun.paged.bench.runs.alone import SharingSwitch
+from pagedrun.paged.bench.runs.alone import reading_alone
 from pagedrun.paged.bench.runs.contender import EngineContender
 from pagedrun.paged.bench.runs.figures import RunFigures
 from pagedrun.paged.bench.runs.lengths import Lengths
@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 
 class Mode(StrEnum):
-    """How rows may share their prefix. Where each reads for itself, see `SharingSwitch`."""
+    """How rows may share their prefix. Where each reads for itself, see `reading_alone`."""
 
     ONCE = "prefix once"  # computed once, and read once per step
     REREAD = "re-read"  # computed once, read by every row for itself
@@ -86,8 +86,7 @@ class PrefixBench:
         device = choose_device(
             self.flags.get("device", "auto"), self.flags.get("kernel_set", "auto")
         )
-        switch = SharingSwitch(device.kernels)
-        timer = OpTimer(switch.kernels)
+        timer = OpTimer(device.kernels)
         say(f"Loading {self.model.name}")
         engine = self.model.engine(
             timer.kernels, **{"max_num_seqs": max(self.group_sizes), **self.flags}
@@ -95,8 +94,8 @@ class PrefixBench:
         uncached = engine.reconfigured(prefix_caching=False)
         modes = {
             Mode.ONCE: EngineContender(Mode.ONCE, engine, timer),
-            Mode.REREAD: EngineContender(Mode.REREAD, engine, timer, switch),
-            Mode.UNCACHED: EngineContender(Mode.UNCACHED, uncached, timer, switch),
+            Mode.REREAD: EngineContender(Mode.REREAD, reading_alone(engine), timer),
+            Mode.UNCACHED: EngineContender(Mode.UNCACHED, reading_alone(uncached), timer),
         }
         longest = self._workload(max(self.prefix_lengths), max(self.group_sizes))
         for contender in modes.values():

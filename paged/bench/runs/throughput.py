@@ -7,7 +7,7 @@ from typing import Any
 
 from pagedrun.paged.bench.device_facts import DeviceFacts
 from pagedrun.paged.bench.result import plain_config, plain_spread
-from pagedrun.paged.bench.runs.alone import SharingSwitch
+from pagedrun.paged.bench.runs.alone import reading_alone
 from pagedrun.paged.bench.runs.contender import (
     Contender,
     EngineContender,
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Another way to run the same rows: fields of `EngineConfig` to change, and whether rows read
-    shared prefixes alone (see `SharingSwitch`)."""
+    shared prefixes alone (see `reading_alone`)."""
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -79,8 +79,7 @@ class ThroughputBench:
                 f"{option('profile')} cannot see into a GPU's queue; bench kernels times the ops "
                 "alone"
             )
-        switch = SharingSwitch(device.kernels)
-        timer = OpTimer(switch.kernels)
+        timer = OpTimer(device.kernels)
         say(f"Loading {self.model.name}")
         engine = self.model.engine(timer.kernels, **self.flags)
         contenders: list[Contender] = [EngineContender(NAME, engine, timer)]
@@ -89,7 +88,8 @@ class ThroughputBench:
             other = self._other(engine, timer, self.comparison.changes)
             if other.config == engine.config and not alone:
                 raise UsageError(f"{option('compare')}: {name} is what the other flags say too")
-            contenders.append(EngineContender(name, other, timer, switch if alone else None))
+            other = reading_alone(other) if alone else other
+            contenders.append(EngineContender(name, other, timer))
         if self.peer is not None:
             say(f"Building the same model in {self.peer.name}")
             dtype = engine.loaded.dtype

@@ -1,5 +1,6 @@
-"""`bench prefix`, and the switch that makes each row read alone."""
+"""`bench prefix`, and engines whose rows read alone."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,27 +10,27 @@ from pagedrun.kernels import cpu
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.prefix_groups import PrefixState
 from pagedrun.paged.bench.budget import Budget
-from pagedrun.paged.bench.runs.alone import SharingSwitch
+from pagedrun.paged.bench.runs.alone import reading_alone
 from pagedrun.paged.bench.runs.contender import EngineContender
 from pagedrun.paged.bench.runs.op_timer import OpTimer
 from pagedrun.paged.bench.runs.prefix import Mode, PrefixBench
 from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.values.errors import UsageError
 from tests.bench.runs.tiny import FLOAT32, TINY, silent
 
 
-class TestSharingSwitch:
+class TestReadingAlone:
     def test_alone_every_token_is_read_by_the_decode_kernel(self) -> None:
-        switch = SharingSwitch(CpuBackend())
-        timer = OpTimer(switch.kernels)
+        timer = OpTimer(CpuBackend())
         engine = TINY.engine(timer.kernels, **FLOAT32)
         workload = Workload(rows=4, shared=512, unique=8, output=4)
         ratio = {}
-        for name, alone in (("once", None), ("alone", switch), ("once again", None)):
-            contender = EngineContender(name, engine, timer, alone)
-            figures, ratio[name] = contender.run(workload.requests(512))
+        for name, each in (("once", engine), ("alone", reading_alone(engine))):
+            figures, ratio[name] = EngineContender(name, each, timer).run(workload.requests(512))
             assert figures.hit_rate > 0.7
-        assert ratio["once"] == ratio["once again"]
         assert ratio["once"] == ratio["alone"]  # float32: rounding changes no token
 
     def test_what_the_decode_kernel_is_given(self) -> None:
@@ -40,11 +41,11 @@ class TestSharingSwitch:
                 seen.append(args[6])
                 return cpu.decode_attention(*args)
 
-        switch = SharingSwitch(Watched())
-        timer = OpTimer(switch.kernels)
+        timer = OpTimer(Watched())
         engine = TINY.engine(timer.kernels, **FLOAT32)
         requests = Workload(rows=32, shared=512, unique=8, output=3).requests(512)
-        EngineContender("alone", engine, timer, switch).run(requests)
+        alone = EngineContender("alone", reading_alone(engine), timer)
+        alone.run(requests)
         assert seen
         assert all(prefix is None for prefix in seen)
         assert "prefix_attention" not in timer.calls
@@ -52,6 +53,28 @@ class TestSharingSwitch:
         EngineContender("once", engine, timer).run(requests)
         assert any(prefix is not None for prefix in seen)
         assert timer.calls["prefix_attention"] > 0
+
+    def test_no_captured_step_of_rows_that_read_together_is_replayed(self) -> None:
+        """Contenders on a GPU have one pool, and so one set of graphs."""
+        device = replace(choose_device("cpu"), graphs=True)
+        engine = TINY.engine(**FLOAT32)
+        memory = PoolMemory(engine.loaded.model, engine.loaded.sampler, device)
+        once = Engine(engine.config, replace(engine.loaded, device=device, memory=memory))
+        requests = Workload(rows=32, shared=512, unique=8, output=3).requests(512)
+        shared = []
+        for engine in (once, reading_alone(once)):
+            run = engine.start(requests)
+            assert all(completion.error is None for completion in run)
+            shared.append([shape.num_shared_partitions for shape in run.captured_shapes])
+        assert shared[0]
+        assert all(shared[0])
+        assert shared[1]
+        assert not any(shared[1])
+
+    def test_warming_up_asks_for_no_samples_to_read_together(self) -> None:
+        timer = OpTimer(CpuBackend())
+        reading_alone(TINY.engine(timer.kernels, **FLOAT32)).warm_up()
+        assert "prefix_attention" not in timer.calls
 
 
 class TestPrefix:
