@@ -99,7 +99,9 @@ class ModelRunner:
                 f"with {option('kv_cache_memory_bytes')} or {option('gpu_memory_utilization')}"
             ) from error
         self._max_tokens = num_tokens // 2
-        self._graphs = None  # they take memory of their own
+        if self._graphs is not None:  # they take memory of their own, and whoever made them has it
+            self._graphs.release()
+            self._graphs = None
         self._device.release_unused_memory()
 
     def _compute(self, step: StepInput, before: InFlight | None) -> StepResult:

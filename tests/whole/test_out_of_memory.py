@@ -1,15 +1,25 @@
 """Running out of memory in a step: smaller pieces, the same answers, and an end to the retries."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from pagedrun import LLM, SamplingParams
+from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.forward_batch import ForwardBatch
+from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError
+from pagedrun.paged.values.request import Request
 from tests.conftest import MakeModel
+from tests.engines import load_engine
 
 PROMPTS = [[7, 8, 9] * 30 + [index] for index in range(6)] + [list(range(200))]
 PARAMS = [SamplingParams(max_tokens=8, n=1 + i % 2, temperature=i % 2, seed=i) for i in range(7)]
@@ -56,6 +66,36 @@ def test_a_step_in_pieces_reads_its_windows(
     expected = llm.generate(PROMPTS, PARAMS)
     Shortage(monkeypatch, 37, MemoryError())
     assert [c.outputs for c in llm.generate(PROMPTS, PARAMS)] == [c.outputs for c in expected]
+
+
+class OwnMemory(Device):
+    """A device with a memory of its own, whose pools and graphs the next run gets."""
+
+    __slots__ = ()
+
+    @property
+    def has_own_memory(self) -> bool:
+        return True
+
+
+def test_captured_steps_give_their_memory_back(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool's memory keeps graphs for the next run: the run alone cannot let go of them."""
+    device = OwnMemory(torch.device("cpu"), CpuBackend(), async_scheduling=False, graphs=True)
+    config = EngineConfig(model=make_model("qwen3", "memory"), dtype="float32", max_num_seqs=1)
+    loaded = load_engine(config).loaded
+    budget = MemoryBudget(2**30, 2**30, 2**24, is_filled=True)
+    memory = PoolMemory(loaded.model, loaded.sampler, device, budget)
+    engine = Engine(config, replace(loaded, device=device, memory=memory))
+    params = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
+    requests = [Request(index, (7,) * size, params) for index, size in enumerate((10, 200))]
+    assert [completion.error for completion in engine.start(requests[:1])] == [None]
+    run = engine.start(requests)
+    assert run.captured_shapes, "the next run gets what the last one captured"
+    Shortage(monkeypatch, 100, torch.OutOfMemoryError("CUDA out of memory"))
+    assert [completion.error for completion in run] == [None, None]
+    assert engine.start(requests[:1]).captured_shapes == []
 
 
 def test_no_endless_retry(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:

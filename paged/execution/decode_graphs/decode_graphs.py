@@ -86,6 +86,11 @@ class DecodeGraphs:
         """Say that a step of another kind comes between."""
         self._last = None
 
+    def release(self) -> None:
+        """Let go of all that was captured, and of the memory that it takes."""
+        self._last = None
+        self._graphs.clear()
+
     def _load(self, step: StepInput, known: KnownTokens | None) -> "_Loaded":
         size = self._cache.block_size
         partitions = step.num_read_once_tokens // PARTITION_TOKENS
