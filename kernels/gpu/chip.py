@@ -2,8 +2,12 @@
 
 import functools
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+
+# Of one warp ("mma"), of a group of four ("wgmma"), of tensor memory ("tcgen05"), and AMD's.
+MatrixUnit = Literal["mma", "wgmma", "tcgen05", "mfma"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,20 @@ class Chip:
     arch: int | str
     num_processors: int
     shared_memory: int
+
+    @property
+    def matrix_unit(self) -> MatrixUnit:
+        """Which instructions multiply matrices; with them come the layouts of tiles."""
+        if self.backend == "hip":
+            return "mfma"
+        if 90 <= int(self.arch) < 100:
+            return "wgmma"
+        return "tcgen05" if 100 <= int(self.arch) < 120 else "mma"
+
+    @property
+    def has_float8(self) -> bool:
+        """Whether kernels can load numbers of that type."""
+        return self.backend == "hip" or int(self.arch) >= 89
 
 
 # Where there is no GPU, under the interpreter: an H100's tables are the ones that tests run.

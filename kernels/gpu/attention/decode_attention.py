@@ -60,7 +60,7 @@ def decode_tile(
     tile = 32 if width > 128 else 64
     if is_quantised:  # registers hold the tile twice, as it is and as it is multiplied
         return DecodeTile(min(64, 4096 // width), 4, 3)
-    return DecodeTile(tile, 4, 3 if on.arch == 80 else 5)
+    return DecodeTile(tile, 4, 3 if on.matrix_unit == "mma" else 5)
 
 
 def decode_attention(

@@ -13,9 +13,8 @@ from pagedrun.kernels.gpu.matrix_product import INTERPRETED
 
 def readable(cache: Tensor, chip: Chip) -> Tensor:
     """Return a cache as kernels read it: the bytes of float8 where the chip has no such type."""
-    if cache.dtype is torch.float8_e4m3fn and chip.backend == "cuda" and int(chip.arch) < 89:
-        return cache.view(torch.uint8)
-    return cache
+    is_float8 = cache.dtype is torch.float8_e4m3fn
+    return cache.view(torch.uint8) if is_float8 and not chip.has_float8 else cache
 
 
 @triton.jit

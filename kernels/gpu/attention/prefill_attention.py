@@ -126,12 +126,13 @@ def tile_for(
         return Tile(64 if width > 128 else 128, 32, 4, 2)
     if width > 128:
         return Tile(64, 32, 8, 2)
-    if on.arch == 80 and width == 128:
-        # There is no float8 type: its codes are taken apart in registers. Masks of padded heads
-        # and of rows without a query take some too.
+    if on.matrix_unit == "mma" and width == 128:
+        # Older ones have no float8 type: its codes are taken apart in registers. Masks of padded
+        # heads and of rows without a query take some too.
         needs_room = is_quantised or head_dim < width or is_uneven
         return Tile(64, 32, 4, 2) if needs_room else Tile(128, 32, 8, 3)
-    return Tile(64, 64, 4, 2) if on.arch == 90 and rows_of_a_chunk <= 64 else Tile(128, 64, 8, 3)
+    is_small = on.matrix_unit == "wgmma" and rows_of_a_chunk <= 64
+    return Tile(64, 64, 4, 2) if is_small else Tile(128, 64, 8, 3)
 
 
 @triton.jit(do_not_specialize=["num_chunks", "table_stride"])

@@ -62,7 +62,7 @@ def prefix_tile(
         return PrefixTile(rows, 32 if is_large or is_quantised else 64, rows // 32, 1)
     if is_large:
         return PrefixTile(rows, 32, 4 if head_dim <= 256 else 8, 2)
-    if on.arch == 80:
+    if on.matrix_unit == "mma":
         return PrefixTile(rows, 32 if is_quantised else 64, rows // 16, 2)
     if rows == 64:  # leaves room for a second program on the processor
         return PrefixTile(rows, 64, 4, 3 if block_size >= 64 else 2)
@@ -77,15 +77,16 @@ def matrix_heights(
         return (32,)
     if head_dim > 256:  # what registers hold
         return (32,)
+    is_quantised, unit = cache_dtype.itemsize == 1, on.matrix_unit
     if head_dim > 128:
-        return (32,) if on.arch == 100 or (on.arch == 80 and cache_dtype.itemsize == 1) else (64,)
-    # On sm_80 Triton lays the warps of a low matrix along the keys, and sums across them in another
-    # order for each height.
-    if on.arch == 80 or (on.backend == "hip" and cache_dtype.itemsize == 1):
+        return (32,) if unit == "tcgen05" or (unit == "mma" and is_quantised) else (64,)
+    # Where single warps multiply, Triton lays those of a low matrix along the keys, and sums across
+    # them in another order for each height.
+    if unit == "mma" or (unit == "mfma" and is_quantised):
         return (64,)
-    # On sm_90, 64 rows are the least that a whole warp group multiplies, and what narrower
-    # instructions sum up need not have the same last bit. On sm_100 that holds for 64 rows too.
-    return (128,) if on.arch == 100 else (64, 128)
+    # 64 rows are the least that a group of warps multiplies, and what narrower instructions sum up
+    # need not have the same last bit. Of tensor memory that holds for 64 rows too.
+    return (128,) if unit == "tcgen05" else (64, 128)
 
 
 def tile_rows(num_rows: int, group: int, heights: tuple[int, ...]) -> int:

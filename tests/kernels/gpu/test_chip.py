@@ -33,6 +33,28 @@ def test_amd(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chip.chip_of(DEVICE) == chip.Chip("hip", "gfx942", 84, 49152)
 
 
+@pytest.mark.parametrize(
+    ("arch", "unit", "has_float8"),
+    [
+        (80, "mma", False),
+        (86, "mma", False),
+        (87, "mma", False),
+        (89, "mma", True),
+        (90, "wgmma", True),
+        (100, "tcgen05", True),
+        (103, "tcgen05", True),
+        (110, "tcgen05", True),
+        (120, "mma", True),
+        (121, "mma", True),
+    ],
+)
+def test_what_a_generation_has(arch: int, unit: str, has_float8: bool) -> None:
+    """Not equality with the one chip of it that was looked at."""
+    one = chip.Chip("cuda", arch, 84, 101376)
+    assert (one.matrix_unit, one.has_float8) == (unit, has_float8)
+    assert chip.Chip("hip", "gfx942", 84, 49152).matrix_unit == "mfma"
+
+
 def test_interpreter_runs_the_tables_of_an_h100() -> None:
     assert chip.chip_of(torch.device("cpu")) == chip.Chip("cuda", 90, 132, 227 * 1024)
 

@@ -22,6 +22,7 @@ from pagedrun.kernels.gpu.attention.decode_attention import decode_single_pass, 
 from pagedrun.kernels.gpu.attention.prefix_attention import (
     matrix_heights,
     prefix_attention,
+    prefix_tile,
     prefix_work,
     tile_rows,
 )
@@ -111,6 +112,20 @@ def attend(
     table_rows = as_int32(np.arange(len(q)) if rows is None else rows).to(device)
     inputs = DecodeInputs(table_rows, lengths.to(device))
     return form(q, layer, tables, inputs, softmax, None, prefix).cpu()
+
+
+@pytest.mark.parametrize("arch", [80, 86, 89, 120])
+@pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_one_height_where_heights_would_not_agree(
+    arch: int, head_dim: int, cache_dtype: torch.dtype
+) -> None:
+    """Single warps lie along the keys of a low matrix, and sum in another order."""
+    on = chip.Chip("cuda", arch, 84, 99 << 10)
+    (height,) = matrix_heights(head_dim, torch.bfloat16, cache_dtype, on)
+    tile = prefix_tile(height, head_dim, 64, torch.bfloat16, cache_dtype, on)
+    if head_dim <= 128:
+        assert tile.num_warps * 16 == height, "each warp has rows of its own"
 
 
 def assert_near(actual: Tensor, expected: Tensor) -> None:
