@@ -37,7 +37,7 @@ def contexts() -> KernelContexts:
 
 class TestSweep:
     def bench(self, device: Device = CPU, **changes: Any) -> KernelsBench:
-        settings: dict[str, Any] = {"sweep": SWEEP, "repeat": 1, "budget_s": 60.0, **changes}
+        settings: dict[str, Any] = {"sweep": SWEEP, "repeat": 1, "budget_s": 3600.0, **changes}
         return KernelsBench(device, TINY, torch.float32, **settings)
 
     @pytest.fixture(autouse=True)
