@@ -27,6 +27,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
             eps,
             TILE=tile,
             num_warps=num_warps,
+            enable_fp_fusion=False,
         )
     return out
 

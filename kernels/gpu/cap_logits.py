@@ -14,7 +14,9 @@ def cap_logits(logits: Tensor, cap: float) -> None:
     num_rows, size = logits.shape
     if num_rows:
         grid = (num_rows, triton.cdiv(size, _TILE))
-        _cap_logits[grid](logits, size, cap, TILE=_TILE, num_warps=_NUM_WARPS)
+        _cap_logits[grid](
+            logits, size, cap, TILE=_TILE, num_warps=_NUM_WARPS, enable_fp_fusion=False
+        )
 
 
 @triton.jit

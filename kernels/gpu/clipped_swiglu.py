@@ -17,7 +17,15 @@ def clipped_swiglu(gate_up: Tensor, limit: float, alpha: float) -> Tensor:
     if num_tokens:
         grid = (num_tokens, triton.cdiv(size, _TILE))
         _clipped_swiglu[grid](
-            gate_up, out, limit, alpha, gate_up.stride(0), size, TILE=_TILE, num_warps=_NUM_WARPS
+            gate_up,
+            out,
+            limit,
+            alpha,
+            gate_up.stride(0),
+            size,
+            TILE=_TILE,
+            num_warps=_NUM_WARPS,
+            enable_fp_fusion=False,
         )
     return out
 

@@ -17,7 +17,13 @@ def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     if num_tokens:
         grid = (num_tokens, triton.cdiv(size, _TILE))
         _gelu_tanh_mul[grid](
-            gate_up, out, gate_up.stride(0), size, TILE=_TILE, num_warps=_NUM_WARPS
+            gate_up,
+            out,
+            gate_up.stride(0),
+            size,
+            TILE=_TILE,
+            num_warps=_NUM_WARPS,
+            enable_fp_fusion=False,
         )
     return out
 

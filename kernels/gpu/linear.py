@@ -85,6 +85,7 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             EVEN_DEPTH=weight.shape[1] % tile.depth == 0,
             GROUP=_GROUP,
             num_warps=tile.num_warps,
+            enable_fp_fusion=True,
             num_stages=tile.num_stages,
         )
     return out

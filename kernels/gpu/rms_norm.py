@@ -27,6 +27,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = 
             eps,
             TILE=tile,
             num_warps=num_warps,
+            enable_fp_fusion=False,
         )
     return out
 

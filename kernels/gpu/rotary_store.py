@@ -71,6 +71,7 @@ def rotary_store(
         TILE_HALF=triton.next_power_of_2(half),
         TILE_REST=triton.next_power_of_2(max(1, head_dim - 2 * half)),
         num_warps=NUM_WARPS,
+        enable_fp_fusion=False,
     )
     return query
 

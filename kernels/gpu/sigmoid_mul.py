@@ -16,7 +16,15 @@ def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
     if len(x):
         grid = (len(x), triton.cdiv(x.shape[1], _TILE))
         _sigmoid_mul[grid](
-            x, gate, out, x.stride(0), gate.stride(0), x.shape[1], TILE=_TILE, num_warps=_NUM_WARPS
+            x,
+            gate,
+            out,
+            x.stride(0),
+            gate.stride(0),
+            x.shape[1],
+            TILE=_TILE,
+            num_warps=_NUM_WARPS,
+            enable_fp_fusion=False,
         )
     return out
 

@@ -4,6 +4,9 @@ One pass over all of a row's keys, or partitions on their own, to be merged by
 `decode_reduction`. Both treat a partition alike: its tiles are counted from token 0 and enter a
 fresh state in ascending order, and the states of partitions merge in ascending order, behind those
 of a shared prefix. So both give a row the same bytes.
+
+What follows from the width of the block tables, which grows as a run goes on, is not specialised:
+a kernel would be compiled anew for widths that 16 divides.
 """
 
 import triton
@@ -13,7 +16,7 @@ from pagedrun.kernels.gpu.attention.attend_tile import attend_tile
 from pagedrun.kernels.gpu.attention.softmax_state import add_sinks, empty_state, merge_states
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def single_pass(
     q,
     key_cache,
@@ -130,7 +133,7 @@ def single_pass(
     tl.store(out_elements, (total / mass[:, None]).to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "max_partitions"])
 def partial_states(
     q,
     key_cache,

@@ -8,7 +8,7 @@ import triton.language as tl
 from pagedrun.kernels.gpu.attention.softmax_state import add_sinks, empty_state, merge_states
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["max_partitions"])
 def reduce_states(
     peaks,
     masses,

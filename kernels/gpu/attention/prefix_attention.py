@@ -150,7 +150,7 @@ def prefix_attention(
     return PrefixPartials(peaks, masses, totals, groups.first_slots, groups.num_partitions)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])  # tables grow as a run goes on
 def attend_units(
     q,
     key_cache,

@@ -31,6 +31,7 @@ def combine_experts(
             NUM_CHOSEN=num_chosen,
             TILE=_TILE,
             num_warps=_NUM_WARPS,
+            enable_fp_fusion=False,
         )
     return out
 

@@ -78,6 +78,7 @@ class PackedGroupedLinear:
                 EVEN_DEPTH=self.in_features % tile.depth == 0,
                 EXPERTS=triton.next_power_of_2(self.num_experts),
                 num_warps=tile.num_warps,
+                enable_fp_fusion=True,
                 num_stages=tile.num_stages,
             )
         return out

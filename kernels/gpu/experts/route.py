@@ -39,6 +39,7 @@ def route(logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None
             GROUPS=triton.next_power_of_2(choice.num_groups),
             NUM_CHOSEN_GROUPS=choice.num_chosen_groups,
             num_warps=_NUM_WARPS,
+            enable_fp_fusion=False,
         )
     return Routing(experts, weights)
 

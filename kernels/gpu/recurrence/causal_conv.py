@@ -45,6 +45,7 @@ def causal_conv(
         ACTIVATE=activate,
         TILE=_TILE,
         num_warps=_NUM_WARPS,
+        enable_fp_fusion=False,
     )
     _keep_last[(len(inputs.read_slots), tiles)](
         x,
@@ -57,6 +58,7 @@ def causal_conv(
         SIZE=triton.next_power_of_2(size),
         TILE=_TILE,
         num_warps=_NUM_WARPS,
+        enable_fp_fusion=False,
     )
     return out
 

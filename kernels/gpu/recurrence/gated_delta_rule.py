@@ -58,6 +58,7 @@ def gated_delta_rule(
             ROWS=rows,
             COLUMNS=columns,
             num_warps=_NUM_WARPS,
+            enable_fp_fusion=False,
         )
     return out
 

@@ -31,6 +31,7 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tenso
             TILE_HEADS=tile_heads,
             TILE=tile,
             num_warps=_NUM_WARPS,
+            enable_fp_fusion=False,
         )
     return out
 

@@ -56,8 +56,9 @@ def sample(
     firsts, lows = scratch(num_rows, num_chunks, dtype=torch.int32), scratch(num_rows)
     asked = (logits, logits.stride(0), vocab_size, temperature)
     filters, stream = (top_k, top_p, min_p), (seed, position, row, sample)
-    sizes = {"CHUNK": _CHUNK, "GREEDY_BELOW": GREEDY_BELOW, "num_warps": _SCAN_WARPS}
-    by_row = {"CHUNKS": triton.next_power_of_2(num_chunks), "GREEDY_BELOW": GREEDY_BELOW}
+    common = {"GREEDY_BELOW": GREEDY_BELOW, "enable_fp_fusion": False}
+    sizes = {"CHUNK": _CHUNK, "num_warps": _SCAN_WARPS, **common}
+    by_row = {"CHUNKS": triton.next_power_of_2(num_chunks), **common}
     grid = (num_rows, num_chunks)
     _scan[grid](*asked, *filters, *stream, peaks, firsts, bests, num_chunks, **sizes)
     lists = scratch(num_rows, CAPACITY.value)

@@ -41,6 +41,7 @@ def token_logprobs(logits: Tensor, rows: Tensor, ids: Tensor, num_top: int) -> T
             num_top,
             TILE=_TILE,
             num_warps=_NUM_WARPS,
+            enable_fp_fusion=False,
         )
     return found
 

@@ -24,8 +24,11 @@ from pagedrun.kernels.gpu.chip import Chip
 CASES_FOLDER = Path(__file__).parent / "cases"
 CHIPS = {
     "sm_80": Chip("cuda", 80, 108, 163 << 10),
+    "sm_86": Chip("cuda", 86, 84, 99 << 10),
+    "sm_89": Chip("cuda", 89, 128, 99 << 10),
     "sm_90": Chip("cuda", 90, 132, 227 << 10),
     "sm_100": Chip("cuda", 100, 148, 227 << 10),
+    "sm_120": Chip("cuda", 120, 170, 99 << 10),
     "gfx942": Chip("hip", "gfx942", 304, 64 << 10),
 }
 # Each counts an instruction in the text of the assembler: in PTX, or in that of AMD.
@@ -47,6 +50,7 @@ class Case:
 
     call: runs a public function of `pagedrun.kernels.gpu` on small CPU tensors of real head sizes.
     short: names of the chips for which it is compiled in every test run; the rest are `long`.
+    is_one: all launches of a kernel are of one compiled form: a run does not stop to compile.
     matrix: which matrix instructions at least one launch must hold: "wide" means those that only
     whole warp groups use (wgmma on sm_90), "any" is for narrow tiles.
     """
@@ -55,13 +59,21 @@ class Case:
     call: Callable[[], object]
     short: tuple[str, ...] = ()
     matrix: Literal["any", "wide"] | None = None
+    is_one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One compiled launch. shared: bytes. registers: of one thread. spilled: bytes or registers."""
+    """One compiled launch.
+
+    form: what of the arguments the kernel was compiled for. fuses: whether a product and a sum may
+    become one operation, None if that is left to the version of Triton. shared: bytes. registers:
+    of one thread. spilled: bytes or registers.
+    """
 
     kernel: str
+    form: str
+    fuses: bool | None
     num_warps: int
     num_stages: int
     shared: int
@@ -94,7 +106,7 @@ def compile_case(case: Case, chip: Chip) -> list[Launch]:
     def compile_instead(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         if callable(grid):
             raise TypeError("a grid must follow from shapes: give a tuple")
-        launches.append(_compile_launch(self, args, kwargs, chip))
+        launches.append(_compile_launch(self, args, kwargs, chip, launches))
 
     genuine = JITFunction.run, chip_module.chip_of
     JITFunction.run, chip_module.chip_of = compile_instead, lambda device: chip  # type: ignore
@@ -106,7 +118,11 @@ def compile_case(case: Case, chip: Chip) -> list[Launch]:
 
 
 def _compile_launch(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], chip: Chip
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    chip: Chip,
+    before: list[Launch],
 ) -> Launch:
     import triton
     from triton.backends.compiler import GPUTarget
@@ -120,6 +136,10 @@ def _compile_launch(
     options, signature, constants, attributes = function._pack_args(
         backend, {**kwargs, "debug": False}, bound, specialization, unbound
     )
+    name, form = function.fn.__name__, repr((signature, constants, attributes, options))
+    same = next((each for each in before if (each.kernel, each.form) == (name, form)), None)
+    if same is not None:
+        return same
     log = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(log):
         # A folder of its own: what lies in a cache already is not assembled, and leaves no log.
@@ -130,7 +150,9 @@ def _compile_launch(
     text = compiled.asm["amdgcn" if chip.backend == "hip" else "ptx"]
     measured = _of_amd(text) if chip.backend == "hip" else _of_nvidia(log.getvalue())
     return Launch(
-        function.fn.__name__,
+        name,
+        form,
+        kwargs.get("enable_fp_fusion"),
         compiled.metadata.num_warps,
         compiled.metadata.num_stages,
         compiled.metadata.shared,

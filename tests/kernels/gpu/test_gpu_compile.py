@@ -21,7 +21,7 @@ from tests.kernels.gpu.ahead_of_time import CASES_FOLDER, CHIPS, Case, Launch, l
 NUM_WORKERS = 2
 # The tables must use these where a case says so: those for whole warp groups, and the narrow ones.
 MATRIX: dict[str, dict[str, tuple[str, ...]]] = {
-    "sm_80": {"wide": ("mma",), "any": ("mma",)},
+    **{each: {"wide": ("mma",), "any": ("mma",)} for each in ("sm_80", "sm_86", "sm_89", "sm_120")},
     "sm_90": {"wide": ("wgmma",), "any": ("wgmma", "mma")},
     "sm_100": {"wide": ("tcgen05", "mma"), "any": ("tcgen05", "mma")},
     "gfx942": {"wide": ("mfma",), "any": ("mfma",)},
@@ -108,8 +108,12 @@ def test_compiles_without_spills(
     assert launches, "the case launched nothing"
     for launch in launches:
         print(launch)
+        assert launch.fuses is not None, launch
         assert launch.spilled == 0, launch
         assert launch.shared <= CHIPS[job[2]].shared_memory, launch
+    if case.is_one:
+        forms = {launch.kernel: launch.form for launch in launches}
+        assert [forms[launch.kernel] for launch in launches] == [each.form for each in launches]
     if case.matrix is not None:
         wanted = MATRIX[job[2]][case.matrix]
         assert any(launch.instructions[name] for launch in launches for name in wanted), launches
