@@ -62,8 +62,9 @@ def prefix_tile(
         return PrefixTile(rows, 32 if is_large or is_quantised else 64, rows // 32, 1)
     if is_large:
         return PrefixTile(rows, 32, 4 if head_dim <= 256 else 8, 2)
-    if on.matrix_unit == "mma":
-        return PrefixTile(rows, 32 if is_quantised else 64, rows // 16, 2)
+    if on.matrix_unit == "mma":  # with 99 KB, two programs fit on a processor so
+        is_small = on.shared_memory < 128 << 10
+        return PrefixTile(rows, 32 if is_quantised or is_small else 64, rows // 16, 2)
     if rows == 64:  # leaves room for a second program on the processor
         return PrefixTile(rows, 64, 4, 3 if block_size >= 64 else 2)
     return PrefixTile(rows, 64, rows // 16, 5)
@@ -79,7 +80,7 @@ def matrix_heights(
         return (32,)
     is_quantised, unit = cache_dtype.itemsize == 1, on.matrix_unit
     if head_dim > 128:
-        return (32,) if unit == "tcgen05" or (unit == "mma" and is_quantised) else (64,)
+        return (32,) if unit in ("tcgen05", "mma") else (64,)
     # Where single warps multiply, Triton lays those of a low matrix along the keys, and sums across
     # them in another order for each height.
     if unit == "mma" or (unit == "mfma" and is_quantised):
