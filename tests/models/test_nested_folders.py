@@ -163,7 +163,7 @@ def test_quantized_decoders_are_refused_by_the_outer_config(
 ) -> None:
     copy = shutil.copytree(nested[0], tmp_path / "copy")
     config = json.loads((copy / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "bitsandbytes"}
+    config["quantization_config"] = {"quant_method": "hqq"}
     (copy / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="quantized"):
         ModelConfig.from_folder(copy)

@@ -29,6 +29,12 @@ class RouterSpec:
         """Experts that there are."""
         return self.linear.out_features
 
+    @property
+    def num_weights(self) -> int:
+        """How many numbers the matrix, its bias and the correction have, however they are held."""
+        correction = 0 if self.correction is None else self.correction.num_values
+        return self.linear.num_weights + correction
+
     def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
         """Return the matrix, its bias if any, and the correction."""
         correction = () if self.correction is None else (self.correction,)

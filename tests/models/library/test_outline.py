@@ -136,7 +136,7 @@ def test_what_could_lead_to_code_or_other_files_is_not_looked_at(tmp_path: Path)
 
 
 def test_an_unknown_type_is_told_of_the_flag_if_transformers_knows_it(tmp_path: Path) -> None:
-    for model_type, knows in (("persimmon", True), ("olmoe", True), ("nonsense", False)):
+    for model_type, knows in (("persimmon", True), ("starcoder2", True), ("nonsense", False)):
         with pytest.raises(ModelError) as caught:
             describe_model(write(tmp_path, model_type=model_type), "auto")
         assert ("model_impl transformers" in str(caught.value)) is knows
