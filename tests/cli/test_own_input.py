@@ -19,17 +19,24 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["generate", "plan"])
-@pytest.mark.parametrize("source", ["rows.jsonl", "-", "copy.jsonl", "missing.jsonl"])
+@pytest.mark.parametrize("source", ["rows.jsonl", "-", "edited.jsonl", "missing.jsonl"])
 def test_without_a_model_nothing_is_done(
     rows: Path, pagedrun: Command, name: str, source: str
 ) -> None:
-    """A copy of the bundled prompts is a file of one's own too."""
-    shutil.copy(demo_prompts_path(), "copy.jsonl")
+    """Bundled prompts that were edited are rows of one's own too."""
+    Path("edited.jsonl").write_bytes(demo_prompts_path().read_bytes()[:-1] + b" ")
     status, out, err = pagedrun(name, source, "--quiet")
     assert (status, out) == (2, "")
     assert err.startswith("Error: --model is missing: pass a model folder, a name on the hub such")
     assert "a .gguf file, or demo for the bundled model" in err
-    assert {path.name for path in Path().iterdir()} == {"rows.jsonl", "copy.jsonl"}
+    assert {path.name for path in Path().iterdir()} == {"rows.jsonl", "edited.jsonl"}
+
+
+def test_a_copy_of_the_bundled_prompts_is_answered_too(rows: Path, pagedrun: Command) -> None:
+    """As those of another installation are."""
+    shutil.copy(demo_prompts_path(), "copy.jsonl")
+    status, _, err = pagedrun("generate", "copy.jsonl", "--limit", "2", "--max-tokens", "2")
+    assert (status, "No --model: using the bundled demo model" in err) == (0, True)
 
 
 def test_it_names_what_is_in_the_cache(
