@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 EVAL := $(VENV)/.eval
+PUBLISH := $(VENV)/.publish
+# Nothing here is needed to run or to test: twine says what an index would refuse, mkdocs makes a
+# site of docs/.
+PUBLISH_TOOLS := "build>=1.3" "twine>=6.1" "mkdocs-material>=9.6"
 # Most tests use one core: interpreted kernels, bookkeeping. A process that gets through its half
 # early takes tests over from the others.
 WORKERS ?= 2
@@ -17,7 +21,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 COMPILED := $(VENV)/.compiled-bfloat16 $(VENV)/.compiled-float32
 KERNELS := $(shell find kernels -name '*.py')
 
-.PHONY: demo test check unit test-installed test-long test-eval test-gpu format clean help
+.PHONY: demo test check unit test-installed test-long test-eval test-gpu dist docs format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -58,12 +62,20 @@ test-eval: $(EVAL) ## lm-evaluation-harness with pagedrun and with Transformers
 test-gpu: $(DEV) ## what needs a GPU
 	$(BIN)/pytest -m gpu
 
+dist: $(PUBLISH) ## dist/: the source archive and the wheel, as an index would take them
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+
+docs: $(PUBLISH) ## build/site: the pages as a site, every link tried
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: $(DEV) ## let ruff fix and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f demo.out.jsonl*
 
 $(VENV)/.compiled-%: $(KERNELS) | $(DEV)
@@ -84,4 +96,9 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 
 $(EVAL): $(DEV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[eval]' accelerate
+	touch $@
+
+$(PUBLISH): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt \
+		$(PUBLISH_TOOLS)
 	touch $@

@@ -44,7 +44,7 @@ RUNS: dict[str, tuple[str, ...]] = {
 }
 _KEPT_ROWS = 100  # of the run that is cut off
 # Of reports: what a clock, free memory or the place of the checkout decides.
-_VOLATILE = {"time", "t", "seconds", "seconds_saved", "hardware", "model"}
+_VOLATILE = {"time", "t", "seconds", "seconds_saved", "step_costs", "hardware", "model"}
 _VOLATILE |= {"activations_peak", "other", "free"}
 _VOLATILE_ARRAYS = {"samples.times", "facts"}
 

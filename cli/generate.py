@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
+from pagedrun.cli.help.panel_command import PanelCommand
 from pagedrun.cli.options.flags import Given
-from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.cli.options.generate_flags import DAILY, GENERATE
 from pagedrun.cli.options.run_options import Display, RunOptions
 from pagedrun.cli.terminal.lossy_stream import discard
 from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
@@ -24,7 +25,8 @@ A row has a column "prompt", "messages" or "prompt_token_ids". It may have an "i
 parameters of its own; other columns come back under "input". Rows are the lines of a .jsonl \
 file, the elements of a .json array, the records of a .csv file with a header, of a .parquet file \
 or of a dataset (a save_to_disk folder, or hf:NAME@CONFIG:SPLIT from the hub or its cache); in \
-a .txt file each line is a prompt. Rows of OpenAI batch files are answered in OpenAI's format.
+a .txt file each line is a prompt. Rows of OpenAI batch files are answered in OpenAI's format. \
+Answers are written as JSONL, Parquet or CSV, by the ending of OUT.
 
 Examples:
 
@@ -33,7 +35,9 @@ Examples:
   pagedrun generate rows.jsonl --prompt-template "Translate: {{ text }}"
   pagedrun generate rows.jsonl --recipe judge --model ./model
   pagedrun generate rows.csv.gz --prompt-field question
+  pagedrun generate 'data/*.jsonl' more.csv -o answers.jsonl
   pagedrun generate hf:openai/gsm8k@main:test --prompt-field question --limit 100
+  pagedrun generate prompts.jsonl -o answers.parquet --columns id,text,input.category
   pagedrun generate prompts.jsonl --html memory.html
   pagedrun generate - -o - < rows.jsonl > answers.jsonl
 
@@ -57,6 +61,12 @@ def _generate(context: typer.Context, given: Given) -> None:
 generate = GENERATE.command(_generate)
 
 
+class GenerateCommand(PanelCommand):
+    """The command of Typer's that `generate` is."""
+
+    daily = DAILY
+
+
 def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.kernels.environment.threads import prepare_environment
@@ -65,9 +75,11 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.cli.options.job_flags import job_config, warn_of_model
     from pagedrun.cli.page.job_page import check_job_page, write_job_page
     from pagedrun.cli.progress.progress import show_progress
-    from pagedrun.cli.report.report import draw_report, summary
+    from pagedrun.cli.report.end_of_run import draw_end
     from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.paged.job.job import run_job
+    from pagedrun.paged.job.output.output_layout import OutputLayout
+    from pagedrun.paged.job.timed_run import note_run
 
     console = stderr_console()
     display, page = settings.read(Display), settings.read(RunOptions).html
@@ -79,11 +91,10 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     with show_progress(display.progress, console, quiet=display.quiet) as listener:
         warn_of_model(settings, config, listener)
         result = run_job(config, listener, guard=guard)
+        note_run(config.engine, result.report)
     try:
         if not display.quiet:
-            draw_report(result.report, console)
-            for line in summary(result, config.output):
-                note(console, line, "bold yellow" if result.num_failed else "bold")
+            draw_end(result, OutputLayout.of(config).shown, display.report_view, console)
         if display.json_report:
             _print_json(result.report)
         if page is not None:

@@ -7,35 +7,50 @@ import typer
 
 from pagedrun._version import __version__
 from pagedrun.cli import exits
+from pagedrun.cli.ask import HELP as ASK_HELP
+from pagedrun.cli.ask import ask
 from pagedrun.cli.bench.app import app as bench_app
+from pagedrun.cli.diff import HELP as DIFF_HELP
+from pagedrun.cli.diff import diff
+from pagedrun.cli.doctor import HELP as DOCTOR_HELP
+from pagedrun.cli.doctor import doctor
 from pagedrun.cli.evaluate import HELP as EVALUATE_HELP
 from pagedrun.cli.evaluate import SETTINGS as EVALUATE_SETTINGS
 from pagedrun.cli.evaluate import evaluate
 from pagedrun.cli.foreign.command_group import CommandGroup
 from pagedrun.cli.foreign.flags import explain
-from pagedrun.cli.generate import HELP, generate
+from pagedrun.cli.generate import HELP, GenerateCommand, generate
+from pagedrun.cli.help.command_line import CommandLine
 from pagedrun.cli.inspect.inspect_cache import HELP as INSPECT_CACHE_HELP
 from pagedrun.cli.inspect.inspect_cache import inspect_cache
 from pagedrun.cli.plan import HELP as PLAN_HELP
 from pagedrun.cli.plan import plan
 from pagedrun.cli.recipes import app as recipes_app
+from pagedrun.cli.show import HELP as SHOW_HELP
+from pagedrun.cli.show import show
 from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.cli.warmup import HELP as WARMUP_HELP
+from pagedrun.cli.warmup import warmup
 from pagedrun.paged.job.control.signals import SignalGuard
 
-app = typer.Typer(
+app = CommandLine(
     name="pagedrun",
     cls=CommandGroup,
     help="Offline batch inference that plans: every prompt is known before the first token.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(name="generate", help=HELP)(generate)
+app.command(name="generate", help=HELP, cls=GenerateCommand)(generate)
 app.command(name="plan", help=PLAN_HELP)(plan)
+app.command(name="show", help=SHOW_HELP)(show)
+app.command(name="ask", help=ASK_HELP)(ask)
 app.command(name="inspect-cache", help=INSPECT_CACHE_HELP)(inspect_cache)
+app.command(name="diff", help=DIFF_HELP)(diff)
 app.command(name="lm-eval", help=EVALUATE_HELP, context_settings=EVALUATE_SETTINGS)(evaluate)
+app.command(name="doctor", help=DOCTOR_HELP)(doctor)
+app.command(name="warmup", help=WARMUP_HELP)(warmup)
 app.add_typer(bench_app, name="bench")
 app.add_typer(recipes_app, name="recipes")
 

@@ -89,10 +89,12 @@ plan = FLAGS.command(_plan)
 def _run(settings: "Settings") -> None:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.cli.options.job_flags import job_config
+    from pagedrun.cli.options.show_command import show_command
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.plan_report import draw_forecast
     from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.kernels.environment.threads import prepare_environment
+    from pagedrun.paged.job.inputs.reader import STDIN
     from pagedrun.paged.job.plan_file import DEFAULT_SIMULATED_ROWS, plan_file
 
     prepare_environment()
@@ -110,6 +112,8 @@ def _run(settings: "Settings") -> None:
         )
     if not display.quiet:
         draw_forecast(forecast, console)
+        if config.input != STDIN:
+            note(console, f"See a prompt as the model reads it: {show_command(settings)}")
     if display.json_report:
         # ASCII: a path in it may hold what turns a terminal around.
         json.dump(forecast, sys.stdout, ensure_ascii=True, allow_nan=False)

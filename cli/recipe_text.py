@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from rich.console import Console
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from pagedrun.cli.terminal.console import stdout_console
 from pagedrun.recipes.recipe import Recipe
 
 
@@ -47,12 +47,12 @@ def draw_recipes(recipes: Mapping[str, Recipe]) -> None:
             for column, what in recipe.columns.items()
         ]
         table.add_row(name, Text(recipe.description), Text(", ".join(columns)))
-    _stdout_console().print(table)
+    stdout_console().print(table)
 
 
 def draw_text(recipe: Recipe) -> None:
     """Print the recipe on stdout: in colours on a terminal, else byte for byte."""
-    console = _stdout_console()
+    console = stdout_console()
     if not console.is_terminal or console.no_color:
         sys.stdout.write(recipe.text)
         return
@@ -72,7 +72,3 @@ def next_command(copies: Sequence[Path]) -> str:
     sample = str(samples[0]) if samples else "ROWS.jsonl"
     words = ["pagedrun", "generate", sample, "--recipe", str(recipe), "--model", "MODEL"]
     return shlex.join(words)
-
-
-def _stdout_console() -> Console:
-    return Console(file=sys.stdout, markup=False, emoji=False, highlight=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pagedrun.cli import exits
+from pagedrun.cli.help.command_line import CommandLine
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import Display
@@ -46,7 +47,7 @@ Examples:
   pagedrun recipes init judge ./my-judge
 """
 
-app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
+app = CommandLine(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
 
 RecipeName = Annotated[
     str, typer.Argument(metavar="NAME", help="A bundled recipe: see `pagedrun recipes list`.")

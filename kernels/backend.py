@@ -13,6 +13,7 @@ from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.packed_weight import PackedWeight
 from pagedrun.kernels.routing import Routing
 from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.kernels.token_logprobs import TokenLogprobs
@@ -51,6 +52,25 @@ class Backend(Protocol):
 
         codes: [out_features, in_features] int8. scales: [out_features] float32. bias:
         [out_features] in the dtype of x, or None. A row of y has the same bytes on every backend.
+        """
+        ...
+
+    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
+        """Return whether `pack_quantized` holds a weight in few bits, rather than in `dtype`."""
+        ...
+
+    def pack_quantized(
+        self,
+        weight: PackedWeight,
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+        *,
+        row_invariant: bool = False,
+    ) -> Linear:
+        """Return `y = x @ weight.T + bias` for x in `dtype`, the weight held in few bits.
+
+        The numbers multiplied are those of `dequantize`. A backend, or a weight, without a kernel
+        of its own is held in `dtype`, as `pack_linear` does. The rest is as there.
         """
         ...
 
@@ -212,8 +232,8 @@ class Backend(Protocol):
         """Return each row's numbers as int8 codes, and a scale for each row."""
         ...
 
-    def unpack_blocks(self, blocks: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
-        """Return the weights in rows of GGUF's blocks, in `dtype`."""
+    def split_blocks(self, blocks: Tensor, kind: str) -> PackedWeight:
+        """Return the matrix in rows of GGUF's blocks as codes and scales."""
         ...
 
     def unpack_codes(self, words: Tensor, num_bits: int, order: tuple[int, ...]) -> Tensor:
@@ -226,14 +246,6 @@ class Backend(Protocol):
         """Return `table[code] * scale` for the two codes in each byte, in `dtype`."""
         ...
 
-    def dequantize(
-        self,
-        codes: Tensor,
-        scales: Tensor,
-        zeros: Tensor,
-        rows_per_scale: int,
-        group_of: Tensor,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        """Return `(code - zero) * scale` for each code, in `dtype`."""
+    def dequantize(self, weight: PackedWeight, dtype: torch.dtype) -> Tensor:
+        """Return the matrix [out_features, in_features] in `dtype`."""
         ...

@@ -53,6 +53,11 @@ class KernelSet(StrEnum):
         return ReadOnce(min_rows=4 if self is KernelSet.AMX else 8, min_work=2048)
 
     @property
+    def holds_codes(self) -> bool:
+        """Whether it multiplies bfloat16 with weights of few bits; they are unpacked elsewhere."""
+        return self is KernelSet.AMX
+
+    @property
     def is_supported(self) -> bool:
         """Whether this processor has the instructions, and the system lets us use them."""
         if self is KernelSet.AMX:

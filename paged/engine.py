@@ -14,14 +14,16 @@ from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_identity import model_identity
 from pagedrun.paged.planning.ahead import Ahead
+from pagedrun.paged.planning.earlier_answers import EarlierAnswers
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.pool_sizing import PoolSizer
-from pagedrun.paged.planning.slot_sizing import SlotSizer
+from pagedrun.paged.planning.slot_sizing import SlotSizer, longest_row
 from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom
 from pagedrun.paged.report.record.report_sections import LoadTimes
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run import Run
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
+from pagedrun.paged.values.deadline import Deadline
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
@@ -39,13 +41,14 @@ FIXED = frozenset(
 class Engine:
     """Plans requests, sizes a pool for them and starts their run; as often as one likes.
 
-    `loaded` was loaded for `config`, or for one that differs in nothing that is `FIXED`.
+    `loaded` was loaded for `config`, or for one that differs in nothing that is `FIXED`. `config`
+    is then what of it holds for the model.
     """
 
     def __init__(
         self, config: EngineConfig, loaded: LoadedModel, policy: RunPolicy = DEFAULT_POLICY
     ) -> None:
-        self.config = config
+        self.config = loaded.config.settings(config)
         self.loaded = loaded
         self.policy = policy
         self._times: LoadTimes = {"load_s": loaded.load_s}
@@ -86,6 +89,8 @@ class Engine:
         done: Container[int] = frozenset(),
         warn: Callable[[str], None] | None = None,
         on_window: Callable[[], None] | None = None,
+        earlier: EarlierAnswers | None = None,
+        deadline: Deadline | None = None,
     ) -> Run:
         """Plan the requests and return their run: iterate it for one completion per request.
 
@@ -96,22 +101,31 @@ class Engine:
         its own while the one before it runs, and `on_window` is called in the caller's when it is
         taken. A run with `more` that does not come to its end must be closed. `done` are indices of
         requests that are answered already: they get no completion, but what rows share is decided
-        with them. `warn` takes what the user should know and that stops nothing. Raises
-        `UsageError` if the kernels fail their self-check.
+        with them. Of requests that `earlier` answers wholly the completions are copies, and others
+        go on from what it has. With a `deadline` rows run in an order that is drawn, and those that
+        would not be finished by then are not begun: the run is then `is_cut`. `warn` takes what the
+        user should know and that stops nothing.
+        Raises `UsageError` if the kernels fail their self-check.
         """
         config, specs, loaded = self.config, self.kv_cache_specs, self.loaded
         loaded.device.check(loaded.dtype)
-        library = loaded.model.library
+        library, notice = loaded.model.library, loaded.config.notice
+        if warn is not None and notice is not None:
+            warn(notice)
         if warn is not None and library is not None and library["rows_depend_on_batch"]:
             warn(
                 f"what {library['computed_by']} computes of this model was seen to depend on what "
                 "runs beside a row: another batch or pool may give other answers"
             )
         budget = loaded.memory.budget(config, specs)
-        states = SlotSizer(config, self.bytes_per_state, budget)
+        longest = self.max_model_len
+        if more is None:
+            longest = longest_row(requests, longest)
+        kept = self._bytes_per_state(longest)
+        states = SlotSizer(config, kept, budget, are_opaque=self._are_opaque)
         sizer = PoolSizer(config, specs, states.rest, self.max_model_len)
         sizer.check_max_model_len()
-        planner = self._planner(sizer.most, states.max_beam_width, done)
+        planner = self._planner(sizer.most, states.max_beam_width, done, earlier, deadline)
         first = planner.window(requests, has_next=more is not None)
         sizes = sizer.sizes(first.plan, is_whole=more is None)
         slots = states.sizes(first.plan, is_whole=more is None)
@@ -134,23 +148,32 @@ class Engine:
             on_step=on_step,
             stored=self._stored_prefixes(cache, warn),
             on_window=on_window,
+            ends_at=None if deadline is None else deadline.at,
         )
 
     def _planner(
-        self, max_blocks: int, max_beam_width: int | None, done: Container[int]
+        self,
+        max_blocks: int,
+        max_beam_width: int | None,
+        done: Container[int],
+        earlier: EarlierAnswers | None,
+        deadline: Deadline | None,
     ) -> Planner:
         room = NO_ROOM
         if self.loaded.prefix_store is not None:
             size = self.bytes_per_token
-            room = StoreRoom(self.config.prefix_store_bytes // size, self.bytes_per_state // size)
+            kept = self._bytes_per_state()
+            room = StoreRoom(self.config.prefix_store_bytes // size, kept // size)
         return Planner(
             self.config,
             RequestLimits(self.max_model_len, self.loaded.config.vocab_size, max_beam_width),
             max_blocks=max_blocks,
             read_once=self._read_once,
             done=done,
+            earlier=earlier,
             store_room=room,
-            keeps_states=self.bytes_per_state > 0,
+            keeps_states=bool(self.loaded.model.state_specs()),
+            sample_seed=None if deadline is None else deadline.seed,
         )
 
     def _stored_prefixes(
@@ -188,10 +211,16 @@ class Engine:
         """Bytes of keys and values of one token in all layers."""
         return sum(spec.bytes_per_token for spec in self.kv_cache_specs)
 
+    def _bytes_per_state(self, num_tokens: int = 0) -> int:
+        """Return the bytes of what is kept in one piece of a sequence of so many tokens, 0 if all
+        of it is in blocks."""
+        specs = self.loaded.model.state_specs()
+        return sum(spec.num_bytes_behind(num_tokens) for spec in specs)
+
     @property
-    def bytes_per_state(self) -> int:
-        """Bytes of what recurrent layers keep of a sequence, 0 without such layers."""
-        return sum(spec.num_bytes for spec in self.loaded.model.state_specs())
+    def _are_opaque(self) -> bool:
+        """Whether that is a library's cache."""
+        return any(spec.is_opaque for spec in self.loaded.model.state_specs())
 
     @property
     def _read_once(self) -> ReadOnce:

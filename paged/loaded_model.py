@@ -83,6 +83,7 @@ class LoadedModel:
         the prefix store cannot.
         """
         model_config = model_config.held_as(config.quantization, config.model)
+        config = model_config.settings(config)
         model_config.check_tokenizer(tokenizer.vocab_size, config.model)
         threads.configure()
         began = time.perf_counter()

@@ -16,6 +16,7 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.execution.cache_pools import further_pools, state_pool
 from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.devices.device import Device
@@ -39,10 +40,9 @@ from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.scheduling.beams.beam_searches import BeamSearches
-from pagedrun.paged.scheduling.engine_state import engine_state
-from pagedrun.paged.scheduling.groups.kv_group import GroupPool
-from pagedrun.paged.scheduling.groups.no_states import StatePool
+from pagedrun.paged.scheduling.engine_state import engine_state, stalled
 from pagedrun.paged.scheduling.groups.recorded_groups import recorder_of
+from pagedrun.paged.scheduling.last_admission import ByRow, LastAdmission
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
@@ -51,7 +51,6 @@ from pagedrun.paged.scheduling.step_watch import StepWatch
 from pagedrun.paged.scheduling.stopping import StopRule
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import EngineStalled
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
@@ -80,9 +79,11 @@ class Run:
         on_step: Callable[[StepRecord], None] | None,
         stored: StoredPrefixes | None = None,
         on_window: Callable[[], None] | None = None,
+        ends_at: float | None = None,
     ) -> None:
         """Run the `windows`, each taken when the one before is out; waits for one not yet there.
-        on_window: called for each but the first. stored_weight_bytes: see `LoadedModel`.
+        on_window: called for each but the first. stored_weight_bytes: see `LoadedModel`. ends_at:
+        what would not be finished by then, on the clock of `time.monotonic`, is not begun.
         """
         self._config = config = engine_config
         self._model = model
@@ -90,11 +91,12 @@ class Run:
         self._on_step = on_step
         self._windows = windows
         self._on_window = on_window
-        self._num_windows = 0
+        self._num_windows = self._num_total = self._num_finished = self._num_steps = 0
         self._is_last = False
+        self.is_cut = False
         self._device = device
         self.cache = cache
-        first, *others = cache.groups
+        first = cache.groups[0]
         self.pool = BlockPool(first.num_blocks, config.block_size)
         self.scheduler = Scheduler(
             self.pool,
@@ -105,13 +107,8 @@ class Run:
             predictor=policy.new_predictor(),
             stored=stored,
             num_eos_tokens=len(sampler.eos_token_ids),
-            further=[
-                GroupPool.of(
-                    config.block_size, each.num_blocks, each.num_host_blocks, each.spec.window
-                )
-                for each in others
-            ],
-            states=StatePool.of(*cache.states.num_slots) if cache.states else None,
+            further=further_pools(cache),
+            states=state_pool(cache),
         )
         self._stored = stored
         self.statistics = RunStatistics(
@@ -135,9 +132,8 @@ class Run:
         self._answers = Answers()
         self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
         self._ledger = MemoryLedger(model, cache, device, budget, stored_weight_bytes)
-        self._num_total = 0
-        self._num_finished = 0
-        self._num_steps = 0
+        self._last = last = LastAdmission(ends_at)
+        self._by_row: tuple[ByRow, ...] = (self._scores, self._searches, last)
         self._in_flight: deque[InFlight] = deque()
         self._watch = StepWatch(
             model.network.max_position_embeddings,
@@ -149,6 +145,7 @@ class Run:
         """Yield one completion per request, as they finish."""
         began, statistics = time.perf_counter(), self.statistics
         while True:
+            self._end_in_time()
             yield from self._take_windows()
             if not (self.scheduler.has_work or self._in_flight):
                 return
@@ -160,7 +157,7 @@ class Run:
             now = time.perf_counter() - began
             # A host that runs ahead of its device has waited for the step before.
             settled = before if self._device.async_scheduling else statistics.last_step
-            statistics.step_times.add(now - statistics.run_s, *settled)
+            statistics.note_seconds(now - statistics.run_s, *settled)
             statistics.run_s = now
             self._record_step()
 
@@ -169,6 +166,12 @@ class Run:
         if isinstance(self._windows, Ahead):
             self._windows.close()
         self._sampler.end_all()
+
+    def _end_in_time(self) -> None:
+        """Begin no more rows once they would not be finished in time."""
+        if self._last.is_over and (self.scheduler.num_planned or not self._is_last):
+            self.is_cut = self._is_last = True
+            self.scheduler.end_plan()
 
     def _take_windows(self) -> Iterator[Completion]:
         """Take the next window if one is out; yield the completions of rows that cannot be run.
@@ -198,16 +201,16 @@ class Run:
         self.statistics.note_sharing(plan.sharing)
         requests = iter(plan) if self._stored is None else self._stored.watched(plan)
         self.scheduler.add(map(self._entered, requests), len(plan))
-        yield from map(self._completed, window.refused)
+        yield from map(self._completed, window.unrun())
         for request in plan.too_large:
             error = too_large(request, self.pool.block_size, self.pool.num_blocks)
             yield from map(self._completed, self._answers.fail(request, error))
 
     def _entered(self, planned: PlannedRequest) -> PlannedRequest:
         """Tell the logits stage of a request that the scheduler takes now."""
-        self._sampler.begin(planned.request)
-        self._scores.begin(planned.request)
-        self._searches.begin(planned.request)
+        self._sampler.begin(planned.request, planned.begun_token_ids)
+        for each in self._by_row:
+            each.begin(planned.request)
         return self._answers.begin(planned)
 
     def _launch(self) -> bool:
@@ -222,7 +225,7 @@ class Run:
             self.cache.transfer(step.transfers)
             return False
         if not step.num_chunks:
-            raise self._stalled("no sequence can go on")
+            raise stalled("no sequence can go on", scheduler, self.state())
         result = self._runner.run(step, before)
         if self._stored is not None:
             self._stored.note_step(step)
@@ -235,7 +238,8 @@ class Run:
         for place in grown[is_last].tolist():
             scheduler.retire(scheduler.sequence_at(place))
         if self._watch.is_stalled(len(grown)):
-            raise self._stalled(f"no row got a token in {self._watch.num_steps} steps")
+            told = f"no row got a token in {self._watch.num_steps} steps"
+            raise stalled(told, scheduler, self.state())
         return (
             self._device.async_scheduling
             and not table.num_beams[grown].any()
@@ -312,9 +316,8 @@ class Run:
 
     def _completed(self, completion: Completion) -> Completion:
         self._num_finished += 1
-        self._sampler.end(completion.request.index)
-        self._scores.end(completion.request.index)
-        self._searches.end(completion.request.index)
+        for each in (self._sampler, *self._by_row):
+            each.end(completion.request.index)
         self.statistics.note_completion(completion)
         if completion.is_duplicate and completion.error is None:
             self.scheduler.counts.prompt_tokens += completion.num_cached_tokens
@@ -354,14 +357,6 @@ class Run:
     def captured_shapes(self) -> list[GraphShape]:
         """The shapes of decode steps that have graphs, in the order in which they occurred."""
         return self._runner.captured_shapes
-
-    def _stalled(self, what: str) -> EngineStalled:
-        return EngineStalled(
-            f"{what}: {len(self.scheduler.running)} running, {len(self.scheduler.waiting)} "
-            f"waiting, {self.pool.num_free} of {self.pool.num_blocks} blocks free; please report "
-            "this",
-            self.state(),
-        )
 
     def state(self) -> dict[str, object]:
         """Return what runs and waits now and which blocks it holds; any thread may ask."""

@@ -11,9 +11,13 @@ from typing import Any, Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pagedrun.kernels.environment.threads import prepare_environment
+from pagedrun.kernels.environment.threads import cpu_quota, prepare_environment
 
 prepare_environment()  # before any test imports torch
+# Processes of pytest-xdist share the processors: with a thread for each of these in every one, the
+# threads wait for one another. The tests of kernels, and of the same bytes, take all threads.
+if num_processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    os.environ["OMP_NUM_THREADS"] = str(max(1, cpu_quota() // int(num_processes)))
 
 import torch  # noqa: E402
 

@@ -13,13 +13,21 @@ import pytest
 Case = tuple[int, ...]  # for each parameter, which of its values
 
 
-def every_pair(*fixtures: str, **values: Sequence[Any]) -> pytest.MarkDecorator:
+def every_pair(
+    *fixtures: str, in_turn: str | None = None, **values: Sequence[Any]
+) -> pytest.MarkDecorator:
     """Parametrize by the product of `values`; what the pairs do not need is marked `long`.
 
     fixtures: the names that are not arguments of the test but parameters of its fixtures.
+    in_turn: a parameter whose pairs are not needed, only each of its values: these take turns with
+    the pairs of the others.
     """
-    cases = list(product(*(range(len(each)) for each in values.values())))
-    needed = set(covering(cases))
+    sizes = {name: len(each) for name, each in values.items()}
+    cases = list(product(*map(range, sizes.values())))
+    if in_turn is None:
+        needed = set(covering(cases))
+    else:
+        needed = set(turns(sizes.pop(in_turn), [*values].index(in_turn), [*sizes.values()]))
     return pytest.mark.parametrize(
         list(values),
         [
@@ -35,11 +43,20 @@ def every_pair(*fixtures: str, **values: Sequence[Any]) -> pytest.MarkDecorator:
 
 def covering(cases: list[Case]) -> Iterator[Case]:
     """Yield cases that hold every pair of the product, most new pairs first."""
-    missing = {pair for case in cases for pair in pairs_of(case)}
+    pairs = {case: pairs_of(case) for case in cases}
+    missing = {pair for each in pairs.values() for pair in each}
     while missing:
-        best = max(cases, key=lambda case: len(missing & pairs_of(case)))
-        missing -= pairs_of(best)
+        best = max(cases, key=lambda case: len(missing & pairs[case]))
+        missing -= pairs[best]
         yield best
+
+
+def turns(size: int, place: int, others: list[int]) -> Iterator[Case]:
+    """Yield cases of every pair of the `others`, with each of `size` values at `place` in turn."""
+    around = list(covering(list(product(*map(range, others)))))
+    for index in range(max(size, len(around))):
+        case = around[index % len(around)]
+        yield (*case[:place], index % size, *case[place:])
 
 
 def pairs_of(case: Case) -> set[tuple[tuple[int, int], ...]]:

@@ -8,6 +8,7 @@ from pagedrun.cli import exits
 from pagedrun.cli.bench import accuracy, host, kernels, memory, prefix, throughput
 from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE
 from pagedrun.cli.bench.options.result_options import ResultOptions
+from pagedrun.cli.help.command_line import CommandLine
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.paged.values.errors import UsageError
 
@@ -22,7 +23,7 @@ Without a command: a short run of each but accuracy, about a minute on two cores
 {DEFAULT_SHAPE} cut to {LAYERS} layers.
 """
 
-app = typer.Typer(help=HELP, invoke_without_command=True, rich_markup_mode="rich")
+app = CommandLine(help=HELP, invoke_without_command=True, rich_markup_mode="rich")
 app.command(name="throughput", help=throughput.HELP)(throughput.throughput)
 app.command(name="prefix", help=prefix.HELP)(prefix.prefix)
 app.command(name="kernels", help=kernels.HELP)(kernels.kernels)

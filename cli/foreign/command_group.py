@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from typer.core import TyperGroup
-
 from pagedrun.cli.foreign.commands import explain
+from pagedrun.cli.help.command_line import PanelGroup
 
 
-class CommandGroup(TyperGroup):
-    """Typer's group of commands, which fails with a sentence for a command that others have."""
+class CommandGroup(PanelGroup):
+    """A group of commands, which fails with a sentence for a command that others have."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that `args` begin with. Raises Typer's error where there is none."""

@@ -1,7 +1,10 @@
 """Commands of other programs: which one it is here, or why there is none."""
 
 _GENERATE = "pagedrun generate INPUT answers the rows of a file"
+_ASK = 'pagedrun ask "TEXT" answers one question'
+_SHOW = "pagedrun show INPUT prints a prompt as the model will read it"
 _NO_SERVER = "pagedrun has no server: pagedrun generate INPUT answers the rows of a file"
+_DOCTOR = "pagedrun doctor says what this machine is and has"
 _HUB = "pagedrun takes models by their name on the hub and downloads them when they are needed: "
 
 COMMANDS = {
@@ -11,9 +14,14 @@ COMMANDS = {
     "infer": _GENERATE,
     "inference": _GENERATE,
     "predict": _GENERATE,
-    "complete": _GENERATE,
-    "completion": _GENERATE,
-    "chat": "pagedrun answers files of chats, not a terminal's: " + _GENERATE + " with `messages`",
+    "complete": _ASK,
+    "completion": _ASK,
+    "chat": _ASK + ", pagedrun generate a file of chats",
+    "prompt": _ASK,
+    "query": _ASK,
+    "preview": _SHOW,
+    "render": _SHOW,
+    "tokenize": _SHOW,
     "serve": _NO_SERVER,
     "server": _NO_SERVER,
     "api": _NO_SERVER,
@@ -25,6 +33,10 @@ COMMANDS = {
     "inspect": "pagedrun inspect-cache TARGET shows where the memory of a run went",
     "cache": "pagedrun inspect-cache TARGET shows where the memory of a run went",
     "dry-run": "pagedrun plan INPUT says what a run would do, without weights",
+    "env": _DOCTOR,
+    "collect-env": _DOCTOR,
+    "info": _DOCTOR,
+    "compile": "pagedrun warmup compiles the kernels ahead of a run",
     "version": "pagedrun --version",
 }
 

@@ -86,7 +86,7 @@ MISSING = {
     "--port": _NO_SERVER,
     "--api-key": _NO_SERVER,
     "--served-model-name": _NO_SERVER,
-    "--stream": "answers are written as they are finished; see --progress",
+    "--stream": "answers are written as they are finished; pagedrun ask streams one",
     "--load-format": "weights are safetensors or a GGUF file, which is seen by itself",
     "--download-dir": "the hub's own cache is used; set HF_HOME to move it",
     "--cache-dir": "the hub's own cache is used; set HF_HOME to move it",

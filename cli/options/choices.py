@@ -10,6 +10,13 @@ class GenerationDefaults(StrEnum):
     VLLM = "vllm"
 
 
+class ReportView(StrEnum):
+    """How much of the report is on the screen at the end."""
+
+    SHORT = "short"
+    FULL = "full"
+
+
 class ProgressMode(StrEnum):
     """How progress is shown on stderr."""
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 
 from pagedrun.cli.terminal.sizes import parse_size, show_size
+from pagedrun.cli.terminal.spans import parse_span
 from pagedrun.paged.values.flag import FlagField, Form, Panel, flag_fields
 from pagedrun.paged.values.option_names import as_flag
 
@@ -17,12 +18,16 @@ Given = Mapping[str, object]
 
 _TYPED: dict[Form, type] = {
     Form.SIZE: int,
+    Form.SPAN: float,
     Form.PROSE: str,
     Form.TEMPLATE: str,
     Form.IDS: list[str],
+    Form.NAMES: list[str],
     Form.JSON: str,
     Form.MODEL: str,
 }
+PARSERS: dict[Form, Callable[[str], float]] = {Form.SIZE: parse_size, Form.SPAN: parse_span}
+"""What reads a value as it is typed, if that is not a number; raises `typer.BadParameter`."""
 _PANELS: list[str] = [*Panel]
 
 
@@ -95,15 +100,16 @@ def words_of(field: FlagField) -> tuple[str, ...]:
 def _parameter(field: FlagField) -> inspect.Parameter:
     info = typer.Argument if field.flag.is_argument else typer.Option
     declared = () if field.flag.is_argument else _declared(field)
-    settings: dict[str, Any] = {"metavar": field.flag.metavar, "help": _help(field)}
+    metavar = field.flag.metavar or "|".join(words_of(field)) or None
+    settings: dict[str, Any] = {"metavar": metavar, "help": _help(field)}
     if not field.flag.is_argument:
         settings |= {"rich_help_panel": field.flag.panel, "show_default": False}
     if field.flag.low is not None:
         settings["min"] = field.flag.low
     if field.flag.high is not None:
         settings["max"] = field.flag.high
-    if field.flag.form is Form.SIZE:
-        settings["parser"] = parse_size
+    if field.flag.form in PARSERS:
+        settings["parser"] = PARSERS[field.flag.form]
     default, kind = None, _typed(field) | None
     if field.flag.is_argument:
         default = inspect.Parameter.empty if field.default is None else field.default

@@ -22,3 +22,11 @@ GENERATE = Flags.of(
     *("max_num_seqs", "max_num_batched_tokens", "preemption_mode", "swap_space_bytes"),
     *("kv_cache_dtype", "gpu_memory_utilization"),
 )
+
+# What `generate -h` shows.
+DAILY = (
+    *("output", "model", "recipe", "limit", "resume", "overwrite"),
+    *("system", "prompt_template", "prompt_field"),
+    *("max_tokens", "temperature", "seed", "stop", "json_schema"),
+    "quiet",
+)

@@ -1,6 +1,7 @@
 """From settings as given to a `JobConfig`; one that is not given keeps its default."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pagedrun.cli.options.choices import GenerationDefaults
@@ -8,8 +9,10 @@ from pagedrun.cli.options.reading import values_of
 from pagedrun.cli.options.run_options import Display, RunOptions
 from pagedrun.cli.options.settings import Settings
 from pagedrun.paged.job.config import STDOUT, JobConfig, RecipeFile
-from pagedrun.paged.job.inputs.reader import input_stem
+from pagedrun.paged.job.inputs.input_names import expand
+from pagedrun.paged.job.inputs.reader import inputs_stem
 from pagedrun.paged.job.listener import JobListener
+from pagedrun.paged.job.output.formats.output_format import OutputFormat
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.models.generation_config import GenerationConfig
 from pagedrun.paged.models.hub import cached_models, resolve_model
@@ -29,7 +32,8 @@ def job_config(settings: Settings) -> JobConfig:
     Raises `UsageError` for a value that cannot be used, and for flags that exclude each other.
     """
     given = settings.given
-    output = str(given.get("output") or default_output(str(given["input_name"])))
+    inputs = _inputs(settings)
+    output = _output(settings, inputs)
     if output == STDOUT and settings.read(Display).json_report:
         raise UsageError(
             f"{option('json')} and -o - both write to stdout; use {option('report')} PATH for one "
@@ -49,6 +53,8 @@ def job_config(settings: Settings) -> JobConfig:
     by_model = model_sampling(settings, model)
     return settings.read(
         JobConfig,
+        input=inputs[0],
+        more_inputs=inputs[1:],
         output=output,
         engine=settings.read(EngineConfig, model=model),
         tokenizer=_tokenizer_folder(settings),
@@ -74,9 +80,33 @@ def warn_of_model(settings: Settings, config: JobConfig, listener: JobListener) 
         listener.on_warning(f"generation_config.json: not applied: {', '.join(names)}")
 
 
-def default_output(input_name: str) -> str:
-    """Return where answers go if the user does not say: the input's stem, in this folder."""
-    return f"{input_stem(input_name)}{OUTPUT_SUFFIX}"
+def default_output(inputs: Sequence[str]) -> str:
+    """Return where answers go if the user does not say: the inputs' stem, in this folder."""
+    return f"{inputs_stem(inputs)}{OUTPUT_SUFFIX}"
+
+
+def _inputs(settings: Settings) -> tuple[str, ...]:
+    """Return the inputs, patterns expanded."""
+    typed = settings.given["input_name"]
+    return expand([str(each) for each in typed] if isinstance(typed, list) else [str(typed)])
+
+
+def _output(settings: Settings, inputs: Sequence[str]) -> str:
+    """Return where answers go; `UsageError` for an ending that no format has."""
+    given = settings.given
+    output = str(given.get("output") or default_output(inputs))
+    folder = given.get("out_dir")
+    if output != STDOUT:
+        OutputFormat.of(output)
+    if folder is None:
+        return output
+    if output == STDOUT or Path(output).name != output:
+        raise UsageError(
+            f"{option('out_dir')} names the folder of all files: with it, -o takes a name without "
+            f"one, not {output}",
+            field="out_dir",
+        )
+    return str(Path(str(folder), output))
 
 
 def _limit(settings: Settings) -> int | None:
@@ -95,10 +125,10 @@ def _model_folder(settings: Settings) -> Path:
         return resolve_model(str(name), revision)
     if revision is not None:
         raise UsageError(f"{option('revision')} needs {option('model')} with a name on the hub")
-    source = Path(str(settings.given["input_name"]))
     if name == DEMO:
         return demo_model_folder()
-    if _is_copy(source, demo_prompts_path()):
+    inputs = _inputs(settings)
+    if len(inputs) == 1 and _is_copy(Path(inputs[0]), demo_prompts_path()):
         return demo_model_folder()
     raise UsageError(_which_model())
 

@@ -40,14 +40,21 @@ def text_or_file(value: str | None, name: str) -> str | None:
     """
     if value is None or not value.startswith("@"):
         return value
-    path = value[1:]
+    return file_text(value[1:], f"{option(name)} {value}")
+
+
+def file_text(path: str, named: str) -> str:
+    """Return what is in a text file, without its last newline.
+
+    Raises `UsageError`, in which `named` says what was given, if it cannot be read.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{option(name)} {value}: the file is not UTF-8 text") from error
+        raise UsageError(f"{named}: the file is not UTF-8 text") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"{option(name)} {value}: the file cannot be read ({reason})") from error
+        raise UsageError(f"{named}: the file cannot be read ({reason})") from error
     return text.removesuffix("\n")
 
 

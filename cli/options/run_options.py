@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pagedrun.cli.options.choices import GenerationDefaults, ProgressMode
+from pagedrun.cli.options.choices import GenerationDefaults, ProgressMode, ReportView
 from pagedrun.paged.values.flag import Flag, Panel
 
 
@@ -49,6 +49,14 @@ class Display:
     progress: Annotated[ProgressMode, Flag("How progress is shown on stderr.", Panel.DISPLAY)] = (
         ProgressMode.AUTO
     )
+    report_view: Annotated[
+        ReportView,
+        Flag(
+            "What is on the screen at the end, below the first answers: how the rows ended and "
+            "memory in eight lines (short), or the whole report (full).",
+            Panel.DISPLAY,
+        ),
+    ] = ReportView.SHORT
     json_report: Annotated[
         bool,
         Flag("Print the report as JSON on stdout at the end.", Panel.DISPLAY, declared=("--json",)),

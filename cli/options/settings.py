@@ -1,17 +1,17 @@
 """Settings: what decides a run, from flags and recipe, and where each came from."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import typer
 
-from pagedrun.cli.options.flags import Given, plain_type, words_of
+from pagedrun.cli.options.flags import PARSERS, Given, plain_type, words_of
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.reading import read
 from pagedrun.cli.options.run_options import RunOptions
-from pagedrun.cli.terminal.sizes import parse_size
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.flag import FlagField, Form
 from pagedrun.paged.values.option_names import as_flag
@@ -25,12 +25,16 @@ _ONE_SCREEN = "as it is for whoever runs it to say; pass it as a flag"
 REFUSED = {
     "input_name": "as it is the command's argument; `sample` names an input to try it on",
     "output": "as it is the file of one run; pass it as a flag",
+    "out_dir": "as it is the folder of one run; pass it as a flag",
+    "columns": "as `columns` of a recipe are those of its rows; pass it as a flag",
+    "from_output": "as it names the file of one run; pass it as a flag",
     "recipe": "as recipes do not nest",
     "json_report": _ONE_SCREEN,
     "quiet": _ONE_SCREEN,
 }
 _KIND_OF_FORM = {
     Form.SIZE: Kind.TEXT,
+    Form.SPAN: Kind.TEXT,
     Form.PROSE: Kind.PROSE,
     Form.TEMPLATE: Kind.PROSE,
     Form.MODEL: Kind.MODEL,
@@ -127,14 +131,14 @@ def _setting(field: FlagField) -> Setting:
         kind=kind,
         words=words,
         low=field.flag.low,
-        parse=_parsed_size if form is Form.SIZE else None,
+        parse=partial(_parsed, PARSERS[form]) if form in PARSERS else None,
         refusal=REFUSED.get(field.name),
     )
 
 
-def _parsed_size(text: str) -> int:
-    """Return what the flags' own parser makes of a size; it raises Typer's errors."""
+def _parsed(parse: Callable[[str], float], text: str) -> float:
+    """Return what the flags' own parser makes of a text; it raises Typer's errors."""
     try:
-        return parse_size(text)
+        return parse(text)
     except typer.BadParameter as error:
         raise ValueError(error.message) from error

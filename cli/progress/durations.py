@@ -1,9 +1,28 @@
 """Durations as a line of progress or a report shows them."""
 
 
-def show_eta(seconds: float | None) -> str:
-    """Return the time left; None, which no row has told yet, is unknown."""
-    return "unknown" if seconds is None else show_seconds(seconds)
+def show_span(low: float, high: float) -> str:
+    """Return an interval such as 4 s to 9 s, 3 min to 5 min or 1 h 10 min to 1 h 40 min.
+
+    Rounded to what people plan by, and outwards, so that it still holds what it held.
+    """
+    first = int(low // _rounding(low)) * _rounding(low)
+    last = -int(-high // _rounding(high)) * _rounding(high)
+    return _in_words(last) if first == last else f"{_in_words(first)} to {_in_words(last)}"
+
+
+def _rounding(seconds: float) -> int:
+    """Return what a span of so many seconds is rounded to, in seconds."""
+    bounds = ((20, 1), (60, 5), (600, 60), (3600, 300), (36_000, 600))
+    return next((step for bound, step in bounds if seconds <= bound), 3600)
+
+
+def _in_words(seconds: int) -> str:
+    hours, minutes = seconds // 3600, seconds % 3600 // 60
+    if seconds < 60:
+        return f"{seconds} s"
+    parts = (f"{hours} h" * (hours > 0), f"{minutes} min" * (minutes > 0))
+    return " ".join(part for part in parts if part)
 
 
 def show_seconds(seconds: float) -> str:

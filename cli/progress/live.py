@@ -10,9 +10,11 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from pagedrun.cli.progress.durations import show_seconds
+from pagedrun.cli.progress.answer_lines import answer_line
+from pagedrun.cli.progress.durations import show_seconds, show_span
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import note
+from pagedrun.paged.job.answer import Answer
 from pagedrun.paged.job.listener import JobListener, Phase
 
 REDRAWS_PER_SECOND = 4
@@ -43,16 +45,21 @@ class _LiveFigures:
         self._spinner = Spinner("dots", style="cyan")  # shows that a long phase is alive
 
     def __rich__(self) -> RenderableType:
-        return draw_figures(self._watch.figures(), self._spinner)
+        return draw_figures(self._watch.figures(), self._spinner, self._watch.latest)
 
 
-def draw_figures(figures: RunFigures, spinner: RenderableType = "") -> RenderableType:
-    """Return the block: the phase, and once rows are run also rows, pool, speed and batch."""
+def draw_figures(
+    figures: RunFigures, spinner: RenderableType = "", latest: Answer | None = None
+) -> RenderableType:
+    """Return the block: the phase, and once rows are run also rows, pool, speed and batch, and the
+    answer that came last.
+    """
     head = Table.grid(padding=(0, 1))
-    head.add_row(spinner, Text(f"{figures.phase.value}, {show_seconds(figures.elapsed_s)}"))
+    span = figures.time_left
+    left = "" if span is None else f", {show_span(span.low_s, span.high_s)} left"
+    head.add_row(spinner, Text(f"{figures.phase.value}, {show_seconds(figures.elapsed_s)}{left}"))
     if figures.phase is not Phase.RUN:
         return head
-    left = "" if figures.eta_s is None else f", {show_seconds(figures.eta_s)} left"
     failed = f", {figures.rows_failed:,} failed" if figures.rows_failed else ""
     bars = Table.grid(padding=(0, 1), expand=True)
     bars.add_column(width=LABEL_WIDTH)
@@ -61,7 +68,7 @@ def draw_figures(figures: RunFigures, spinner: RenderableType = "") -> Renderabl
     bars.add_row(
         Text("rows"),
         ProgressBar(total=max(figures.rows_total, 1), completed=figures.rows_done),
-        Text(f"{figures.rows_done:,}/{figures.rows_total:,}{failed}{left}"),
+        Text(f"{figures.rows_done:,}/{figures.rows_total:,}{failed}"),
     )
     bars.add_row(
         Text("KV pool"),
@@ -86,4 +93,6 @@ def draw_figures(figures: RunFigures, spinner: RenderableType = "") -> Renderabl
             f"preemptions {figures.preemptions:,}"
         ),
     )
+    if latest is not None:
+        facts.add_row(Text("latest"), answer_line(latest))
     return Group(head, bars, facts)

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from pagedrun.cli.options.choices import ProgressMode
-from pagedrun.cli.progress.durations import show_eta, show_seconds
+from pagedrun.cli.progress.durations import show_seconds, show_span
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import note
 from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
@@ -63,6 +63,8 @@ def line(figures: RunFigures) -> str:
     now = f"[{show_seconds(figures.elapsed_s)}] {figures.phase.value}"
     if figures.phase is not Phase.RUN:
         return now
+    left = figures.time_left
+    eta = "unknown" if left is None else show_span(left.low_s, left.high_s)
     failed = f" ({figures.rows_failed} failed)" if figures.rows_failed else ""
     return (
         f"{now}: {figures.rows_done}/{figures.rows_total} rows{failed}, "
@@ -70,7 +72,7 @@ def line(figures: RunFigures) -> str:
         f"generation {figures.generated_tokens_per_s:.1f} tokens/s, "
         f"Running: {figures.running} reqs, Waiting: {figures.waiting} reqs, "
         f"KV cache usage: {figures.pool_use:.1%}, Prefix cache hit rate: {figures.hit_rate:.1%}, "
-        f"preemptions: {figures.preemptions}, ETA {show_eta(figures.eta_s)}"
+        f"preemptions: {figures.preemptions}, ETA {eta}"
     )
 
 

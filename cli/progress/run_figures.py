@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pagedrun.cli.progress.time_left import TimeLeft
+from pagedrun.paged.job.answer import Answer
 from pagedrun.paged.job.listener import Phase
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.timeline import StepRecord
@@ -16,8 +18,8 @@ RATE_WINDOW_SECONDS = 10.0
 class RunFigures:
     """What a progress display shows. Times are seconds; rates are those of the last seconds.
 
-    `eta_s` is None while no row has come back from the engine. `pool_use` and `hit_rate` are
-    fractions.
+    `eta_s` is None while no row has come back from the engine, and so are `eta_low_s` and
+    `eta_high_s`, between which the time left is. `pool_use` and `hit_rate` are fractions.
     """
 
     phase: Phase
@@ -33,6 +35,15 @@ class RunFigures:
     waiting: int
     preemptions: int
     eta_s: float | None
+    eta_low_s: float | None = None
+    eta_high_s: float | None = None
+
+    @property
+    def time_left(self) -> TimeLeft | None:
+        """The time left as an interval."""
+        if self.eta_low_s is None or self.eta_high_s is None:
+            return None
+        return TimeLeft(self.eta_low_s, self.eta_high_s)
 
 
 class RunWatch:
@@ -52,17 +63,18 @@ class RunWatch:
         self._clock = clock
         self._began = clock()
         self._phase = Phase.READ
-        self._run_began = self._began
+        self.run_began = self._began
         self._done_before_run = 0
         self._record: StepRecord | None = None
         self._tally: Tally | None = None
         self._samples: deque[StepRecord] = deque()
+        self._latest: Answer | None = None
 
     def on_phase(self, phase: Phase) -> None:
         """Note the phase."""
         self._phase = phase
         if phase is Phase.RUN:
-            self._run_began = self._clock()
+            self.run_began = self._clock()
         self._enter(phase)
 
     def on_step(self, record: StepRecord) -> None:
@@ -75,6 +87,10 @@ class RunWatch:
             samples.popleft()
         self._record = record
 
+    def on_answer(self, answer: Answer) -> None:
+        """Keep it as the latest."""
+        self._latest = answer
+
     def on_tally(self, tally: Tally) -> None:
         """Keep the counts."""
         self._tally = tally
@@ -83,12 +99,18 @@ class RunWatch:
         """Pass it on."""
         self._warn(message)
 
+    @property
+    def latest(self) -> Answer | None:
+        """The answer that was written last; None before the first."""
+        return self._latest
+
     def figures(self) -> RunFigures:
         """Return the numbers of this moment."""
         now, record, tally = self._clock(), self._record, self._tally
         done = tally.ok + tally.failed if tally is not None else 0
         total = tally.total if tally is not None else record.total if record is not None else 0
         prompt_rate, generated_rate = self._rates()
+        left = self._time_left(now)
         return RunFigures(
             phase=self._phase,
             elapsed_s=now - self._began,
@@ -103,6 +125,8 @@ class RunWatch:
             waiting=record.waiting if record else 0,
             preemptions=record.preemptions if record else 0,
             eta_s=self._eta(now, done, total),
+            eta_low_s=None if left is None else left.low_s,
+            eta_high_s=None if left is None else left.high_s,
         )
 
     def _rates(self) -> tuple[float, float]:
@@ -119,8 +143,17 @@ class RunWatch:
             generated = record.generated_tokens - first.generated_tokens
         return prompt / max(seconds, 1e-9), generated / max(seconds, 1e-9)
 
+    def _time_left(self, now: float) -> TimeLeft | None:
+        record, tally = self._record, self._tally
+        if self._phase is not Phase.RUN or record is None or tally is None:
+            return None
+        first = self._samples[0]
+        num_steps = max(record.step - first.step, 1)
+        step_s = (record.t - first.t) / num_steps if first is not record else record.t / record.step
+        return TimeLeft.of(now - self.run_began, step_s, record, tally.lengths)
+
     def _eta(self, now: float, done: int, total: int) -> float | None:
         answered = done - self._done_before_run
         if self._phase is not Phase.RUN or answered <= 0:
             return None
-        return (total - done) * (now - self._run_began) / answered
+        return (total - done) * (now - self.run_began) / answered

@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pagedrun.cli.progress.durations import show_span
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.group_figures import group_figures
 from pagedrun.cli.report.prefix_lines import draw_prefixes
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
 from pagedrun.cli.report.report_figures import sparkline
-from pagedrun.cli.report.state_figures import state_figures
+from pagedrun.cli.report.state_figures import has_blocks, state_figures, states_title
 from pagedrun.cli.report.weight_lines import describe_weights
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.cli.terminal.sizes import show_size
@@ -36,15 +37,17 @@ def draw_forecast(forecast: PlanReport, console: Console) -> None:
     _draw(console, "Rows", _rows(forecast))
     if not forecast["rows"]["planned"]:
         return
+    _draw(console, "Time", _time(forecast))
     _draw(console, "Tokens", _tokens(forecast))
     _draw_tree(console, forecast)
     _draw(console, "Weights", _weights(forecast["weights"]))
     _draw(console, "KV memory", _memory(forecast))
     if states := forecast.get("states"):
-        _draw(console, "States of recurrent layers", _states(states))
+        _draw(console, states_title(forecast.get("library")), _states(states))
     _draw_timeline(console, forecast)
     _draw(console, "What fits into the pool", _batch(forecast))
-    _draw_block_sizes(console, forecast["block_sizes"], forecast["kv"]["block_size"])
+    if has_blocks(forecast.get("library")):
+        _draw_block_sizes(console, forecast["block_sizes"], forecast["kv"]["block_size"])
     _draw_advice(console, forecast["advice"])
 
 
@@ -84,6 +87,15 @@ def _rows(forecast: PlanReport) -> list[Line]:
         note = "in run order; memory over time and attention are of these (--simulate-rows)"
         lines.append(("simulated", _count(rows["simulated"]), note))
     return lines
+
+
+def _time(forecast: PlanReport) -> list[Line]:
+    time = forecast["run_time"]
+    if time is None:
+        note = "no run of this model with such settings was timed on this machine yet"
+        return [("a run takes", "unknown", note)]
+    note = "with loading; answers of one token, to as long as max_tokens allows"
+    return [("a run takes", show_span(time["low_s"], time["high_s"]), note)]
 
 
 def _tokens(forecast: PlanReport) -> list[Line]:

@@ -13,7 +13,7 @@ from pagedrun.cli.terminal.safe_text import safe
 
 if TYPE_CHECKING:
     from pagedrun.paged.job.job import JobResult  # which imports much
-    from pagedrun.paged.report.record.report_sections import JobReport
+    from pagedrun.paged.report.record.report_sections import JobReport, RowCounts
 
 WIDTH = 80
 LABEL_WIDTH = 25
@@ -34,11 +34,16 @@ def draw_report(report: "JobReport", console: Console) -> None:
         for figure in figures:
             for line in figure_lines(figure, note_width):
                 console.print(line, soft_wrap=True)
+
+
+def draw_advice(report: "JobReport", console: Console) -> None:
+    """Print what the report advises, nothing where it does not."""
+    width = min(console.width, WIDTH)
     if report["advice"]:
         console.print(heading("Advice", console, width))
-        for each in report["advice"]:
-            for words in textwrap.wrap(safe(each["sentence"]), width - 4):
-                console.print(Text(f"  {words}"), soft_wrap=True)
+    for each in report["advice"]:
+        for words in textwrap.wrap(safe(each["sentence"]), width - 4):
+            console.print(Text(f"  {words}"), soft_wrap=True)
 
 
 def summary(result: "JobResult", output: str) -> list[str]:
@@ -48,8 +53,18 @@ def summary(result: "JobResult", output: str) -> list[str]:
     noun = "row" if rows["total"] == 1 else "rows"
     failed = f", {rows['failed']:,} failed" if rows["failed"] else ""
     told = f"{rows['total']:,} {noun}: {rows['ok']:,} ok{failed} → {where}"
+    if "copied" in rows:
+        told = f"{told} ({_taken(rows)})"
     report = [f"memory report → {result.report_path}"] if result.report_path else []
     return [told, *report]
+
+
+def _taken(rows: "RowCounts") -> str:
+    """Return how many rows were answered by an earlier run, wholly or in part."""
+    return (
+        f"{rows.get('copied', 0):,} copied, {rows.get('continued', 0):,} continued, "
+        f"{rows.get('computed', 0):,} computed"
+    )
 
 
 def heading(title: str, console: Console, width: int) -> Text:

@@ -6,10 +6,11 @@ from typing import Literal
 from pagedrun.cli.progress.durations import show_seconds
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.group_figures import group_figures
-from pagedrun.cli.report.state_figures import state_figures
+from pagedrun.cli.report.state_figures import state_figures, states_title
 from pagedrun.cli.report.weight_lines import describe_weights
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
+from pagedrun.paged.report.record.endings import endings
 from pagedrun.paged.report.record.report_sections import (
     JobReport,
     PrefixFigures,
@@ -27,7 +28,7 @@ _MemoryPart = Literal[
 _MEMORY: dict[_MemoryPart, tuple[str, str]] = {
     "weights": ("weights", ""),
     "kv_pool": ("KV pool", ""),
-    "states": ("states", "of recurrent layers"),
+    "states": ("states", "of recurrent layers, or a library's caches"),
     "activations_peak": ("activations", "at peak"),
     "other": ("everything else", "at peak: Python, torch, rows, caches"),
     "free": ("free", ""),
@@ -48,7 +49,7 @@ def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, lis
         yield "Where the bytes went", _memory(report)
         yield "KV pool", _pool(report, sparkline_chars)
         if states := report.get("states"):
-            yield "States of recurrent layers", state_figures(states)
+            yield states_title(report.get("library")), state_figures(states)
         yield "Shared prefixes", _prefixes(report["prefix"]) + _stored(report.get("prefix_store"))
         yield "Copies and preemptions", _events(report)
     if library := report.get("library"):
@@ -60,22 +61,17 @@ def _library(library: LibraryFigures) -> list[Figure]:
     if library["rows_depend_on_batch"]:
         seen = "rows were seen to depend on their batch"
     difference = f"{library['largest_difference']:.1e}"
+    over = "paged memory" if library["path"] == "paged" else "a cache"
     return [
         Figure("computed by", library["computed_by"], seen),
-        Figure("logits differ by", difference, "of the largest, from those without paged memory"),
+        Figure("logits differ by", difference, f"of the largest, from those without {over}"),
     ]
 
 
 def _answers(report: JobReport) -> list[Figure]:
     rows, accuracy = report["rows"], report.get("accuracy")
-    figures = [Figure("rows", _count(rows["total"]))]
-    if rows["failed"]:
-        note = f"{_share(rows['failed'], rows['total'])}; each says why under error"
-        figures.append(Figure("failed", _count(rows["failed"]), note, "bold red"))
-        codes = sorted(report["errors"].items(), key=lambda item: -item[1])
-        figures += [Figure(f"  {code}", _count(number)) for code, number in codes]
-    reasons = dict(report["finish_reasons"])
-    reasons.pop("error", None)  # shown above
+    figures = [Figure("rows", _count(rows["total"])), *failed_rows(report)]
+    reasons = endings(report["finish_reasons"])
     total = sum(reasons.values())
     for reason, number in sorted(reasons.items(), key=lambda item: -item[1]):
         note = f"{_share(number, total)} {_ENDINGS.get(reason, '')}"
@@ -91,6 +87,19 @@ def _answers(report: JobReport) -> list[Figure]:
         note = f"of {_count(votes['samples'])} that {_count(votes['rows'])} rows with a vote have"
         figures.append(Figure("samples drawn", _count(votes["drawn"]), note))
     return figures
+
+
+def failed_rows(report: JobReport) -> list[Figure]:
+    """Return how many rows failed, and by which errors, the most frequent first; none if none."""
+    rows = report["rows"]
+    if not rows["failed"]:
+        return []
+    note = f"{_share(rows['failed'], rows['total'])}; each says why under error"
+    codes = sorted(report["errors"].items(), key=lambda item: -item[1])
+    return [
+        Figure("failed", _count(rows["failed"]), note, "bold red"),
+        *(Figure(f"  {code}", _count(number)) for code, number in codes),
+    ]
 
 
 def _tokens(report: JobReport) -> list[Figure]:
@@ -112,10 +121,10 @@ def _tokens(report: JobReport) -> list[Figure]:
 
 def _times(times: TimeFigures) -> list[Figure]:
     return [
-        Figure("load", _seconds(times["load_s"])),
-        Figure("compile", _seconds(times["compile_s"]), "long in the first run on a machine"),
-        Figure("plan", _seconds(times["plan_s"])),
-        Figure("run", _seconds(times["run_s"])),
+        Figure("load", shown_seconds(times["load_s"])),
+        Figure("compile", shown_seconds(times["compile_s"]), "long in the first run on a machine"),
+        Figure("plan", shown_seconds(times["plan_s"])),
+        Figure("run", shown_seconds(times["run_s"])),
         Figure(
             "prompt tokens/s", f"{times['prompt_tokens_per_s']:,.0f}", "those of the cache included"
         ),
@@ -182,7 +191,7 @@ def _prefixes(prefix: PrefixFigures) -> list[Figure]:
         Figure(
             "KV not computed again",
             show_size(prefix["bytes_saved"]),
-            f"about {_seconds(seconds)} of computing" if seconds else "",
+            f"about {shown_seconds(seconds)} of computing" if seconds else "",
         ),
     ]
     read, unshared = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]
@@ -249,5 +258,6 @@ def _plural(number: int, noun: str) -> str:
     return noun if number == 1 else f"{noun}s"
 
 
-def _seconds(seconds: float) -> str:
+def shown_seconds(seconds: float) -> str:
+    """Return a duration, those below a minute with hundredths."""
     return f"{seconds:.2f} s" if seconds < 60 else show_seconds(seconds)

@@ -1,8 +1,20 @@
-"""What reports say of the states of recurrent layers."""
+"""What reports say of the states of recurrent layers, or of a library's caches."""
 
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.report.record.state_figures import StateFigures
+from pagedrun.paged.values.library_figures import LibraryPath
+
+
+def has_blocks(library: LibraryPath | None) -> bool:
+    """Whether blocks hold keys and values; `library`: who computes the model, None for pagedrun
+    itself."""
+    return library is None or library["path"] == "paged"
+
+
+def states_title(library: LibraryPath | None) -> str:
+    """Return what the states are."""
+    return "States of recurrent layers" if has_blocks(library) else "Caches of Transformers"
 
 
 def state_figures(states: StateFigures) -> list[Figure]:

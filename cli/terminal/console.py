@@ -1,4 +1,4 @@
-"""The terminal on stderr. stdout is for data, and nothing here ever writes to it."""
+"""The terminal: on stderr what is said, on stdout nothing but data."""
 
 import sys
 from typing import TextIO, cast
@@ -18,6 +18,11 @@ def stderr_console(stream: TextIO | None = None, width: int | None = None) -> Co
     """
     file = cast(TextIO, LossyStream(stream or sys.stderr))
     return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
+
+
+def stdout_console() -> Console:
+    """Return a console for data that is text, which is taken literally."""
+    return Console(file=sys.stdout, markup=False, emoji=False, highlight=False)
 
 
 def note(console: Console, message: str, style: str = "") -> None:

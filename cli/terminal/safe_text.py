@@ -21,6 +21,16 @@ def safe(text: str, limit: int = MAX_SHOWN) -> str:
     )
 
 
+def safe_lines(text: str) -> str:
+    """Return `text` whole, with everything invisible but line ends and tabs as an escape."""
+    return "".join(
+        _escape(char)
+        if unicodedata.category(char) in _HIDDEN_CATEGORIES and char not in "\n\t"
+        else char
+        for char in text
+    )
+
+
 def _escape(char: str) -> str:
     code = ord(char)
     if code <= 0xFF:

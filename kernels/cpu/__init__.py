@@ -34,8 +34,8 @@ from pagedrun.kernels.cpu.sampling.sample import sample
 from pagedrun.kernels.cpu.sampling.token_logprobs import token_logprobs
 from pagedrun.kernels.cpu.sigmoid_mul import sigmoid_mul
 from pagedrun.kernels.cpu.silu_mul import silu_mul
+from pagedrun.kernels.cpu.split_blocks import split_blocks
 from pagedrun.kernels.cpu.swap_blocks import swap_blocks
-from pagedrun.kernels.cpu.unpack_blocks import unpack_blocks
 from pagedrun.kernels.cpu.unpack_codes import unpack_codes
 from pagedrun.kernels.cpu.unpack_pairs import unpack_pairs
 
@@ -66,9 +66,9 @@ __all__ = [
     "sample",
     "sigmoid_mul",
     "silu_mul",
+    "split_blocks",
     "swap_blocks",
     "token_logprobs",
-    "unpack_blocks",
     "unpack_codes",
     "unpack_pairs",
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu
@@ -11,7 +12,10 @@ from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.cpu.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
+from pagedrun.kernels.cpu.packed.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.packed_weight import PackedWeight
 from pagedrun.kernels.prepared_attention import HostAttention
 
 
@@ -45,7 +49,7 @@ class CpuBackend:
     copy_blocks = staticmethod(cpu.copy_blocks)
     swap_blocks = staticmethod(cpu.swap_blocks)
     quantize_rows = staticmethod(cpu.quantize_rows)
-    unpack_blocks = staticmethod(cpu.unpack_blocks)
+    split_blocks = staticmethod(cpu.split_blocks)
     unpack_codes = staticmethod(cpu.unpack_codes)
     unpack_pairs = staticmethod(cpu.unpack_pairs)
     dequantize = staticmethod(cpu.dequantize)
@@ -70,6 +74,25 @@ class CpuBackend:
     def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Int8Linear:
         """Return a linear layer of int8 codes."""
         return Int8Linear(codes, scales, bias, self.kernel_set)
+
+    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
+        """Return whether there are kernels for a weight in this kernel set."""
+        if not self.kernel_set.holds_codes or dtype is not torch.bfloat16:
+            return False
+        return weight.form.can_be_held(weight.in_features)
+
+    def pack_quantized(
+        self,
+        weight: PackedWeight,
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+        *,
+        row_invariant: bool = False,
+    ) -> Linear:
+        """Return a linear layer, its weight in few bits where there are kernels for it."""
+        if self.packs_quantized(weight, dtype):
+            return QuantizedLinear(weight, bias)
+        return PackedLinear(cpu.dequantize(weight, dtype), bias, self.kernel_set)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None

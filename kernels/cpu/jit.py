@@ -49,12 +49,17 @@ def part(fastmath: frozenset[str] = ORDERED) -> Callable[[Callable[..., Any]], A
     """Compile a function that only kernels call; its code becomes part of theirs.
 
     It has no entry from Python and no place on disk of its own: neither would ever be used.
+
+    It is always inlined. Left as a function, it is compiled twice in a process that compiles its
+    kernel, alone and as a copy beside the kernel, where sums may be reordered in another way. The
+    process calls the former, and one that reads the kernel from disk the latter: other bits.
     """
 
     def compile_lazily(function: Callable[..., Any]) -> Any:
         decorate = numba.njit(
             fastmath=set(fastmath),
             error_model="numpy",
+            forceinline=True,
             no_cpython_wrapper=True,
             no_cfunc_wrapper=True,
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from pagedrun.kernels import gpu, reference
@@ -11,6 +12,7 @@ from pagedrun.kernels.gpu.attention.gpu_attention import GpuAttention
 from pagedrun.kernels.gpu.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.gpu.int8_linear import Int8Linear
 from pagedrun.kernels.gpu.linear import PackedLinear
+from pagedrun.kernels.packed_weight import PackedWeight
 
 
 class GpuBackend:
@@ -42,7 +44,7 @@ class GpuBackend:
     count_tokens = staticmethod(reference.count_tokens)
     penalize = staticmethod(reference.penalize)
     quantize_rows = staticmethod(reference.quantize_rows)
-    unpack_blocks = staticmethod(reference.unpack_blocks)
+    split_blocks = staticmethod(reference.split_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
     unpack_pairs = staticmethod(reference.unpack_pairs)
     dequantize = staticmethod(reference.dequantize)
@@ -65,6 +67,21 @@ class GpuBackend:
     def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Int8Linear:
         """Return a linear layer of int8 codes."""
         return Int8Linear(codes, scales, bias)
+
+    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
+        """Return False: there are no kernels for it."""
+        return False
+
+    def pack_quantized(
+        self,
+        weight: PackedWeight,
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+        *,
+        row_invariant: bool = False,
+    ) -> PackedLinear:
+        """Return a linear layer, its weight dequantised."""
+        return PackedLinear(reference.dequantize(weight, dtype), bias, row_invariant)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None

@@ -34,9 +34,9 @@ from pagedrun.kernels.reference.rotary_store import rotary_store
 from pagedrun.kernels.reference.sample import sample
 from pagedrun.kernels.reference.sigmoid_mul import sigmoid_mul
 from pagedrun.kernels.reference.silu_mul import silu_mul
+from pagedrun.kernels.reference.split_blocks import split_blocks
 from pagedrun.kernels.reference.swap_blocks import swap_blocks
 from pagedrun.kernels.reference.token_logprobs import token_logprobs
-from pagedrun.kernels.reference.unpack_blocks import unpack_blocks
 from pagedrun.kernels.reference.unpack_codes import unpack_codes
 from pagedrun.kernels.reference.unpack_pairs import unpack_pairs
 
@@ -67,9 +67,9 @@ __all__ = [
     "sample",
     "sigmoid_mul",
     "silu_mul",
+    "split_blocks",
     "swap_blocks",
     "token_logprobs",
-    "unpack_blocks",
     "unpack_codes",
     "unpack_pairs",
 ]

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.packed_weight import PackedWeight
 from pagedrun.kernels.prepared_attention import HostAttention
 from pagedrun.kernels.reference.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.reference.int8_linear import Int8Linear
@@ -42,7 +44,7 @@ class ReferenceBackend:
     copy_blocks = staticmethod(reference.copy_blocks)
     swap_blocks = staticmethod(reference.swap_blocks)
     quantize_rows = staticmethod(reference.quantize_rows)
-    unpack_blocks = staticmethod(reference.unpack_blocks)
+    split_blocks = staticmethod(reference.split_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
     unpack_pairs = staticmethod(reference.unpack_pairs)
     dequantize = staticmethod(reference.dequantize)
@@ -62,6 +64,21 @@ class ReferenceBackend:
     def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Int8Linear:
         """Return a linear layer of int8 codes."""
         return Int8Linear(codes, scales, bias)
+
+    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
+        """Return False: there are no kernels for it."""
+        return False
+
+    def pack_quantized(
+        self,
+        weight: PackedWeight,
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+        *,
+        row_invariant: bool = False,
+    ) -> PackedLinear:
+        """Return a linear layer, its weight dequantised."""
+        return PackedLinear(reference.dequantize(weight, dtype), bias)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None

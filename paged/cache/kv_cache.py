@@ -13,6 +13,7 @@ from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.cache.state_cache import StateCache
+from pagedrun.paged.cache.state_objects import StateObjects
 from pagedrun.paged.cache.state_place import StatePlace
 
 
@@ -20,10 +21,13 @@ class KVCache:
     """The memories of a model's groups of layers; a block has as many tokens in each.
 
     A block's id is that of its group's pool: the same number is another block in another group.
-    `states`, of a model with recurrent layers, count as the group behind the last.
+    `states`, of a model with recurrent layers, or all that a library keeps of sequences, count as
+    the group behind the last.
     """
 
-    def __init__(self, groups: Seq[KVMemory], states: StateCache | None = None) -> None:
+    def __init__(
+        self, groups: Seq[KVMemory], states: StateCache | StateObjects | None = None
+    ) -> None:
         self.block_size = groups[0].block_size
         self.groups = tuple(groups)
         self.states = states
@@ -59,7 +63,7 @@ class KVCache:
 
     def state(self, place: StatePlace) -> tuple[Tensor, ...]:
         """Return the arrays of a recurrent layer, [num_slots, *shape], in its spec's order."""
-        assert self.states is not None, "made without states"
+        assert isinstance(self.states, StateCache), "made without states of layers"
         return self.states.layer(place.layer)
 
     def transfer(self, transfers: Iterable[BlockTransfer]) -> None:

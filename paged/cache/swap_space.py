@@ -13,6 +13,11 @@ class SwapSpace:
         self._num_touched = 0  # blocks from here on were never taken
         self._given_back: list[int] = []
 
+    @staticmethod
+    def num_blocks_in(num_bytes: int, bytes_per_block: int) -> int:
+        """Return how many blocks there is room for; none of those that take no memory."""
+        return num_bytes // bytes_per_block if bytes_per_block else 0
+
     @property
     def num_free(self) -> int:
         """Blocks that can be taken."""

@@ -7,6 +7,8 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.cache.state_cache import StateCache
+from pagedrun.paged.cache.state_objects import StateObjects
+from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.gpu_memory import gpu_budget
@@ -77,7 +79,7 @@ class PoolMemory:
         size = config.block_size
         bytes_per_token = sum(spec.bytes_per_token for spec in specs)
         swap_space_bytes = config.swap_space_bytes - (0 if slots is None else slots.host_bytes)
-        num_host_blocks = swap_space_bytes // (bytes_per_token * size)
+        num_host_blocks = SwapSpace.num_blocks_in(swap_space_bytes, bytes_per_token * size)
         graphed = self._device.graphs and self._model.is_capturable and slots is None
         eager = config.enforce_eager or not graphed
         made_for = (*specs, size, *num_blocks, num_host_blocks, config.prefix_once, eager, slots)
@@ -115,6 +117,8 @@ class PoolMemory:
             self._held = _Held(made_for, cache, graphs)
         return cache, graphs
 
-    def _states(self, slots: SlotSizes) -> StateCache:
+    def _states(self, slots: SlotSizes) -> StateCache | StateObjects:
+        if slots.are_opaque:
+            return StateObjects(slots.num_slots, slots.bytes_per_slot)
         specs = self._model.state_specs()
         return StateCache(specs, slots.num_slots, slots.num_host_slots, self._device)

@@ -36,7 +36,7 @@ def refuse_without_prompts(rows: Sequence[Row], config: JobConfig) -> None:
         return
     sought = f"column {shown_key(field)}" if field is not None else "prompt, messages or token ids"
     raise UsageError(
-        f"{config.input}: no row has a {sought}{_columns_of(readable)}", field="prompt_field"
+        f"{config.input_shown}: no row has a {sought}{_columns_of(readable)}", field="prompt_field"
     )
 
 
@@ -51,8 +51,8 @@ def refuse_if_all_fail(rows: Sequence[Row], asked: Sequence[JobRow], config: Job
     first = asked[0]
     about_columns = _columns_of(rows) if errors[0].code == "template_error" else ""
     raise UsageError(
-        f"{config.input}: all {len(asked):,} rows fail alike, the first in {first.unit} "
-        f"{first.line}: {errors[0].marked}{about_columns}"
+        f"{config.input_shown}: all {len(asked):,} rows fail alike, the first in {first.place}: "
+        f"{errors[0].marked}{about_columns}"
     )
 
 

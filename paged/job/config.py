@@ -5,20 +5,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from pagedrun.paged.job.inputs.reader import DEFAULT_MAX_LINE_BYTES
+from pagedrun.paged.job.inputs.reader import DEFAULT_MAX_LINE_BYTES, shown_inputs
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.text.prompts.overlong import Overlong
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.flag import Flag, Form, Panel, check_fields
+from pagedrun.paged.values.rules import spans
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.paged.values.window_size import WindowSize
 
 STDOUT = "-"
+SPANS = spans(10 * 365 * 86_400)  # clocks count no further
 DEFAULT_STALL_TIMEOUT = 3600.0  # seconds; one step of a large model on a slow machine takes long
+MAX_SHARDS = 99_999  # what five digits name
 REPORT_SUFFIX = ".report.json"
 MANIFEST_SUFFIX = ".run.json"
 STATE_SUFFIX = ".state.json"
+JOURNAL_SUFFIX = ".journal.jsonl"
 SNAPSHOT_SUFFIX = ".snapshot.npz"
+DIGESTS_SUFFIX = ".digests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,33 +36,40 @@ class RecipeFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
-    """One job. `input` and `output` are paths, or `-` for the standard streams.
+    """One job. `input` and `output` are paths, or `-` for the standard streams; `more_inputs` are
+    read behind `input`.
 
+    `output` is in `out_dir`, if there is one, which is made. `columns` and `flatten` say what of a
+    row is in the output, `shards` how many files that is.
     `tokenizer` is a folder, None for the model's own. `chat_template` is Jinja text. `limit` is
-    the number of rows to read. `report` is where the report goes instead of beside the output.
+    the number of rows to read. `from_output` is the output of an earlier run, whose answers are
+    taken where a row asks the same. `report` is where the report goes instead of beside the output.
     `window` is how much of the input is planned at once. `resume` goes on with the rows that the
     output lacks, `retry_errors` also with those that failed. `on_overlong` says what becomes of
     prompts that leave no room for an answer; `strict` refuses the whole job for one bad row.
     `stall_timeout` is the most seconds that a step of the
-    engine may take before the job is ended, 0 for any. `origins` names where a setting came from
-    ("flag", "recipe", "model"); one that is not in it is the default. `recipe` is for the
-    manifest.
+    engine may take before the job is ended, 0 for any. `deadline` is how many seconds the job may
+    take, from the start of the process on; None for as long as it takes. `origins` names where a
+    setting came from ("flag", "recipe", "model"); one that is not in it is the default. `recipe`
+    is for the manifest.
     """
 
     input: Annotated[
         str,
         Flag(
             "Rows to answer: .jsonl, .json, .csv or .txt (each also with .gz or .zst), .parquet, "
-            "a save_to_disk folder, hf:NAME, or - for JSONL on stdin.",
-            metavar="INPUT",
+            "a save_to_disk folder, hf:NAME, or - for JSONL on stdin. Several files, or a pattern "
+            "such as 'data/*.jsonl', are read one after the other.",
+            metavar="INPUT...",
             name="input_name",
+            form=Form.NAMES,
             is_argument=True,
         ),
     ]
     output: Annotated[
         str,
         Flag(
-            "Where answers go, one JSON object a line; - is stdout.",
+            "Where answers go: .jsonl, .jsonl.gz, .parquet or .csv by its ending; - is stdout.",
             Panel.FILES,
             "OUT",
             default="INPUT's stem + .out.jsonl, in this folder",
@@ -65,6 +77,33 @@ class JobConfig:
         ),
     ]
     engine: EngineConfig
+    more_inputs: tuple[str, ...] = ()
+    out_dir: Annotated[
+        Path | None,
+        Flag("Folder for all files of the run, made if need be.", Panel.FILES, "DIR"),
+    ] = None
+    columns: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Keys of the output to keep, with commas between, such as id,text,input.category. "
+            "Repeatable.",
+            Panel.FILES,
+            "NAMES",
+        ),
+    ] = ()
+    flatten: Annotated[
+        bool, Flag("Make columns of the keys under input and usage.", Panel.FILES)
+    ] = False
+    shards: Annotated[
+        int | None,
+        Flag(
+            "Write N files in place of one: OUT-00000-of-0000N and so on.",
+            Panel.FILES,
+            "N",
+            low=1,
+            high=MAX_SHARDS,
+        ),
+    ] = None
     tokenizer: Annotated[
         Path | None,
         Flag(
@@ -89,6 +128,16 @@ class JobConfig:
     prompts: PromptConfig = field(default_factory=PromptConfig)
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
     window: WindowSize = field(default_factory=WindowSize)
+    from_output: Annotated[
+        Path | None,
+        Flag(
+            "Take the rows that ask the same from the output of an earlier run, go on with those "
+            "that a higher --max-tokens lets go on, and compute the rest.",
+            Panel.FILES,
+            "OLD",
+            declared=("--from",),
+        ),
+    ] = None
     overwrite: Annotated[bool, Flag("Replace the output if it exists.", Panel.FILES)] = False
     resume: Annotated[
         bool,
@@ -125,6 +174,17 @@ class JobConfig:
             low=0,
         ),
     ] = DEFAULT_STALL_TIMEOUT
+    deadline: Annotated[
+        float | None,
+        Flag(
+            "End in time, counted from the start of the command, with a fair sample of the rows "
+            "done and exit status 4; --resume does the rest.",
+            Panel.FILES,
+            "TIME",
+            form=Form.SPAN,
+            rule=SPANS,
+        ),
+    ] = None
     report: Annotated[
         Path | None,
         Flag("Where the memory report goes.", Panel.FILES, "PATH", default="OUT.report.json"),
@@ -134,6 +194,16 @@ class JobConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """All inputs, in the order in which they are read."""
+        return (self.input, *self.more_inputs)
+
+    @property
+    def input_shown(self) -> str:
+        """What messages call the input."""
+        return shown_inputs(self.inputs)
 
     @property
     def report_path(self) -> Path | None:
@@ -154,6 +224,11 @@ class JobConfig:
     def snapshot_path(self) -> Path | None:
         """Where the blocks' lives go: beside the output; None if that is a stream."""
         return self._beside(SNAPSHOT_SUFFIX)
+
+    @property
+    def digests_path(self) -> Path | None:
+        """Where it goes what each line answers: beside the output; None if that is a stream."""
+        return self._beside(DIGESTS_SUFFIX)
 
     def _beside(self, suffix: str) -> Path | None:
         path = Path(self.output)

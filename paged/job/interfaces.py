@@ -5,11 +5,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from pagedrun.paged.planning.earlier_answers import EarlierAnswers
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.text.prompts.continuations import TextEncoder
 from pagedrun.paged.values.chat_message import ChatMessage
+from pagedrun.paged.values.deadline import Deadline
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
@@ -51,7 +53,12 @@ class TokenizerLike(TextEncoder, Protocol):
 
 
 class RunLike(Protocol):
-    """The part of `Run` that a job reads; iterated once."""
+    """The part of `Run` that a job reads; iterated once.
+
+    `is_cut` tells whether rows may be left that were not begun, because of a deadline.
+    """
+
+    is_cut: bool
 
     def __iter__(self) -> Iterator[Completion]:
         """Yield exactly one completion for each request, as they finish."""
@@ -83,13 +90,17 @@ class EngineLike(Protocol):
         done: Container[int] = frozenset(),
         warn: Callable[[str], None] | None = None,
         on_window: Callable[[], None] | None = None,
+        earlier: EarlierAnswers | None = None,
+        deadline: Deadline | None = None,
     ) -> RunLike:
         """Plan the requests and return their run.
 
         `more` are further windows, asked for and planned in a thread of their own while those
         before run; `on_window` is called in the job's when the run takes one.
         `done` are indices of requests that are answered already and get no completion. `warn`
-        takes what the user should know and that stops nothing.
+        takes what the user should know and that stops nothing. Requests that `earlier` has the
+        answers of get these for completions, and are not run. With a `deadline` the order of rows
+        is drawn, and rows that would not be finished by then are not begun.
         """
 
 

@@ -6,20 +6,30 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pagedrun.paged.job.answer import Answer
+from pagedrun.paged.job.awaited_rows import AwaitedRows
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.control.disk_space import missing_space, space_warning
+from pagedrun.paged.job.control.job_deadline import job_deadline
 from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
 from pagedrun.paged.job.control.ward import JobWard
-from pagedrun.paged.job.inputs.reader import file_stamp, open_rows
+from pagedrun.paged.job.control.watchdog import DEADLINE
+from pagedrun.paged.job.earlier.earlier_rows import EarlierRows
+from pagedrun.paged.job.earlier.open_earlier import at_its_time, open_earlier
+from pagedrun.paged.job.earlier.questions import Questions
+from pagedrun.paged.job.earlier.row_digests import RowDigests
+from pagedrun.paged.job.earlier_run import EarlierRun
+from pagedrun.paged.job.first_answers import FirstAnswers
+from pagedrun.paged.job.inputs.reader import file_stamp, open_inputs
 from pagedrun.paged.job.inputs.reading_stop import ReadingStop
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
 from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
+from pagedrun.paged.job.output.conversion import Conversion, clear_files
 from pagedrun.paged.job.output.finished_rows import FinishedRows
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
+from pagedrun.paged.job.output.output_layout import OutputLayout, folder_for
 from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
-from pagedrun.paged.job.output.same_job import check_same_job
-from pagedrun.paged.job.output.saved_manifest import read_prompt_time
 from pagedrun.paged.job.output.side_files import SideFiles
 from pagedrun.paged.job.output.writer import RowWriter
 from pagedrun.paged.job.output.written_row import answered_row, failed_row
@@ -31,15 +41,16 @@ from pagedrun.paged.report.record.report_sections import EngineReport, JobReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import EngineError, EngineStalled, UsageError
+from pagedrun.paged.values.errors import EngineStalled, UsageError
 from pagedrun.paged.values.option_names import as_flag, option, spelled
-from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.request import Request
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
     """A finished job: its report, where that and the manifest were written, if anywhere, and what
-    became of every block; None if no row needed the engine.
+    became of every block; None if no row needed the engine. `first_answers` are those of the first
+    rows that this run has written, in the order of the input.
     """
 
     report: JobReport
@@ -47,6 +58,7 @@ class JobResult:
     report_path: Path | None
     manifest_path: Path | None
     snapshot: Snapshot | None = None
+    first_answers: tuple[Answer, ...] = ()
 
 
 def run_job(
@@ -65,11 +77,18 @@ def run_job(
     """
     listener = listener or SilentListener()
     check_side_files(config)
+    layout = OutputLayout.of(config)
+    layout.check(config)
     with ExitStack() as stack:
         guard = guard or stack.enter_context(SignalGuard())
+        deadline = job_deadline(config, guard)
+        if deadline is not None:
+            guard.end_at(deadline.at)
         with guard.hold():  # so that no file is left that nobody knows of
+            if config.out_dir is not None:
+                stack.enter_context(folder_for(config.out_dir))
             output = OutputFile.claim(
-                config.output,
+                layout.journal,
                 overwrite=config.overwrite,
                 resume=config.resume,
                 input_name=config.input,
@@ -83,33 +102,22 @@ def run_job(
             )
         if config.resume and not output.is_regular:
             raise UsageError(f"{option('resume')} goes on with a file; name it with -o")
-        config = _at_its_time(config, output)
-        stamp = file_stamp(config.input)
+        config = at_its_time(config)
+        earlier = EarlierRun(config, layout, output) if config.resume else None
+        config = config if earlier is None else earlier.at_its_time()
+        stamps = [file_stamp(name) for name in config.inputs]
         stop = ReadingStop()
-        with open_rows(config.input, config.max_line_bytes, stop) as source:
+        with open_inputs(config.inputs, config.max_line_bytes, stop) as source:
             prepared = prepare(config, source, listener, open_model or _open_local, stop)
-            result = _Job(config, listener, guard, ward, prepared, stop).run(output)
-        if file_stamp(config.input) != stamp:
-            listener.on_warning(
-                f"{config.input} was changed during the run; the answers are those of its rows "
-                "as they were when they were read"
-            )
+            job = _Job(config, layout, listener, guard, ward, prepared, stop)
+            result = job.run(output, earlier)
+        for name, stamp in zip(config.inputs, stamps, strict=True):
+            if file_stamp(name) != stamp:
+                listener.on_warning(
+                    f"{name} was changed during the run; the answers are those of its rows as "
+                    "they were when they were read"
+                )
         return result
-
-
-def _at_its_time(config: JobConfig, output: OutputFile) -> JobConfig:
-    """Return the job with the prompts of the run that it goes on with, whenever that was."""
-    path = _manifest_of(config, output) if config.resume else None
-    time = None if path is None else read_prompt_time(path)
-    return config if time is None else replace(config, prompts=replace(config.prompts, time=time))
-
-
-def _manifest_of(config: JobConfig, output: OutputFile) -> Path | None:
-    """Return where the manifest is of the run that began this output; None if none did.
-
-    A file without a whole line may still be somebody's: only an empty one can be begun.
-    """
-    return config.manifest_path if Path(output.path).stat().st_size else None
 
 
 def _open_local(
@@ -126,6 +134,7 @@ class _Job:
     def __init__(
         self,
         config: JobConfig,
+        layout: OutputLayout,
         listener: JobListener,
         guard: SignalGuard,
         ward: JobWard,
@@ -133,6 +142,7 @@ class _Job:
         stop: ReadingStop,
     ) -> None:
         self._config = config
+        self._layout = layout
         self._listener = listener
         self._guard = guard
         self._ward = ward
@@ -140,35 +150,55 @@ class _Job:
         self._stop = stop
         self._files = SideFiles(config, listener)
         self._tally = Tally(total=0)
-        self._waiting: dict[int, JobRow] = {}  # rows that the engine was asked, by index
+        self._first = FirstAnswers()
+        self._waiting = AwaitedRows()
         self._read: deque[Sequence[JobRow]] = deque()  # windows that the run has not taken yet
         self._finished = FinishedRows()  # by an earlier run
+        self._deadline = job_deadline(config, guard)
+        self._has_begun = False  # before that, the manifest is still that of an earlier run
+        self._questions = Questions(prepared.model.tokenizer.chat_template)
+        path = None if layout.files else config.digests_path
+        self._digests = RowDigests(path, self._questions, listener)
+        self._earlier: EarlierRows | None = None
 
-    def run(self, output: OutputFile) -> JobResult:
+    def run(self, output: OutputFile, earlier: EarlierRun | None) -> JobResult:
         prepared = self._prepared
         manifest = Manifest.start(
             self._config, prepared.source(), prepared.max_model_len, prepared.model.arithmetic()
         )
-        if self._config.resume:
-            self._finished = self._go_on(output, manifest)
+        if earlier is not None:
+            self._finished = earlier.finished_rows(manifest, self._guard.hold)
+        size, listener = prepared.model.config.vocab_size, self._listener
+        self._earlier = open_earlier(self._config, manifest, self._questions, size, listener)
+        self._tally.has_earlier = self._earlier is not None
         self._count(prepared.rows)
         self._warn_of_little_space(output)
-        writer = RowWriter(output, ordered=self._config.ordered, hold=self._guard.hold)
+        writer = RowWriter(
+            output,
+            ordered=self._config.ordered,
+            is_journal=bool(self._layout.files),
+            hold=self._guard.hold,
+        )
         run = self._start(writer)
         try:
             # What a finished run has left beside its output tells of that run; it stays.
             has_nothing_to_do = run is None and self._finished.rows and self._files.has_report
             with self._guard.hold():
                 writer.begin(self._finished)
+                clear_files(self._layout, keep=bool(self._finished.rows))
+                self._has_begun = True
                 if not has_nothing_to_do:
                     self._files.begin()
+                self._digests.begin(keep=self._config.resume)
                 self._files.write_manifest(manifest, JobStatus.RUNNING, self._tally)
                 self._ward.begin(lambda: self._leave(writer, manifest))
             engine_report = self._answer(writer, run)
+            self._guard.end_when_done()
             self._tally.check()
             manifest = manifest.having_read(prepared.source())
             self._listener.on_phase(Phase.FINISH)
             writer.finish(self._tally.num_rows)
+            num_failed = self._tally.failed + self._finished.num_failed
             report = self._report(engine_report)
             snapshot = None if run is None else run.snapshot()
             with self._guard.hold():
@@ -176,7 +206,11 @@ class _Job:
                     self._files.write_report(report)
                 if snapshot is not None:
                     self._files.write_snapshot(snapshot)
+            self._convert(writer)
+            with self._guard.hold():
                 self._files.write_manifest(manifest, JobStatus.FINISHED, self._tally)
+                if self._layout.files and not num_failed:
+                    output.remove()
         except BaseException as error:
             self._explain(error, writer)
             interrupted = isinstance(error, JobInterrupted | KeyboardInterrupt)
@@ -188,9 +222,20 @@ class _Job:
             self._stop.set()
             if run is not None:
                 run.close()
-        num_failed = self._tally.failed + self._finished.num_failed
+            self._digests.close()
+            if self._earlier is not None:
+                self._earlier.close()
         paths = self._config.report_path, self._config.manifest_path
-        return JobResult(report, num_failed, *paths, snapshot)
+        return JobResult(report, num_failed, *paths, snapshot, self._first.kept())
+
+    def _convert(self, writer: RowWriter) -> None:
+        """Make the files of the rows, where the output is not the journal itself."""
+        if not self._layout.files or self._finished.is_all:
+            return
+        missing = Conversion(self._layout, writer.sorted_lines, self._tally.num_rows).write()
+        if missing:
+            names = ", ".join(sorted(missing))
+            self._listener.on_warning(f"{option('columns')}: no row has {names}")
 
     def _explain(self, error: BaseException, writer: RowWriter) -> None:
         """Add to `error` what it has left, and what to do."""
@@ -219,27 +264,14 @@ class _Job:
     def _save(self, writer: RowWriter, manifest: Manifest, status: JobStatus) -> None:
         with suppress(OutputError):  # the first error is the one to tell
             writer.sync()
-        with suppress(OutputError):
-            self._files.write_manifest(manifest, status, self._tally)
-
-    def _go_on(self, output: OutputFile, manifest: Manifest) -> FinishedRows:
-        """Return what an earlier run of the same job has left; with `retry_errors` its failed rows
-        are taken out. Raises `UsageError` if the output is of another job.
-        """
-        finished = FinishedRows.read(output.path)
-        path = _manifest_of(self._config, output)
-        if path is None:
-            return finished
-        check_same_job(manifest, path)
-        if self._config.retry_errors and finished.num_failed:
-            kept = [(row.offset, row.num_bytes) for row in finished.answered()]
-            with self._guard.hold():
-                output.rewrite(output.read(*span) for span in kept)
-            finished = FinishedRows.read(output.path)
-        return finished
+        if self._has_begun:
+            with suppress(OutputError):
+                self._files.write_manifest(manifest, status, self._tally)
 
     def _count(self, rows: Sequence[JobRow]) -> None:
         self._tally.total += len(rows)
+        allowed = (row.request.max_num_generated for row in rows if row.request is not None)
+        self._tally.lengths.allow(max(allowed, default=0))
         self._tally.skipped += sum(row.index in self._finished.rows for row in rows)
         self._listener.on_tally(self._tally)
 
@@ -267,14 +299,20 @@ class _Job:
         def on_window() -> None:
             self._take_window(writer)
 
-        return engine.start(requests, on_step, windows, self._finished.rows, warn, on_window)
+        done, earlier, deadline = self._finished.rows, self._earlier, self._deadline
+        return engine.start(requests, on_step, windows, done, warn, on_window, earlier, deadline)
 
     def _ask(self, rows: Iterable[JobRow]) -> list[Request]:
         """Return the requests of the rows that have one; answers that are not there are awaited."""
         done = self._finished.rows
-        self._waiting |= {
-            row.index: row for row in rows if row.request is not None and row.index not in done
-        }
+        asked = [row for row in rows if row.request is not None and row.index not in done]
+        if asked and self._finished.is_all:
+            raise UsageError(
+                f"{option('resume')}: {self._config.input_shown} has more rows than "
+                f"{self._layout.shown}, which is finished; pass {option('overwrite')} in place of "
+                f"{option('resume')}"
+            )
+        self._waiting.add(asked)
         return _requests(rows)
 
     def _read_ahead(self, rows: Sequence[JobRow]) -> list[Request]:
@@ -301,17 +339,20 @@ class _Job:
         self._ward.run(lambda: self._files.write_state(run.state()))
         warned = False
         for completion in run:
-            row = _asked(self._waiting, completion)
+            row = self._waiting.take(completion)
             if completion.error is not None and not warned:
                 warned = True  # once: there may be thousands, and each row says its own
                 self._listener.on_warning(
-                    f"row {row.id!r}, {row.unit} {row.line}, cannot be answered: {completion.error}"
+                    f"row {row.id!r}, {row.place}, cannot be answered: {completion.error}"
                 )
             with self._guard.hold():  # written and counted, or neither
-                writer.write(answered_row(row, completion))
+                line = writer.write(answered_row(row, completion))
+                self._digests.note(line, completion)
                 self._tally.note_completion(row, completion)
-            self._listener.on_tally(self._tally)
+            self._tell(Answer.of(row, completion))
         self._ward.rest()
+        if run.is_cut and (self._waiting or self._prepared.more is not None):
+            raise JobInterrupted(DEADLINE)
         return run.report()
 
     def _write_failed(self, rows: Iterable[JobRow], writer: RowWriter) -> None:
@@ -321,12 +362,19 @@ class _Job:
                 with self._guard.hold():
                     writer.write(failed_row(row, row.error))
                     self._tally.note_failed(row, row.error)
-                self._listener.on_tally(self._tally)
+                self._tell(Answer.failed(row, row.error))
+
+    def _tell(self, answer: Answer) -> None:
+        """Say that a row is written."""
+        self._first.add(answer)
+        self._listener.on_answer(answer)
+        self._listener.on_tally(self._tally)
 
     def _warn_of_little_space(self, output: OutputFile) -> None:
         finished = self._finished.rows
         rows = [row for row in self._prepared.rows if row.index not in finished]
-        warning = space_warning(output, rows, ordered=self._config.ordered)
+        is_written_twice = self._config.ordered or bool(self._layout.files)
+        warning = space_warning(output, rows, copies=1 + is_written_twice)
         if warning is not None:
             self._listener.on_warning(warning)
 
@@ -342,20 +390,3 @@ class _Job:
 
 def _requests(rows: Iterable[JobRow]) -> list[Request]:
     return [row.request for row in rows if row.request is not None]
-
-
-def _asked(waiting: dict[int, JobRow], completion: Completion) -> JobRow:
-    """Return the row that `completion` answers, once."""
-    row = waiting.pop(completion.request.index, None)
-    if row is None:
-        raise EngineError(
-            f"row {completion.request.index} was answered twice or never asked; please report this"
-        )
-    vote, num_asked = completion.vote, completion.request.params.n
-    expected = num_asked if vote is None else vote.drawn
-    num_answers = len(completion.scores or completion.outputs)
-    if completion.error is None and num_answers != expected:
-        raise EngineError(
-            f"row {row.index} has {num_answers} answers instead of {expected}; please report this"
-        )
-    return row

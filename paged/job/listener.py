@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import Protocol
 
+from pagedrun.paged.job.answer import Answer
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.timeline import StepRecord
 
@@ -28,6 +29,9 @@ class JobListener(Protocol):
     def on_step(self, record: StepRecord) -> None:
         """Take the engine's state after a step."""
 
+    def on_answer(self, answer: Answer) -> None:
+        """Take what became of a row that was written."""
+
     def on_tally(self, tally: Tally) -> None:
         """Take the counts: when all rows are read, and after each that is written."""
 
@@ -42,6 +46,9 @@ class SilentListener:
         """Ignore it."""
 
     def on_step(self, record: StepRecord) -> None:
+        """Ignore it."""
+
+    def on_answer(self, answer: Answer) -> None:
         """Ignore it."""
 
     def on_tally(self, tally: Tally) -> None:

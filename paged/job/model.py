@@ -33,7 +33,7 @@ class LocalModel:
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
         shape = self.config
         self._grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)
-        self._engine_config = engine_config
+        self._engine_config = shape.settings(engine_config)
         self._policy = policy
         self._device = choose_device(engine_config.device, engine_config.kernel_set)
 

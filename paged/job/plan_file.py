@@ -6,24 +6,21 @@ a GPU that may be there.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts
 from pagedrun.paged.execution.devices.device_probe import probe_device
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.inputs.reader import is_repeatable, open_rows
-from pagedrun.paged.job.interfaces import EngineLike
+from pagedrun.paged.job.inputs.reader import is_repeatable, open_inputs
 from pagedrun.paged.job.listener import JobListener, Phase
+from pagedrun.paged.job.plan_model import PlanModel
+from pagedrun.paged.job.planned_weights import PlannedWeights
 from pagedrun.paged.job.prepare import Prepared, prepare, warn_of_rows
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.job.row_sample import sample_rows
+from pagedrun.paged.job.timed_run import TimedRun
 from pagedrun.paged.models.checkpoint_header import CheckpointHeader
-from pagedrun.paged.models.describe import describe_model
-from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.stored_network import StoredNetwork, all_stored_bytes
-from pagedrun.paged.models.rotary_positions import num_rotary_positions
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.planning.memory import peak_resident_bytes
 from pagedrun.paged.planning.plan import Plan
@@ -31,47 +28,22 @@ from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.pool_sizing import PoolSizer
 from pagedrun.paged.planning.preview.forecast import Forecast
-from pagedrun.paged.planning.preview.forecast_sections import ForecastFigures, PlanReport
+from pagedrun.paged.planning.preview.forecast_sections import (
+    ForecastFigures,
+    PlanReport,
+    RunTime,
+)
+from pagedrun.paged.planning.preview.run_time import run_time
 from pagedrun.paged.planning.preview.simulation import Simulator
-from pagedrun.paged.planning.slot_sizing import SlotSizer
+from pagedrun.paged.planning.slot_sizing import SlotSizer, longest_row
 from pagedrun.paged.report.record.report_sections import PlainValue
-from pagedrun.paged.report.record.weight_figures import WeightFigures, weight_figures
-from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.precision import DTYPE_BYTES
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.structure import Structure
 
 DEFAULT_SIMULATED_ROWS = 100_000
 MAX_TEXT_CHARS = 60
-
-
-class PlanModel:
-    """A model's shape and tokenizer; implements `interfaces.OpenModel` but has no weights."""
-
-    def __init__(self, config: EngineConfig, folder: Path, chat_template: str | None) -> None:
-        shape = describe_model(config.model, config.model_impl)
-        self.config = shape.held_as(config.quantization, config.model)
-        self.tokenizer = Tokenizer.from_folder(folder, chat_template)
-        self.config.check_tokenizer(self.tokenizer.vocab_size, config.model)
-        shape = self.config
-        self._grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)
-        if isinstance(self.config, ModelConfig):
-            num_rotary_positions(self.config, config.max_model_len, config.model)
-
-    def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
-        """Return those that no answer can have, and why."""
-        return self._grammars.refused(structures)
-
-    def arithmetic(self) -> Mapping[str, object]:
-        """Return nothing: a plan computes nothing."""
-        return {}
-
-    def load_engine(self) -> EngineLike:
-        """Refuse: a plan runs nothing."""
-        raise AssertionError("a plan loads no weights")
 
 
 def plan_file(
@@ -117,52 +89,68 @@ class _FilePlan:
 
     def run(self) -> PlanReport:
         config = self._config
-        with open_rows(config.input, config.max_line_bytes) as source:
+        with open_inputs(config.inputs, config.max_line_bytes) as source:
             prepared = prepare(config, source, self._listener, PlanModel)
             self._lap("encode_s")
             forecast = self._simulate(prepared)
         model = prepared.model
         assert isinstance(model, PlanModel)
         advice = None
-        if is_repeatable(config.input):
+        if is_repeatable(*config.inputs):
             self._listener.on_phase(Phase.PLAN)
             rows = sample_rows(config)
             advisor = TemplateAdvisor(config.prompts, config.sampling, model.tokenizer)
             advice = advisor.advise(rows, show_text=self._show_text)
             self._lap("advice_s")
         self._times["total_s"] = sum(self._times.values())
+        if model.config.library is not None:
+            forecast["library"] = model.config.library
         return {
             **forecast,
-            "weights": self._weights(model.config),
+            "weights": self._weights(model.config).figures,
             "advice": advice,
             "clamped": self._num_clamped,
             "voting": self._num_voting,
             "time": self._times,
+            "run_time": self._run_time(forecast),
             "memory": {"peak_resident": peak_resident_bytes()},
-            "config": {"model": str(config.engine.model), **_engine_flags(config.engine)},
+            "config": {"model": str(config.engine.model), **_engine_flags(model.settings)},
         }
 
-    def _weights(self, model: RunnableConfig) -> WeightFigures:
-        """Return what the model's weights take, in files as far as these are there."""
-        config, network = self._config.engine, model.network
+    def _run_time(self, forecast: ForecastFigures) -> RunTime | None:
+        """Return how long a run takes; None where none was timed with such a model and settings."""
+        config = self._config.engine
+        timed = TimedRun.read(config, "cpu" if self._device.memory is None else "cuda")
+        if timed is None:
+            return None
+        return run_time(
+            forecast,
+            timed.costs,
+            read_s=self._times["encode_s"] + self._times["plan_s"],
+            load_s=timed.load_s,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            ignore_eos=self._config.sampling.ignore_eos,
+        )
+
+    def _weights(self, model: RunnableConfig) -> PlannedWeights:
+        config = self._config.engine
+        dtype = self._device.dtypes.of_model(config.dtype, model.dtype)
         header = CheckpointHeader.read(config.model)
-        stored = None if header is None else _stored_bytes(model, header)
-        dtype_bytes = DTYPE_BYTES[self._device.dtypes.of_model(config.dtype, model.dtype)]
-        held = network.held_bytes(dtype_bytes, packs=self._device.packs_weights)
-        return weight_figures(network.num_weights, stored, held)
+        return PlannedWeights(model, header, dtype, self._device)
 
     def _simulate(self, prepared: Prepared) -> ForecastFigures:
         """Plan the windows one after the other and simulate them as far as is asked for."""
-        config = self._config.engine
         model = prepared.model
         assert isinstance(model, PlanModel)
-        device = self._device
+        config, device = model.settings, self._device
+        if model.config.notice is not None:
+            self._listener.on_warning(model.config.notice)
         dtype = device.dtypes.of_model(config.dtype, model.config.dtype)
         stored = device.dtypes.of_cache(config.kv_cache_dtype, dtype)
         network = model.config.network
         specs = network.kv_cache_specs(stored or dtype)
         budget = device.budget(
-            weights=network.held_bytes(DTYPE_BYTES[dtype], packs=device.packs_weights),
+            weights=self._weights(model.config).held_bytes,
             activations=network.activation_bytes(
                 DTYPE_BYTES[dtype],
                 config.max_num_batched_tokens,
@@ -170,8 +158,14 @@ class _FilePlan:
             ),
             utilization=config.gpu_memory_utilization,
         )
-        bytes_per_state = sum(each.num_bytes for each in network.state_specs(dtype))
-        slots = SlotSizer(config, bytes_per_state, budget)
+        requests = self._asked(prepared.rows)
+        kept = network.state_specs(dtype)
+        longest = prepared.max_model_len
+        if prepared.more is None:
+            longest = longest_row(requests, longest)
+        bytes_per_state = sum(each.num_bytes_behind(longest) for each in kept)
+        are_opaque = any(each.is_opaque for each in kept)
+        slots = SlotSizer(config, bytes_per_state, budget, are_opaque=are_opaque)
         sizer = PoolSizer(config, specs, slots.rest, prepared.max_model_len)
         sizer.check_max_model_len()
         vocab_size = model.config.vocab_size
@@ -180,10 +174,9 @@ class _FilePlan:
             RequestLimits(prepared.max_model_len, vocab_size, slots.max_beam_width),
             max_blocks=sizer.most,
             read_once=device.read_once,
-            keeps_states=bytes_per_state > 0,
+            keeps_states=bool(kept),
         )
         self._listener.on_phase(Phase.PLAN)
-        requests = self._asked(prepared.rows)
         first = planner.window(requests, has_next=prepared.more is not None).plan
         sizes = sizer.sizes(first, is_whole=prepared.more is None)
         states = slots.sizes(first, is_whole=prepared.more is None)
@@ -256,10 +249,3 @@ def _show_with(tokenizer: Tokenizer) -> Callable[[tuple[int, ...]], str]:
         return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
 
     return show
-
-
-def _stored_bytes(model: RunnableConfig, header: CheckpointHeader) -> int:
-    """Return what the weights that are read take in their files."""
-    if isinstance(model, ModelConfig):
-        return StoredNetwork.of(model.network, header).num_bytes
-    return all_stored_bytes(header)

@@ -8,7 +8,7 @@ from itertools import islice
 from pagedrun.paged.job.alike_rows import refuse_if_all_fail, refuse_without_prompts
 from pagedrun.paged.job.config import STDOUT, JobConfig
 from pagedrun.paged.job.inputs.input_digest import InputDigest
-from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_rows
+from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_inputs
 from pagedrun.paged.job.inputs.reading_stop import ReadingStop
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
@@ -54,7 +54,7 @@ def prepare(
     """
     listener.on_phase(Phase.READ)
     windows = RowWindows(source, config, stop)
-    ids = UniqueIds(config.input)
+    ids = UniqueIds(config.input_shown)
     rows = windows.read()
     ids.refuse_repeated(rows)
     refuse_without_prompts(rows, config)
@@ -81,17 +81,22 @@ def prepare(
     refuse_if_all_fail(rows, first, config)
     warn_of_rows(first, max_model_len, listener)
     more = None if windows.is_last else read_more()
-    if config.strict and more is not None and is_repeatable(config.input):
+    if config.strict and more is not None and is_repeatable(*config.inputs):
         _refuse_bad_beyond(len(first), config, builder)
     return Prepared(model, first, more, windows.digest, max_model_len)
 
 
 def check_side_files(config: JobConfig) -> None:
-    """Raise `UsageError` if the report cannot go where it was asked to go."""
+    """Raise `UsageError` if the report cannot go where it was asked to go, or if the output is what
+    answers are to be taken from."""
+    old = config.from_output
+    if old is not None and os.path.realpath(old) == os.path.realpath(config.output):
+        raise UsageError(f"{option('from')} {old} is the output itself; name another one with -o")
     path = config.report
     if path is None:
         return
-    for other, what in ((config.input, "input"), (config.output, "output")):
+    inputs = ((name, "input") for name in config.inputs)
+    for other, what in (*inputs, (config.output, "output")):
         if other not in (STDIN, STDOUT) and os.path.realpath(path) == os.path.realpath(other):
             raise UsageError(f"{option('report')} {path} is the {what} itself; name another file")
     if (path.exists() and not path.is_file()) or not path.parent.is_dir():
@@ -143,13 +148,13 @@ def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:
     """Yield rows; raise `UsageError` at the first one that cannot be asked."""
     for row in rows:
         if row.error is not None:
-            raise refused_row(config.input, row.unit, row.line, row.error)
+            raise refused_row(config.input, row, row.error)
         yield row
 
 
 def _refuse_bad_beyond(num_rows: int, config: JobConfig, builder: RequestBuilder) -> None:
     """Look at the rows after the first `num_rows`, in a second reading of the input."""
-    with open_rows(config.input, config.max_line_bytes) as source:
+    with open_inputs(config.inputs, config.max_line_bytes) as source:
         rows = islice(iter(source), num_rows, config.limit)
         for _ in _refuse_bad(builder.build(rows), config):
             pass
@@ -162,7 +167,7 @@ def warn_of_rows(rows: Sequence[JobRow], max_model_len: int, listener: JobListen
         first, error = refused[0]
         listener.on_warning(
             f"{len(refused)} of {len(rows)} rows cannot be asked; "
-            f"the first is {first.unit} {first.line}: {error.shown(as_flag)}"
+            f"the first is {first.place}: {error.shown(as_flag)}"
         )
     num_cut = sum(row.num_truncated_tokens > 0 for row in rows)
     if num_cut:

@@ -12,7 +12,8 @@ from pathlib import Path
 from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX
-from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_rows
+from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_inputs, shown_inputs
+from pagedrun.paged.job.inputs.remote_file import is_remote
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.output.file_digests import files_digest, text_digest
@@ -113,10 +114,11 @@ class _Reading:
         defaults = SamplingParams().override(sampling)
         built = PromptBuilder(prompts, defaults, tokenizer)
         builder = RequestBuilder(built, PromptEncoder(tokenizer, limits))
-        name = self._input_name()
-        with open_rows(name) as source:
+        saved = self._saved.input
+        names = [self._input_name(name) for name in (saved.path, *saved.more_paths)]
+        with open_inputs(names) as source:
             chosen = list(_chosen(source, rows))
-            self._check_digest(name, source)
+            self._check_digest(shown_inputs(names), source)
         asked = (row.request for row in builder.build(chosen))
         return PromptTexts(
             {request.index: request.prompt_token_ids for request in asked if request is not None},
@@ -152,10 +154,12 @@ class _Reading:
             raise TextsUnavailable(f"the model of the run, {folder}, is not there any more")
         return folder
 
-    def _input_name(self) -> str:
-        name = self._saved.input.path
+    def _input_name(self, name: str) -> str:
+        """Return where an input of the run is now."""
         if name == STDIN:
             raise TextsUnavailable("the run read its rows from standard input")
+        if is_remote(name):
+            raise TextsUnavailable(f"the run read its rows from an object store ({name})")
         if name.startswith(HUB_PREFIX):
             raise TextsUnavailable(f"the run read its rows from the hub ({name})")
         beside = str(self._manifest.parent / name)

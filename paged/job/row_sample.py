@@ -8,7 +8,7 @@ from itertools import islice
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.json_line import parse_object
 from pagedrun.paged.job.inputs.line_source import LineSource
-from pagedrun.paged.job.inputs.reader import open_rows
+from pagedrun.paged.job.inputs.reader import open_inputs
 from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.values.errors import RowError
@@ -43,7 +43,7 @@ def sample_rows(config: JobConfig) -> list[Columns]:
     """
     draw = random.Random(0)
     kept: list[_Sample] = []
-    with open_rows(config.input, config.max_line_bytes) as source:
+    with open_inputs(config.inputs, config.max_line_bytes) as source:
         for sample in islice(_samples(source), config.limit):
             if len(kept) < SAMPLE_ROWS:
                 kept.append(sample)

@@ -30,7 +30,7 @@ def check_sharing(
     """
     if engine_report["prefix"]["possible_hit_rate"] >= ENOUGH_SHARED:
         return None
-    if engine_report["time"]["run_s"] < MIN_RUN_SECONDS or not is_repeatable(config.input):
+    if engine_report["time"]["run_s"] < MIN_RUN_SECONDS or not is_repeatable(*config.inputs):
         return None
     limit = min(config.limit or NUM_ROWS, NUM_ROWS)
     try:

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from pagedrun.paged.job.answer_lengths import AnswerLengths
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.scored_prompts import ScoredPrompts
 from pagedrun.paged.report.record.report_sections import (
@@ -30,9 +31,13 @@ class Tally:
     num_votes: int = 0
     num_samples: int = 0  # that rows with a vote asked for
     num_drawn: int = 0  # of these
+    has_earlier: bool = False  # whether answers are taken from an earlier run
+    copied: int = 0
+    continued: int = 0
     finish_reasons: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)  # failed rows by the code of their error
     scored: ScoredPrompts = field(default_factory=ScoredPrompts)
+    lengths: AnswerLengths = field(default_factory=AnswerLengths)
 
     def note_failed(self, row: JobRow, error: RowError) -> None:
         """Count a row that was never asked of the engine, or that it could not answer."""
@@ -47,6 +52,9 @@ class Tally:
             self.note_failed(row, completion.error)
             return
         self.ok += 1
+        self.copied += completion.is_copied
+        self.continued += completion.num_begun_tokens > 0
+        self.lengths.note(completion.num_computed_tokens)
         self.finish_reasons.update(completion.finish_reasons)
         self.num_thoughts += any(output.reasoning is not None for output in completion.outputs)
         self.num_cut_thoughts += any(output.is_cut_thought for output in completion.outputs)
@@ -77,12 +85,17 @@ class Tally:
 
     def rows(self) -> RowCounts:
         """Return the `rows` object of report and manifest."""
-        return {
+        counts: RowCounts = {
             "total": self.total,
             "ok": self.ok,
             "failed": self.failed,
             "skipped": self.skipped,
         }
+        if self.has_earlier:
+            counts["copied"] = self.copied
+            counts["continued"] = self.continued
+            counts["computed"] = self.ok - self.copied - self.continued
+        return counts
 
     def accuracy(self) -> Accuracy | None:
         """Return the `accuracy` object of the report; None if no row names an answer."""

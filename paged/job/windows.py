@@ -6,8 +6,9 @@ from itertools import islice
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.reading_stop import ReadingStop
-from pagedrun.paged.job.inputs.row import Row
+from pagedrun.paged.job.inputs.row import Row, place_of
 from pagedrun.paged.job.inputs.row_source import RowSource
+from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.planning.windows import Windows
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.option_names import option
@@ -44,7 +45,7 @@ class RowWindows:
                 self._finish()
             return rows
         except OSError as error:
-            name = self._config.input
+            name = self._config.input_shown
             raise UsageError(f"{name}: cannot be read ({error.strerror})") from error
 
     def unless_stopped(self, rows: Iterable[Row]) -> Iterator[Row]:
@@ -65,7 +66,7 @@ class RowWindows:
     def _refuse_bad(self, rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
             if row.error is not None:
-                raise refused_row(self._config.input, row.unit, row.line, row.error)
+                raise refused_row(self._config.input, row, row.error)
             yield row
 
     def _finish(self) -> None:
@@ -74,9 +75,10 @@ class RowWindows:
         self._digest = self._source.digest(whole=whole)
 
 
-def refused_row(name: str, unit: str, line: int, error: RowError) -> UsageError:
+def refused_row(name: str, row: Row | JobRow, error: RowError) -> UsageError:
     """Return the refusal of a whole input because of one row, as `strict` asks for."""
+    place = place_of(row.unit, row.line, row.file or name)
     return UsageError(
-        f"{name}, {unit} {line}: {error.marked} ({error.code}); {option('strict')} refuses the "
-        "whole input for it, without it the row gets an error for an answer"
+        f"{place}: {error.marked} ({error.code}); {option('strict')} refuses the whole input for "
+        "it, without it the row gets an error for an answer"
     )

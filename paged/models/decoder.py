@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.paged.cache.kv_cache import KVCache
@@ -17,6 +16,7 @@ from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.cache.state_spec import StateSpec
 from pagedrun.paged.models.forward_batch import ForwardBatch
+from pagedrun.paged.models.layers.embedding import Embedding
 from pagedrun.paged.models.layers.layer import Layer
 from pagedrun.paged.models.layers.layer_inputs import LayerInputs
 from pagedrun.paged.models.layers.norm import Norm
@@ -47,9 +47,9 @@ class Decoder:
     ) -> None:
         self.network: DecoderSpec[LayerSpec] = network
         self.dtype = source.dtype
-        self._embedding = source.tensor(network.embedding.weight)
+        self._embedding = Embedding(network.embedding, source)
         if network.head is None:
-            self._head = source.pack(self._embedding)
+            self._head = self._embedding.head()
         else:
             self._head = network.head.load(source)
         self._norm = Norm(network.norm, source)
@@ -72,7 +72,7 @@ class Decoder:
         head = 0 if shares_embedding else self._head.num_bytes
         layers = sum(layer.num_bytes for layer in self._layers)
         inputs = 0 if self._layer_inputs is None else self._layer_inputs.num_bytes
-        return self._embedding.nbytes + inputs + layers + self._norm.num_bytes + head
+        return self._embedding.num_bytes + inputs + layers + self._norm.num_bytes + head
 
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
         """Return what a backend must know to prepare attention of a group of layers, over a cache
@@ -99,7 +99,7 @@ class Decoder:
 
         Returns [num_logits, hidden_size] in the model's dtype, one row per `batch.logits_rows`.
         """
-        residual = functional.embedding(batch.input_ids, self._embedding).float()
+        residual = self._embedding(batch.input_ids).float()
         if self._scale != 1.0:
             residual *= self._scale
         inputs: Sequence[Tensor | None] = [None] * len(self._layers)

@@ -7,7 +7,9 @@ from typing import Literal
 
 from pagedrun.paged.files.json_object import JsonObject, is_integer, require_folder
 from pagedrun.paged.models.network.network import Network
+from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.library_figures import LibraryPath
 from pagedrun.paged.values.option_names import option
 
 DtypeName = Literal["float32", "bfloat16", "float16"]
@@ -54,6 +56,23 @@ class RunnableConfig:
                 f"leave out {option('quantization')} int8"
             )
         return self
+
+    @property
+    def library(self) -> LibraryPath | None:
+        """What a plan says of a model that a library computes."""
+        return None
+
+    @property
+    def notice(self) -> str | None:
+        """What a user should know before rows are computed, if there is anything."""
+        return None
+
+    def settings(self, config: EngineConfig) -> EngineConfig:
+        """Return a run's settings as far as they hold for the model.
+
+        Raises `UsageError` for one that was asked for and cannot.
+        """
+        return config
 
     def check_tokenizer(self, vocab_size: int, folder: Path) -> None:
         """Raise `ModelError` if a tokenizer's ids do not fit into the embedding of `folder`."""

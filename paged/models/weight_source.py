@@ -1,16 +1,19 @@
 """WeightSource: where layers get their weights from, and what they are made for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.packed_weight import PackedWeight, joined_neighbours
 from pagedrun.paged.files.gguf.block_type import PACKED_TYPES
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.row_order import RowOrder
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.side_by_side import SideBySide
 from pagedrun.paged.values.errors import ModelError
 
 ReadTensor = Callable[[str], Tensor]
@@ -62,8 +65,8 @@ class WeightSource:
         tensor, dtype = self.read(parameter.name).to(self.device), dtype or self.dtype
         stored = self.stored.get(parameter.name)
         if stored is not None and stored.dtype in PACKED_TYPES:
-            tensor = self.kernels.unpack_blocks(tensor, stored.dtype, dtype)
-            _require_finite(parameter.name, tensor)
+            blocks = self.kernels.split_blocks(tensor, stored.dtype)
+            tensor = self.unpacked(parameter.name, blocks, dtype)
         return self.ordered(tensor.to(dtype), parameter.order)
 
     def ordered(self, tensor: Tensor, order: RowOrder | None) -> Tensor:
@@ -71,6 +74,12 @@ class WeightSource:
         if order is None:
             return tensor
         return tensor[torch.tensor(order.rows(len(tensor)), device=self.device)]
+
+    def ordered_rows(self, weight: PackedWeight, order: RowOrder | None) -> PackedWeight:
+        """Return a weight whose rows are in the order that kernels want."""
+        if order is None:
+            return weight
+        return weight.rows(torch.tensor(order.rows(weight.out_features), device=self.device))
 
     def of_dtype(self, dtype: torch.dtype) -> "WeightSource":
         """Return the same tensors, for layers that compute in `dtype`; itself if it is its own."""
@@ -91,8 +100,14 @@ class WeightSource:
         If it needs no cast and no other device, it stays in its file, and takes memory as it is
         used.
         """
-        stored = self.read(parameter.name)
-        tensor = stored.to(device=self.device, dtype=self.dtype)
+        return self._kept(self.read(parameter.name), self.dtype)
+
+    def kept_as_stored(self, stored: Tensor) -> Tensor:
+        """Return what was read as `kept` does, in the dtype that it has."""
+        return self._kept(stored, stored.dtype)
+
+    def _kept(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
+        tensor = stored.to(device=self.device, dtype=dtype)
         if self.is_mapped and tensor is stored:
             self.mapped_bytes += tensor.nbytes
         return tensor
@@ -105,37 +120,22 @@ class WeightSource:
         """Return tensors one after the other along their first axis."""
         return torch.cat(list(tensors)) if len(tensors) > 1 else tensors[0]
 
-    def dequantized(
-        self,
-        name: str,
-        codes: Tensor,
-        scales: Tensor,
-        block: tuple[int, int],
-        *,
-        zeros: Tensor | None = None,
-        group_of: Tensor | None = None,
-    ) -> Tensor:
-        """Return the matrix [out_features, in_features] of a projection called `name`.
+    def unpacked(self, name: str, weight: PackedWeight, dtype: torch.dtype | None = None) -> Tensor:
+        """Return the matrix of a tensor or projection called `name` in `dtype`, None: the model's.
 
-        codes: the same shape, int8 or float8_e4m3fn. scales, and zeros if there are any:
-        [num_scale_rows, num_groups], of which each is for a block of rows and columns. `group_of`
-        [in_features] gives each column its group where groups are not blocks. Raises `ModelError`
-        for a group that there is not, and for weights that are no finite numbers.
+        Raises `ModelError` for a group that there are no scales for, and for weights that are no
+        finite numbers.
         """
-        scales = scales.to(self.device, torch.float32)
-        zeros = torch.zeros_like(scales) if zeros is None else zeros.to(self.device, torch.float32)
-        if group_of is None:
-            group_of = torch.arange(codes.shape[1], device=self.device) // block[1]
-        group_of = group_of.to(self.device, torch.int64)
-        if group_of.min() < 0 or group_of.max() >= scales.shape[1]:
-            raise ModelError(
-                f"{name}: its columns belong to groups that it has no scales for; download the "
-                "model again"
-            )
-        codes = codes.to(self.device)
-        weight = self.kernels.dequantize(codes, scales, zeros, block[0], group_of, self.dtype)
-        _require_finite(name, weight)
-        return weight
+        if weight.group_of is not None:
+            lowest, highest = weight.group_of.aminmax()
+            if lowest < 0 or highest >= weight.scales.values.shape[1]:
+                raise ModelError(
+                    f"{name}: its columns belong to groups that it has no scales for; download the "
+                    "model again"
+                )
+        matrix = self.kernels.dequantize(weight, dtype or self.dtype)
+        _require_finite(name, matrix)
+        return matrix
 
     def looked_up(self, name: str, pairs: Tensor, table: Tensor, scales: Tensor) -> Tensor:
         """Return the weights of a projection called `name`, `table[code] * scale`.
@@ -167,14 +167,69 @@ class WeightSource:
         _require_finite(name, scales)
         return codes, scales
 
+    def packed(self, name: str, weight: PackedWeight) -> PackedWeight | Tensor:
+        """Return a matrix as `pack_parts` takes it: in plain numbers where it is held in these.
+
+        Raises `ModelError` as `unpacked` does.
+        """
+        weight = weight.in_blocks()
+        if not weight.is_moderate or not self.packs(weight):
+            return self.unpacked(name, weight)
+        return weight
+
+    def require_moderate(self, name: str, weight: PackedWeight) -> None:
+        """Raise `ModelError` unless all numbers of a weight are finite and far from the largest."""
+        if not weight.is_moderate:
+            raise _not_finite(name)
+
+    def packs(self, weight: PackedWeight) -> bool:
+        """Return whether the backend holds such a weight in few bits."""
+        return self.kernels.packs_quantized(weight, self.dtype)
+
+    def pack_parts(self, parts: Sequence[PackedWeight | Tensor], bias: Tensor | None) -> Linear:
+        """Return `y = x @ weight.T + bias` of parts whose outputs lie side by side.
+
+        Those held in like ways are one matrix. bias: of all parts, or None.
+        """
+        linears, start = [], 0
+        for weight in _joined(parts):
+            num_rows = len(weight) if isinstance(weight, Tensor) else weight.out_features
+            own = None if bias is None else bias[start : start + num_rows]
+            start += num_rows
+            if isinstance(weight, Tensor):
+                linears.append(self.pack(weight, own))
+            else:
+                linears.append(
+                    self.kernels.pack_quantized(
+                        weight, self.dtype, own, row_invariant=self.row_invariant
+                    )
+                )
+        return linears[0] if len(linears) == 1 else SideBySide(linears)
+
     def pack(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Return `y = x @ weight.T + bias` as the backend computes it."""
         return self.kernels.pack_linear(weight, bias, row_invariant=self.row_invariant)
 
 
+def _joined(parts: Sequence[PackedWeight | Tensor]) -> Iterator[PackedWeight | Tensor]:
+    """Yield matrices, neighbours that are alike as one."""
+    for is_plain, each in groupby(parts, lambda part: isinstance(part, Tensor)):
+        alike = list(each)
+        if is_plain:
+            tensors = [part for part in alike if isinstance(part, Tensor)]
+            yield torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+        else:
+            weights = [part for part in alike if isinstance(part, PackedWeight)]
+            yield from joined_neighbours(weights)
+
+
 def _require_finite(name: str, weight: Tensor) -> None:
     # The least and the largest are NaN if one is; `isfinite` takes longer than to make the weights.
     if not torch.stack(weight.aminmax()).isfinite().all():
-        raise ModelError(
-            f"{name}: some of its weights are no finite numbers; download the model again"
-        )
+        raise _not_finite(name)
+
+
+def _not_finite(name: str) -> ModelError:
+    return ModelError(
+        f"{name}: some of its weights are no finite numbers; download the model again"
+    )

@@ -21,6 +21,7 @@ class Answers:
     def __init__(self) -> None:
         self._outputs: dict[int, list[SampleOutput]] = {}
         self._asked: dict[int, Seq[Request]] = {}
+        self._planned: dict[int, PlannedRequest] = {}
         self._voting: dict[int, PlannedRequest] = {}  # with the samples that are being drawn
         self._num_cached: dict[int, int] = {}  # of these, by what was drawn first
 
@@ -31,6 +32,7 @@ class Answers:
     def begin(self, planned: PlannedRequest) -> PlannedRequest:
         """Return a request with the samples to draw first."""
         params = planned.request.params
+        self._planned[planned.request.index] = planned
         if params.vote is None:
             return planned
         first = replace(planned, num_samples=Ballot(params.n).num_needed)
@@ -57,9 +59,17 @@ class Answers:
                 return (), None
             if more := self._more(voting, outputs):
                 return (), more
+        planned = self._planned[index]
         self._forget(index)
         outputs.sort(key=lambda each: each.index)
-        return tuple(self._given(Completion(request, tuple(outputs), num_cached_tokens))), None
+        completion = Completion(
+            request,
+            tuple(outputs),
+            num_cached_tokens,
+            num_read_once_tokens=planned.num_read_once_tokens,
+            num_begun_tokens=len(planned.begun_token_ids),
+        )
+        return tuple(self._given(completion)), None
 
     def fail(self, request: Request, error: RowError) -> Iterator[Completion]:
         """Yield the completions of a request that gets no answer; what it has is dropped."""
@@ -80,6 +90,7 @@ class Answers:
 
     def _forget(self, index: int) -> None:
         self._outputs.pop(index, None)
+        self._planned.pop(index, None)
         self._voting.pop(index, None)
         self._num_cached.pop(index, None)
 

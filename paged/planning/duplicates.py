@@ -28,7 +28,7 @@ class Duplicates:
             if not request.params.is_greedy:
                 self.distinct.append(request)
                 continue
-            asks = replace(request, index=0, params=determining(request.params))
+            asks = replace(request, index=0, priority=0, params=determining(request.params))
             found = first.setdefault(asks, request)
             if found is not request:
                 self.asked.setdefault(found.index, [found]).append(request)
@@ -95,6 +95,8 @@ def fan_out(completion: Completion, asked: Sequence[Request]) -> Iterator[Comple
             is_duplicate=place > 0,
             num_copied_tokens=_num_tokens(outputs) - num_computed,
             vote=vote,
+            num_read_once_tokens=completion.num_read_once_tokens,
+            num_begun_tokens=completion.num_begun_tokens,
         )
 
 

@@ -2,13 +2,13 @@
 
 The order is a depth-first walk of the prompts' prefix tree: rows that share a prefix become
 neighbours, so each prefix is computed once and used while it is there, and what is needed again is
-known to the block: it is what the next row has in common with this one.
+known to the block: it is what the next row has in common with this one. `run_order` departs from it
+where rows have priorities, or are drawn.
 """
 
 from collections.abc import Container, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 from pagedrun.kernels.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.planning.block_names import BlockNames
 from pagedrun.paged.planning.duplicates import Duplicates
+from pagedrun.paged.planning.earlier_answers import EarlierAnswer, EarlierAnswers
 from pagedrun.paged.planning.prefix_tree import PrefixTree
+from pagedrun.paged.planning.request_tree import request_tree
+from pagedrun.paged.planning.run_order import Draws, run_order
 from pagedrun.paged.planning.state_points import StatePoints
 from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom, tokens_to_store
 from pagedrun.paged.values.branch_point import BranchPoint
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.planned_sharing import PlannedSharing
-from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.request import Completion, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class PlanEnd:
 
 class Plan:
     """A window of requests in run order; iterate it for `PlannedRequest`s, made one by one.
+
+    What an earlier run has answered is `copied`, and does not run.
 
     `sharing` counts what they have in common. `too_large` are the requests that would not fit into
     a pool of `max_blocks`.
@@ -53,8 +58,10 @@ class Plan:
         has_next: bool = False,
         read_once: ReadOnce = ON_GPU,
         done: Container[int] = frozenset(),
+        earlier: EarlierAnswers | None = None,
         store_room: StoreRoom = NO_ROOM,
         min_state_tokens: int | None = None,
+        sample_seed: int | None = None,
     ) -> None:
         """Plan requests in the order of their index.
 
@@ -62,10 +69,12 @@ class Plan:
         whether another window follows, for which the last row's prefix is kept. read_once: when
         a prefix is read for all its rows together. done: indices of
         requests that are answered already: they do not run, but still count where it matters what
-        the file holds, so that the others get the bytes that they would have got.
+        the file holds, so that the others get the bytes that they would have got. earlier: what may
+        answer others in the same way, or tell how their answers begin.
         store_room: what a prefix store has room for.
         min_state_tokens: what a state of recurrent layers has to spare to be kept, None for a model
-        without such layers.
+        without such layers. sample_seed: lets rows run in an order that is drawn with it, so that
+        those done at any moment are a fair sample; None for the order that shares most.
         """
         self.duplicates = Duplicates(requests)
         self._requests = self.duplicates.distinct
@@ -73,13 +82,22 @@ class Plan:
         self._window: int = 0 if after is None else after.window + 1
         last = after.last_request if after is not None else None
         self._read_once = read_once
-        tree = _build_tree(self._requests, block_size, last, read_once)
+        draws = None if sample_seed is None else Draws.of(self._requests, sample_seed)
+        max_new_tokens = self._values("max_num_drawn")
+        weights = max_new_tokens if draws is None else draws.values
+        tree = request_tree(self._requests, block_size, last, read_once, weights)
         needed = self._blocks_at_once(tree, block_size)
         fits = needed <= (needed.max(initial=0) if max_blocks is None else max_blocks)
+        self._copied: list[tuple[Request, EarlierAnswer]] = []
+        self._begun: dict[int, tuple[int, ...]] = {}
+        if earlier is not None:
+            self._take(earlier, tree, done)
+            known = {request.index for request, _ in self._copied}
+            done = known.union(each.index for each in requests if each.index in done)
         finished = self.duplicates.without(done)
         is_left = np.array([self._requests[row].index not in finished for row in tree.order], bool)
         self.too_large = [self._requests[row] for row in tree.order[~fits & is_left]]
-        self.tree = tree.keep(fits & is_left)
+        self.tree = run_order(tree, fits & is_left, self._priorities(), draws, max_new_tokens)
         self.states: StatePoints | None = None
         if min_state_tokens is not None and prefix_caching:
             self.states = StatePoints.of(
@@ -116,6 +134,15 @@ class Plan:
         """Where this plan ends, for the one of the next window."""
         last = self._requests[self.tree.order[-1]] if len(self) else None
         return PlanEnd(self._window, last, None if self.states is None else self.states.open)
+
+    @property
+    def num_copied(self) -> int:
+        """Requests that an earlier run has answered."""
+        return len(self._copied)
+
+    def copied(self) -> Iterator[Completion]:
+        """Yield what an earlier run has answered to these, read one by one."""
+        return (answer.completion(request) for request, answer in self._copied)
 
     def request(self, row: int) -> Request:
         """Return the request with this number in the tree."""
@@ -182,15 +209,12 @@ class Plan:
         rows = zip(tree.order.tolist(), self._block_names, strict=True)
         for place, (row, block_keys) in enumerate(rows):
             request = self._requests[row]
-            num_read_once = int(tree.num_read_once_tokens[place])
-            if self._reads_samples_once(request):
-                num_read_once = len(request.prompt_token_ids)
             yield PlannedRequest(
                 request,
                 place,
                 block_keys,
                 num_shared_tokens=int(self._num_shared_tokens[place]),
-                num_read_once_tokens=num_read_once,
+                num_read_once_tokens=self._num_read_once(tree, place),
                 num_keep_blocks=int(self._num_keep_blocks[place]),
                 group=(self._window, int(tree.group[place])),
                 num_common_tokens=int(tree.common[place]),
@@ -198,7 +222,26 @@ class Plan:
                 branch_point=self._branches[place],
                 num_state_blocks=0 if self.states is None else self.states.begins[place],
                 state_points=self._state_points(place, request),
+                begun_token_ids=self._begun.get(request.index, ()),
             )
+
+    def _take(self, earlier: EarlierAnswers, tree: PrefixTree, done: Container[int]) -> None:
+        """Take note of what an earlier run has answered, and of how it has begun other answers."""
+        for place, row in enumerate(tree.order.tolist()):
+            request, num_read_once = self._requests[row], self._num_read_once(tree, place)
+            for member in self.duplicates.asked.get(request.index, [request]):
+                found = None if member.index in done else earlier.find(member, num_read_once)
+                if found is not None and found.is_whole:
+                    self._copied.append((member, found))
+                elif found is not None:
+                    self._begun[request.index] = found.token_ids
+
+    def _num_read_once(self, tree: PrefixTree, place: int) -> int:
+        """Return how many tokens the row at a place reads together with others, or its samples."""
+        request = self._requests[tree.order[place]]
+        if self._reads_samples_once(request):
+            return len(request.prompt_token_ids)
+        return int(tree.num_read_once_tokens[place])
 
     def _keep_blocks(self, *, has_next: bool) -> NDArray[np.int64]:
         """Return how many leading blocks of each row the one after it needs again, [num_rows]."""
@@ -255,8 +298,23 @@ class Plan:
         return (full - prompt) * self._column("beam_width", tree.order) + prompt
 
     def _column(self, name: str, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._values(name)[order]
+
+    def _values(self, name: str) -> NDArray[np.int64]:
+        """Return a parameter of each row, [num_rows] int64, by its number."""
         values = (getattr(request.params, name) for request in self._requests)
-        return np.fromiter(values, dtype=np.int64, count=len(self._requests))[order]
+        return np.fromiter(values, dtype=np.int64, count=len(self._requests))
+
+    def _priorities(self) -> NDArray[np.int64]:
+        """Return the priority of each row, [num_rows] int64, by its number: of those that ask the
+        same, the first to run."""
+        own = (request.priority for request in self._requests)
+        least = np.fromiter(own, dtype=np.int64, count=len(self._requests))
+        if asked := self.duplicates.asked:
+            for row, request in enumerate(self._requests):
+                if request.index in asked:
+                    least[row] = min(each.priority for each in asked[request.index])
+        return least
 
 
 def _branches(num_keep_blocks: NDArray[np.int64]) -> list[BranchPoint]:
@@ -273,15 +331,3 @@ def _branches(num_keep_blocks: NDArray[np.int64]) -> list[BranchPoint]:
         following = BranchPoint(count, following)
         found.append(following)
     return found[::-1]
-
-
-def _build_tree(
-    requests: Seq[Request], block_size: int, last: Request | None, read_once: ReadOnce
-) -> PrefixTree:
-    lengths = [len(request.prompt_token_ids) for request in requests]
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
-    ids = chain.from_iterable(request.prompt_token_ids for request in requests)
-    tokens = np.fromiter(ids, dtype=np.int32, count=int(offsets[-1]))
-    expected = np.array([request.params.max_num_drawn for request in requests], dtype=np.int64)
-    after = None if last is None else np.array(last.prompt_token_ids, dtype=np.int32)
-    return PrefixTree.build(tokens, offsets, expected, block_size, after, read_once)

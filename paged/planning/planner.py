@@ -10,6 +10,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from pagedrun.kernels.read_once import ReadOnce
+from pagedrun.paged.planning.earlier_answers import EarlierAnswers
 from pagedrun.paged.planning.plan import Plan, PlanEnd
 from pagedrun.paged.planning.prefix_nodes import prefix_nodes
 from pagedrun.paged.planning.state_points import MIN_STATE_TOKENS
@@ -55,10 +56,18 @@ class PlannedWindow:
     prefixes: PrefixNodes
     plan_s: float
 
+    def unrun(self) -> Iterator[Completion]:
+        """Yield the completions of those that do not run: refused, or answered by an earlier run,
+        whose answers are read one by one.
+        """
+        yield from self.refused
+        yield from self.plan.copied()
+
     def __len__(self) -> int:
         return (
             len(self.plan)
             + len(self.plan.too_large)
+            + self.plan.num_copied
             + self.plan.duplicates.num_duplicates
             + len(self.refused)
         )
@@ -75,22 +84,27 @@ class Planner:
         max_blocks: int,
         read_once: ReadOnce,
         done: Container[int] = frozenset(),
+        earlier: EarlierAnswers | None = None,
         store_room: StoreRoom = NO_ROOM,
         keeps_states: bool = False,
+        sample_seed: int | None = None,
     ) -> None:
         """Plan for a pool that can have `max_blocks` blocks.
 
         read_once: when a prefix is read for all its rows together. done: indices of requests that
-        are answered already; they do not run, but what rows share is decided with them.
+        are answered already; they do not run, but what rows share is decided with them. earlier:
+        what may answer others in the same way.
         store_room: what the prefix store has room for. keeps_states: whether there are
-        recurrent layers.
+        recurrent layers. sample_seed: lets rows run in an order that is drawn; see `Plan`.
         """
         self._config = config
         self._limits = limits
         self._max_blocks = max_blocks
         self._read_once = read_once
         self._done = done
+        self._earlier = earlier
         self._store_room = store_room
+        self._sample_seed = sample_seed
         self._min_state_tokens = MIN_STATE_TOKENS if keeps_states else None
         self._after: PlanEnd | None = None
 
@@ -110,8 +124,10 @@ class Planner:
             has_next=has_next,
             read_once=self._read_once,
             done=self._done,
+            earlier=self._earlier,
             store_room=self._store_room,
             min_state_tokens=self._min_state_tokens,
+            sample_seed=self._sample_seed,
         )
         self._after = plan.end
         prefixes = prefix_nodes(plan)

@@ -20,20 +20,6 @@ Int64s = NDArray[np.int64]
 MIN_GROUP_ROWS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class SharedPrefix:
-    """A prefix that several rows begin with.
-
-    `row` is one of them; `num_tokens_saved` counts what whole blocks of it spare, beyond what the
-    prefix around it spares already.
-    """
-
-    row: int
-    num_tokens: int
-    num_rows: int
-    num_tokens_saved: int
-
-
 class TreeNodes(NamedTuple):
     """Every prefix at which rows part, [num_nodes] each, in no order.
 
@@ -50,11 +36,36 @@ class TreeNodes(NamedTuple):
     num_tokens_saved: Int64s
 
 
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """A prefix that several rows begin with.
+
+    `row` is one of them; `num_tokens_saved` counts what whole blocks of it spare, beyond what the
+    prefix around it spares already.
+    """
+
+    row: int
+    num_tokens: int
+    num_rows: int
+    num_tokens_saved: int
+
+    @classmethod
+    def of(cls, nodes: TreeNodes, node: int) -> "SharedPrefix":
+        """Return one of a tree's nodes."""
+        return cls(
+            row=int(nodes.row[node]),
+            num_tokens=int(nodes.end[node]),
+            num_rows=int(nodes.num_rows[node]),
+            num_tokens_saved=int(nodes.num_tokens_saved[node]),
+        )
+
+
 @dataclass(frozen=True)
 class PrefixTree:
     """Prompts in run order: depth first, in each group the longest expected answer first.
 
-    Every subtree is walked in one piece, so a row has most in common with its neighbours.
+    Every subtree is walked in one piece, so a row has most in common with its neighbours; `at`
+    gives another order.
 
     order: [num_rows] int64, row numbers. num_tokens: [num_rows] int64, length of each prompt.
     common: [num_rows] int32, tokens in common with the prompt before; for the first one that is
@@ -79,25 +90,25 @@ class PrefixTree:
         cls,
         tokens: Int32s,
         offsets: Int64s,
-        expected: Int64s,
+        weights: Int64s,
         block_size: int,
         after: Int32s | None = None,
         read_once: ReadOnce = ON_GPU,
     ) -> "PrefixTree":
         """Build the tree of rows `tokens[offsets[i]:offsets[i + 1]]`.
 
-        tokens: [num_tokens] int32. offsets: [num_rows + 1] int64. expected: [num_rows] int64,
-        tokens that each row's answer is expected to have. after: the prompt that ran last; the
-        walk begins with the rows that have most in common with it. read_once: when a
-        prefix is read for all its rows together.
+        tokens: [num_tokens] int32. offsets: [num_rows + 1] int64. weights: [num_rows] int64,
+        the heavier subtree runs first, and it weighs what its heaviest row does. after: the prompt
+        that ran last; the walk begins with the rows that have most in common with it. read_once:
+        when a prefix is read for all its rows together.
         """
         num_rows = len(offsets) - 1
         if after is not None:
             tokens = np.concatenate([tokens, after])
             offsets = np.append(offsets, len(tokens))
-            expected = np.append(expected, np.iinfo(np.int64).max)
+            weights = np.append(weights, np.iinfo(np.int64).max)
         order, common = sort_rows(tokens, offsets)
-        walk = walk_tree(common, expected[order].astype(np.int64), block_size, MIN_GROUP_ROWS)
+        walk = walk_tree(common, weights[order].astype(np.int64), block_size, MIN_GROUP_ROWS)
         begin = int(after is not None)  # that prompt weighs most, so the walk begins with it
         common = walk.common[begin:]
         following = np.append(common[1:], 0).astype(np.int32)
@@ -117,18 +128,15 @@ class PrefixTree:
             _walked=row_order,
         )
 
-    def keep(self, kept: NDArray[np.bool_]) -> "PrefixTree":
-        """Return the same walk past some rows that will not run; what rows share stays as it is.
+    def at(self, places: Int64s) -> "PrefixTree":
+        """Return some of the rows in another order; what each shares with all others stays.
 
-        kept: [num_rows] bool, in run order.
+        places: [num_places] int64, where they are in the run order, none twice. Call it of a whole
+        walk, where two rows have in common what all between them have.
         """
-        (places,) = np.nonzero(kept)
-        if len(places) == len(self.order):
+        if np.array_equal(places, np.arange(len(self.order))):
             return self
-        common = self.common[:0]
-        if len(places):
-            starts = np.concatenate([[0], places[:-1] + 1])
-            common = np.minimum.reduceat(self.common[: places[-1] + 1], starts)
+        common = _least_between(self.common, places)
         return PrefixTree(
             block_size=self.block_size,
             order=self.order[places],
@@ -189,16 +197,18 @@ class PrefixTree:
     def top_prefixes(self, count: int) -> list[SharedPrefix]:
         """Return the prefixes whose sharing saves most, best first."""
         nodes = self.nodes
-        return [
-            SharedPrefix(
-                row=int(nodes.row[node]),
-                num_tokens=int(nodes.end[node]),
-                num_rows=int(nodes.num_rows[node]),
-                num_tokens_saved=int(nodes.num_tokens_saved[node]),
-            )
-            for node in np.argsort(-nodes.num_tokens_saved, kind="stable")[:count]
-            if nodes.num_tokens_saved[node] > 0
-        ]
+        best = np.argsort(-nodes.num_tokens_saved, kind="stable")[:count]
+        return [SharedPrefix.of(nodes, node) for node in best if nodes.num_tokens_saved[node] > 0]
+
+    def prefixes_of(self, row: int) -> list[SharedPrefix]:
+        """Return the prefixes that a row has in common with others, the shortest first.
+
+        Of a tree that was built `after` no other prompt, and of which no row was left out.
+        """
+        (place,) = np.flatnonzero(self.order == row)
+        nodes, first = self.nodes, self._walk.node_first[1:]
+        (around,) = np.nonzero((first <= place) & (place < first + nodes.num_rows))
+        return [SharedPrefix.of(nodes, node) for node in around[np.argsort(nodes.end[around])]]
 
     @property
     def nodes(self) -> TreeNodes:
@@ -219,6 +229,25 @@ class PrefixTree:
             num_rows=num_rows,
             num_tokens_saved=(num_rows - 1) * num_blocks.astype(np.int64) * self.block_size,
         )
+
+
+def _least_between(common: Int32s, places: Int64s) -> Int32s:
+    """Return the tokens in common with the row before for rows at other places of a walk.
+
+    common: [num_rows] int32, those of the walk. places: [num_places] int64, in the new order; the
+    row before the first one is that before the walk. Returns [num_places] int32.
+    """
+    least = np.zeros(len(places), dtype=np.int32)
+    before = np.concatenate([[-1], places[:-1]])[: len(places)]
+    begin, end = np.minimum(before, places) + 1, np.maximum(before, places) + 1
+    level = np.frexp(end - begin)[1] - 1  # of the longest power of two that fits in between
+    width, runs = 1, common  # the least of each run of `width` rows
+    for each in range(int(level.max(initial=-1)) + 1):
+        (here,) = np.nonzero(level == each)
+        least[here] = np.minimum(runs[begin[here]], runs[end[here] - width])
+        runs = np.minimum(runs[:-width], runs[width:])
+        width *= 2
+    return least
 
 
 def _read_once(common: Int32s, rule: ReadOnce) -> Int32s:

@@ -1,11 +1,14 @@
 """SlotSizer: how many slots the states of recurrent layers get, and what is left for blocks."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.request import Completion, Request
 
 # Of the memory for states and blocks together, and of the space to swap out to.
 MAX_SHARE = 0.5
@@ -17,11 +20,15 @@ LEAST_SLOTS = 2
 
 @dataclass(frozen=True, slots=True)
 class SlotSizes:
-    """Slots in the device's memory, and those on the host to swap out to."""
+    """Slots in the device's memory, and those on the host to swap out to.
+
+    Where they `are_opaque`, objects of a library, a prompt must not be cut: see `StatePool`.
+    """
 
     num_slots: int
     num_host_slots: int
     bytes_per_slot: int
+    are_opaque: bool = False
 
     @property
     def host_bytes(self) -> int:
@@ -29,15 +36,36 @@ class SlotSizes:
         return self.num_host_slots * self.bytes_per_slot
 
 
+def longest_row(requests: Iterable[Request | Completion], max_model_len: int) -> int:
+    """Return the most tokens that one of the rows may have, prompt and answer together."""
+    lengths = (
+        min(each.max_num_tokens + 1, max_model_len)
+        for each in requests
+        if isinstance(each, Request)
+    )
+    return max(lengths, default=1)
+
+
 class SlotSizer:
     """Sizes them for a model that keeps `bytes_per_slot` of each sequence, 0 if it keeps nothing.
+
+    Where they `are_opaque`, a library's caches, nothing else is kept of a sequence: they may have
+    all of the memory that there is for keys and values.
 
     A sequence that runs has a slot. While samples or beams fork, each of them reads the slot of
     their parent and writes one of its own; and for each level of the tree of prefixes one is kept.
     """
 
-    def __init__(self, config: EngineConfig, bytes_per_slot: int, budget: MemoryBudget) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        bytes_per_slot: int,
+        budget: MemoryBudget,
+        *,
+        are_opaque: bool = False,
+    ) -> None:
         """Raise `UsageError` if `budget` has no room for one sequence."""
+        self._are_opaque = are_opaque
         self._seats = config.max_num_seqs
         self._bytes_per_slot = bytes_per_slot
         self._budget = budget
@@ -45,8 +73,18 @@ class SlotSizer:
         self._num_host_slots = 0
         if not bytes_per_slot:
             return
-        room = int(budget.pool * MAX_SHARE) // bytes_per_slot
+        memory = int(budget.pool * MAX_SHARE)
+        if are_opaque:
+            memory = min(config.kv_cache_memory_bytes or budget.pool, budget.available)
+        room = memory // bytes_per_slot
         self._most = min(self._seats + self._seats // 2 + MAX_LEVELS, room)
+        if self._most < LEAST_SLOTS and are_opaque:
+            raise UsageError(
+                f"no memory for a sequence's keys, values and states: two sequences take "
+                f"{LEAST_SLOTS * bytes_per_slot} bytes at their longest, where {memory} are free "
+                f"for them; pass a smaller {option('max_model_len')} or {option('max_tokens')}, or "
+                "free some memory"
+            )
         if self._most < LEAST_SLOTS:
             raise UsageError(
                 f"no memory for the states of recurrent layers: one sequence takes "
@@ -88,4 +126,6 @@ class SlotSizer:
             depth = 0 if first.states is None else first.states.depth
             num_slots = max(seats, widest) + num_forking + depth + 1
         num_slots = max(min(num_slots, self._most), LEAST_SLOTS)
-        return SlotSizes(num_slots, self._num_host_slots, self._bytes_per_slot)
+        return SlotSizes(
+            num_slots, self._num_host_slots, self._bytes_per_slot, are_opaque=self._are_opaque
+        )

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pagedrun.paged.scheduling.groups.kv_group import KVGroup
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.values.errors import EngineStalled
 
 MAX_SEQUENCES = 64  # of each kind that are listed one by one
 
@@ -40,6 +41,16 @@ def engine_state(scheduler: Scheduler, num_steps: int, num_finished: int) -> dic
             "ending": _told(scheduler.ending),
         },
     }
+
+
+def stalled(what: str, scheduler: Scheduler, state: dict[str, object]) -> EngineStalled:
+    """Return the error of an engine that does not go on. state: see `engine_state`."""
+    pool = scheduler.pool
+    return EngineStalled(
+        f"{what}: {len(scheduler.running)} running, {len(scheduler.waiting)} waiting, "
+        f"{pool.num_free} of {pool.num_blocks} blocks free; please report this",
+        state,
+    )
 
 
 def _group(group: KVGroup) -> dict[str, object]:

@@ -121,7 +121,8 @@ class Scheduler:
         self.num_planned = count
 
     def end_plan(self) -> None:
-        """Take note that nothing will be added any more, so no later prompt needs a prefix."""
+        """Begin no more requests, not even of those added: no later prompt needs a prefix."""
+        self._planned, self.num_planned = iter(()), 0
         self._books.end_plan()
 
     def begin_step(self) -> None:
@@ -301,8 +302,7 @@ class Scheduler:
             return self.again.popleft()
         if not self.num_planned:
             return None
-        planned = next(self._planned)
-        self.num_planned -= 1
+        planned, self.num_planned = next(self._planned), self.num_planned - 1
         if not self.num_planned:
             self._planned = iter(())  # lets go of the plan
         return planned

@@ -53,7 +53,9 @@ class Sequence:
     host blocks while it is swapped out; `pinned_keys` are kept in the pool while it waits. Of its
     blocks the first `num_hit_blocks` were found in the cache, and others can find the first
     `num_published_blocks`. `num_cached_tokens` are the prompt tokens taken from the cache when it
-    was first admitted. `text` is the end of its answer's, kept by whoever looks for stop strings.
+    was first admitted. Its answer begins with `num_begun_tokens` that an earlier run has drawn:
+    they are computed as those of a preempted sequence are. `text` is the end of its answer's, kept
+    by whoever looks for stop strings.
     """
 
     __slots__ = (
@@ -61,6 +63,7 @@ class Sequence:
         "block_keys",
         "branch_point",
         "host_blocks",
+        "num_begun_tokens",
         "num_cached_tokens",
         "num_hit_blocks",
         "num_keep_blocks",
@@ -112,6 +115,9 @@ class Sequence:
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.text: IncrementalText | None = None
+        self.num_begun_tokens = len(planned.begun_token_ids)
+        if planned.begun_token_ids:
+            self.output_token_ids = list(planned.begun_token_ids)
 
     @classmethod
     def start(cls, table: SequenceTable, planned: PlannedRequest) -> "Sequence":
@@ -169,7 +175,7 @@ class Sequence:
     @property
     def is_forked(self) -> bool:
         """Whether the samples of the request have gone their own ways."""
-        return self.num_output_tokens > 0
+        return self.num_output_tokens > self.num_begun_tokens
 
     @property
     def is_first(self) -> bool:

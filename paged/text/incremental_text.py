@@ -24,6 +24,12 @@ class IncrementalText:
         self._open: list[int] = []
         self.num_tokens = 0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the end of the text may still change: the last tokens may be within a character,
+        or have no text of their own."""
+        return bool(self._open)
+
     def feed(self, token_ids: Sequence[int]) -> str:
         """Add tokens; return the end of the whole text, everything new and `num_kept` before."""
         self.num_tokens += len(token_ids)

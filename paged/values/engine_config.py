@@ -47,6 +47,7 @@ class EngineConfig:
             Panel.MODEL,
             "NAME",
             form=Form.MODEL,
+            declared=("--model", "-m"),
         ),
     ]
     model_impl: Annotated[

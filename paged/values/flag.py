@@ -36,10 +36,12 @@ class Form(Enum):
 
     PLAIN = "plain"
     SIZE = "size"  # bytes: a number, or such as 4GiB
+    SPAN = "span"  # seconds: a number, or such as 90s or 1h30m
     PROSE = "prose"  # text, or @file
     TEMPLATE = "template"  # a Jinja template, text or @file
     IDS = "ids"  # token ids, comma separated or repeated
     JSON = "json"  # a value as JSON
+    NAMES = "names"  # one or several, each a word
     MODEL = "model"  # a folder, or a name on the hub
 
 

@@ -1,16 +1,28 @@
-"""LibraryFigures: what a report says of a model that a library computes."""
+"""What plans and reports say of a model that a library computes."""
 
-from typing import TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 
-class LibraryFigures(TypedDict):
-    """`library`: what was seen of the model when it was loaded.
+class LibraryPath(TypedDict):
+    """`library` of a plan: what is known before weights are read.
 
-    `computed_by` is the library with its version. `largest_difference` is that between its logits
-    alone and over the paged cache, as a share of the largest logit. `rows_depend_on_batch` says
-    whether a token's last bits were seen to depend on what is computed beside it.
+    `computed_by` is the library with its version. `path` says over what memory it computes: paged
+    memory, or caches of its own, sequence by sequence (`plain`), of which no row shares any;
+    `why_plain` is why.
     """
 
     computed_by: str
+    path: Literal["paged", "plain"]
+    why_plain: NotRequired[str]
+
+
+class LibraryFigures(LibraryPath):
+    """`library` of a report: what was seen of the model when it was loaded, as well.
+
+    `largest_difference` is that between its logits alone and those of the path, as a share of the
+    largest logit. `rows_depend_on_batch` says whether a token's last bits were seen to depend on
+    what is computed beside it.
+    """
+
     largest_difference: float
     rows_depend_on_batch: bool

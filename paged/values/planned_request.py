@@ -24,7 +24,8 @@ class PlannedRequest:
     `branch_point` is where rows to come leave its prompt: first the one that runs next. In a model
     with recurrent layers it begins with the state behind its first `num_state_blocks` blocks, and
     rows to come begin with those at its `state_points`, which it leaves there on its way.
-    Of its samples `num_samples` are drawn from `first_sample` on, None for all there are.
+    Of its samples `num_samples` are drawn from `first_sample` on, None for all there are. Its
+    answer begins with `begun_token_ids`, which an earlier run has drawn.
     """
 
     request: Request
@@ -41,6 +42,7 @@ class PlannedRequest:
     state_points: BranchPoint | None = None
     first_sample: int = 0
     num_samples: int | None = None
+    begun_token_ids: tuple[int, ...] = ()
 
     @property
     def samples(self) -> tuple[int, ...]:

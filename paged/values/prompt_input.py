@@ -14,6 +14,7 @@ class TextPrompt(TypedDict):
 
     prompt: str
     continuations: NotRequired[ContinuationsInput]
+    priority: NotRequired[int]
 
 
 class TokensPrompt(TypedDict):
@@ -21,6 +22,7 @@ class TokensPrompt(TypedDict):
 
     prompt_token_ids: Sequence[int]
     continuations: NotRequired[ContinuationsInput]
+    priority: NotRequired[int]
 
 
 class ChatPrompt(TypedDict):
@@ -29,6 +31,7 @@ class ChatPrompt(TypedDict):
     messages: Sequence[Mapping[str, object]]
     chat_template_kwargs: NotRequired[Mapping[str, JSONValue]]
     continuations: NotRequired[ContinuationsInput]
+    priority: NotRequired[int]
 
 
 Conversation = Sequence[Mapping[str, object]]

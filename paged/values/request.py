@@ -26,7 +26,8 @@ class Request:
     `index` is the row's place in the input. It keys the random stream, so that a row draws the
     same numbers wherever and whenever it runs. `bad_words_ids` are the token ids of
     `params.bad_words`, each word as often as there are ways to write it. A request with
-    `continuations` is answered by their scores; see `scoring`.
+    `continuations` is answered by their scores; see `scoring`. Those with a lower `priority` run
+    earlier; no answer depends on it.
     """
 
     index: int
@@ -34,6 +35,7 @@ class Request:
     params: SamplingParams
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     continuations: tuple[Continuation, ...] = ()
+    priority: int = 0
 
     @classmethod
     def scoring(
@@ -178,6 +180,9 @@ class Completion:
     samples that vote: outputs are then those that were drawn, which may be fewer than `params.n`.
     `prompt_logprobs` has one item for each token of the prompt, if asked, None for the first. A
     request with continuations has `scores`, in their order, in place of outputs.
+    `num_read_once_tokens` of the prompt were read together with other rows. Of an answer that
+    another run had begun the first `num_begun_tokens` are that run's, and of one that `is_copied`
+    all are.
     """
 
     request: Request
@@ -189,6 +194,14 @@ class Completion:
     vote: VoteResult | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     scores: tuple[Score, ...] = ()
+    num_read_once_tokens: int = 0
+    num_begun_tokens: int = 0
+    is_copied: bool = False
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens of its outputs that were computed for it."""
+        return sum(len(each.token_ids) for each in self.outputs) - self.num_copied_tokens
 
     @property
     def text(self) -> str | None:

@@ -38,6 +38,14 @@ def floats(low: float, high: float) -> Rule:
     )
 
 
+def spans(high: float) -> Rule:
+    """Return the rule for spans of time in seconds, more than none and up to `high`."""
+    return Rule(
+        lambda value: isinstance(value, float | int) and 0 < value <= high,
+        f"more than 0 seconds and at most {high:g}",
+    )
+
+
 def one_of(words: Sequence[str]) -> Rule:
     """Return the rule for one of a few words."""
     return Rule(lambda value: value in words, f"one of {', '.join(words)}", tuple(words))

@@ -180,7 +180,8 @@ class TestHostileText:
             result.report["finish_reasons"] = {HOSTILE: 1}
             return result
 
-        _, out, err = run(job, *GENERATE, "-o", f"{HOSTILE}.jsonl")
+        args = (*GENERATE, "-o", f"{HOSTILE}.jsonl", "--report-view", "full")
+        _, out, err = run(job, *args)
         assert err.count("\\x1b[2J[/red]\\u202e:smile:") == 3
         self.check(out + err)
 

@@ -18,7 +18,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["generate", "plan"])
+@pytest.mark.parametrize("name", ["generate", "plan", "show"])
 @pytest.mark.parametrize("source", ["rows.jsonl", "-", "edited.jsonl", "missing.jsonl"])
 def test_without_a_model_nothing_is_done(
     rows: Path, pagedrun: Command, name: str, source: str

@@ -16,6 +16,7 @@ from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.packed_weight import PackedWeight
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.kernels.softmax import Softmax
@@ -92,7 +93,7 @@ class CountedBackend:
         self.token_logprobs = plain.token_logprobs
         self.swap_blocks = self._counted("swap_blocks", plain.swap_blocks)
         self.quantize_rows = plain.quantize_rows
-        self.unpack_blocks = plain.unpack_blocks
+        self.split_blocks = plain.split_blocks
         self.sigmoid_mul = plain.sigmoid_mul
         self.causal_conv = plain.causal_conv
         self.gated_delta_rule = plain.gated_delta_rule
@@ -123,6 +124,20 @@ class CountedBackend:
     def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Linear:
         self.calls["pack_int8"] += 1
         return self._plain.pack_int8(codes, scales, bias)
+
+    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
+        return False
+
+    def pack_quantized(
+        self,
+        weight: PackedWeight,
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+        *,
+        row_invariant: bool = False,
+    ) -> Linear:
+        self.calls["pack_quantized"] += 1
+        return self._plain.pack_quantized(weight, dtype, bias, row_invariant=row_invariant)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None

@@ -106,6 +106,7 @@ def test_s07_a_run_leaves_its_answers_and_what_is_documented(generate: Run, tmp_
     assert left - {"out.jsonl.snapshot.npz"} == {
         "in.jsonl",
         "out.jsonl",
+        "out.jsonl.digests",
         "out.jsonl.report.json",
         "out.jsonl.run.json",
     }

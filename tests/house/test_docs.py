@@ -4,9 +4,10 @@ and the Python; that it is in the glossary's words; and that the recorded runs l
 
 import ast
 import inspect
+import io
+import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,20 +17,19 @@ from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.cli.main import app
+from pagedrun.cli.report.short_report import draw_short_report
 from pagedrun.recipes.demo import demo_model_folder
+from tests.house.pages import DOCS, NAMES, PAGES, ROOT, code_spans, fenced, shown_commands
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
-NAMES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *PAGES)
-# These show scripts of their own folders; their links and words are tried.
-OF_FOLDERS = ("benchmarks/results/README.md", "recipes/demo/README.md")
-DOCS = {name: (ROOT / name).read_text() for name in (*NAMES, *OF_FOLDERS)}
 FOLDERS = ("cli/", "paged/", "kernels/", "recipes/", "tests/", "benchmarks/", "docs/", "src/")
 # A run or a command makes these, or they are whatever a user or another library has.
 NOT_IN_THE_REPOSITORY = {
+    ".jsonl",
+    "OUT.journal.jsonl",
     "OUT.report.json",
     "OUT.run.json",
     "OUT.state.json",
@@ -62,16 +62,6 @@ OLD_WORDS = {
 }
 
 
-def code_spans(text: str) -> list[str]:
-    """Return what is between single backticks, fenced blocks left out."""
-    return re.findall(r"`([^`\n]+)`", re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S))
-
-
-def fenced(text: str, language: str) -> list[str]:
-    blocks = re.findall(r"^ *```(\w*)\n(.*?)^ *```$", text, flags=re.M | re.S)
-    return [block for tag, block in blocks if tag == language]
-
-
 def the_block_with(words: str, name: str) -> str:
     """Return the one block without a language that has `words`."""
     (block,) = [each for each in fenced(DOCS[name], "") if words in each]
@@ -100,20 +90,6 @@ def flags_of(command: Any) -> set[str]:
         for flag in (*parameter.opts, *parameter.secondary_opts)
         if flag.startswith("-")
     } | {"--help", "-h"}
-
-
-def shown_commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of each line that runs pagedrun, in blocks of shell and between backticks."""
-    lines = [line for block in fenced(text, "sh") for line in joined(block).splitlines()]
-    for line in (*lines, *code_spans(text)):
-        before_pipe = re.split(r" [|<>] |\s#", line)[0]
-        if re.match(r"pagedrun\b(?!\.)", before_pipe):
-            yield shlex.split(before_pipe)[1:]
-
-
-def joined(block: str) -> str:
-    """Return lines that end in a backslash together with the next one."""
-    return re.sub(r"\\\n\s*", "", block)
 
 
 def find_command(words: list[str]) -> tuple[str, list[str]]:
@@ -323,10 +299,10 @@ def test_the_glossary_has_each_noun_once() -> None:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of the bundled prompts; `screen.txt` in it is what it printed."""
+    """The folder of a run of the bundled prompts; `screen.txt` in it is its full report."""
     folder = tmp_path_factory.mktemp("demo")
     given = str(ROOT / "recipes/demo/prompts.jsonl")
-    screen = run_in(folder, "generate", given, "--progress", "none")
+    screen = run_in(folder, "generate", given, "--progress", "none", "--report-view", "full")
     (folder / "screen.txt").write_text(screen)
     return folder
 
@@ -349,9 +325,12 @@ def test_the_recorded_run_looks_like_one(demo: Path) -> None:
     """Titles and labels only: the figures are those of one day."""
     screen = labels((demo / "screen.txt").read_text())
     assert labels(the_block_with("rows: ", "docs/report.md")) == screen
-    excerpt = labels(the_block_with("hit rate", "README.md"))
+    excerpt = labels(the_block_with("KV pool", "README.md"))
     assert len(excerpt) > 9
-    rest = iter(screen)
+    report = json.loads((demo / "prompts.out.jsonl.report.json").read_text())
+    stream = io.StringIO()
+    draw_short_report(report, Console(file=stream, width=80))
+    rest = iter([*screen[: screen.index("Answers")], *labels(stream.getvalue())])
     assert [label for label in excerpt if label not in rest] == []  # all of them, in this order
 
 

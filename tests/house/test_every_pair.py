@@ -1,9 +1,11 @@
 from itertools import combinations, product
 from typing import Any
 
+import pytest
+
 from tests.every_pair import every_pair
 
-VALUES: dict[str, list[Any]] = {
+VALUES: dict[str, Any] = {
     "codes": ["int8", "fp8", None],
     "window": [None, 30],
     "size": [64, 80, 96, 128],
@@ -24,6 +26,17 @@ def test_the_default_run_keeps_every_pair_and_the_long_one_the_product() -> None
 
 
 def test_one_parameter_and_two_are_kept_whole() -> None:
-    few: list[dict[str, list[Any]]] = [{"size": [1, 2, 3]}, {"size": [1, 2], "window": [None, 5]}]
+    few: list[dict[str, Any]] = [{"size": [1, 2, 3]}, {"size": [1, 2], "window": [None, 5]}]
     for values in few:
         assert not any(case.marks for case in every_pair(**values).args[1])
+
+
+@pytest.mark.parametrize("in_turn", ["codes", "size"])
+def test_one_that_takes_turns_has_each_value_beside_every_pair_of_the_others(in_turn: str) -> None:
+    names, cases = every_pair(in_turn=in_turn, **VALUES).args
+    assert [case.values for case in cases] == list(product(*VALUES.values()))
+    kept = [dict(zip(names, case.values, strict=True)) for case in cases if not case.marks]
+    one, other = (name for name in names if name != in_turn)
+    assert {case[in_turn] for case in kept} == set(VALUES[in_turn])
+    assert {(case[one], case[other]) for case in kept} == set(product(VALUES[one], VALUES[other]))
+    assert len(kept) < 12  # as many as every pair needs

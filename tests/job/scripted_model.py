@@ -10,12 +10,14 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import ModelOpener
 from pagedrun.paged.job.output.report_file import empty_engine_report
+from pagedrun.paged.planning.earlier_answers import EarlierAnswers
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.scheduling.residency_log import ResidencyLog
 from pagedrun.paged.values.chat_message import ChatMessage
+from pagedrun.paged.values.deadline import Deadline
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
@@ -37,6 +39,8 @@ def echo(request: Request) -> Completion:
 
 class ScriptedRun:
     """Answers in reverse order, one step each."""
+
+    is_cut = False
 
     def __init__(
         self,
@@ -133,6 +137,8 @@ class ScriptedModel:
         done: Container[int] = frozenset(),
         warn: Callable[[str], None] | None = None,
         on_window: Callable[[], None] | None = None,
+        earlier: EarlierAnswers | None = None,
+        deadline: Deadline | None = None,
     ) -> ScriptedRun:
         def left(window: Sequence[Request]) -> list[Request]:
             return [each for each in window if each.index not in done]

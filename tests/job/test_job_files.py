@@ -70,7 +70,8 @@ class TestSideFiles:
 
     def test_files_are_private_and_nothing_else_is_left(self, place: Path) -> None:
         run(place, [{"prompt": "a"}], ordered=True)
-        beside = {f"out.jsonl{suffix}" for suffix in (".run.json", ".report.json", ".snapshot.npz")}
+        suffixes = (".run.json", ".report.json", ".snapshot.npz", ".digests")
+        beside = {f"out.jsonl{suffix}" for suffix in suffixes}
         names = {"out.jsonl"} | beside
         made = {path.name for path in place.iterdir()} - {"in.jsonl", "model"}
         assert made == names

@@ -26,7 +26,7 @@ from tests.every_pair import every_pair
 from tests.job.test_plan_file import LAYERS, generated_rows, job
 from tests.jsonl import write_jsonl
 
-NUM_ROWS = 220
+NUM_ROWS = 110
 GPU = DeviceMemory(total=6_000_000, free=5_900_000)  # room for less than the rows would take
 
 

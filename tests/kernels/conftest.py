@@ -5,7 +5,7 @@ from pagedrun.kernels.environment.threads import prepare_environment
 prepare_environment()  # before torch and numba
 
 import os  # noqa: E402
-from collections.abc import Callable  # noqa: E402
+from collections.abc import Callable, Iterator  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -17,6 +17,7 @@ from torch import Tensor  # noqa: E402
 from pagedrun.kernels.backend import Backend  # noqa: E402
 from pagedrun.kernels.cpu.backend import CpuBackend  # noqa: E402
 from pagedrun.kernels.gpu.backend import GpuBackend  # noqa: E402
+from tests.kernels.cpu.products import all_threads  # noqa: E402
 
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
 # Of a result rounded once, relative to the largest element of the expected one.
@@ -31,6 +32,13 @@ GPU_MARKS = () if INTERPRETS else (pytest.mark.gpu,)
 def gpu_device(request: pytest.FixtureRequest) -> torch.device:
     """Where `kernels.gpu` works: a GPU, else the CPU, where its kernels are interpreted."""
     return torch.device(request.param)
+
+
+@pytest.fixture(autouse=True)
+def parallel() -> Iterator[None]:
+    """Kernels on all threads, however many an engine before has asked for."""
+    with all_threads():
+        yield
 
 
 @pytest.fixture(autouse=True)

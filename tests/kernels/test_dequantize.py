@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -27,12 +28,12 @@ def test_the_fast_one_gives_the_bits_of_the_reference(
     generator = torch.Generator().manual_seed(2)
     codes = codes_of(code, 37, 45)
     scales = torch.rand(8, 5, generator=generator) / 100  # five rows a scale, the last has two
-    zeros = torch.randint(-8, 8, (8, 5), generator=generator).float()
+    zeros = torch.randint(-8, 8, (8, 5), generator=generator, dtype=torch.int8)
     group_of = torch.randint(0, 5, (45,), generator=generator)
     if group_size:
         group_of = torch.arange(45) // group_size % 5
-    given = (codes, scales, zeros, 5, group_of, dtype)
-    found, expected = cpu.dequantize(*given), reference.dequantize(*given)
+    weight = PackedWeight(codes, 8, GroupScales(scales), 9, 5, zeros, group_of=group_of)
+    found, expected = cpu.dequantize(weight, dtype), reference.dequantize(weight, dtype)
     assert found.dtype is dtype
     assert torch.equal(found, expected)
 
@@ -42,7 +43,8 @@ def test_each_weight_has_the_scale_of_its_block_and_group() -> None:
     scales, zeros = torch.tensor([[1.0, 2.0], [4.0, 8.0], [16.0, 32.0]]), torch.zeros(3, 2)
     zeros[1, 1] = 7.0
     group_of = torch.tensor([0, 1] * 26)
-    weights = reference.dequantize(codes, scales, zeros, 2, group_of, torch.float32)
+    weight = PackedWeight(codes, 8, GroupScales(scales), 26, 2, zeros.char(), group_of=group_of)
+    weights = reference.dequantize(weight, torch.float32)
     for row, column in ((0, 0), (1, 1), (2, 0), (3, 51), (4, 51)):
         scale, zero = scales[row // 2, column % 2], zeros[row // 2, column % 2]
         assert weights[row, column] == (codes[row, column] - zero) * scale
@@ -50,7 +52,7 @@ def test_each_weight_has_the_scale_of_its_block_and_group() -> None:
 
 def test_a_code_that_is_no_number_stays_none() -> None:
     codes = torch.tensor([[0x7F, 0xFF, 0x38]], dtype=torch.uint8).view(torch.float8_e4m3fn)
-    scales, zeros, group_of = torch.ones(1, 1), torch.zeros(1, 1), torch.zeros(3, dtype=torch.int64)
-    weights = cpu.dequantize(codes, scales, zeros, 1, group_of, torch.bfloat16)
+    weight = PackedWeight(codes, 8, GroupScales(torch.ones(1, 1)), 3)
+    weights = cpu.dequantize(weight, torch.bfloat16)
     assert weights.isnan().tolist() == [[True, True, False]]
     assert weights[0, 2] == 1

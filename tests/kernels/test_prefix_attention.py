@@ -84,8 +84,11 @@ def test_prefix_then_decode_equals_decode_of_everything(
 
 @pytest.mark.parametrize("backend", [cpu, reference])
 @pytest.mark.parametrize("softcap", [None, 2.0])
-@pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype"), [(torch.bfloat16, torch.int8), (torch.float32, torch.float8_e4m3fn)]
+)
 def test_capped_scores_of_quantised_caches(
+    dtype: torch.dtype,
     cache_dtype: torch.dtype,
     softcap: float | None,
     backend: Any,
@@ -93,7 +96,7 @@ def test_capped_scores_of_quantised_caches(
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
     context, lengths, shared = nested(make_context, 2, 64, 16, torch.float32)
-    q = torch.randn(len(lengths), 6, 64)
+    q = torch.randn(len(lengths), 6, 64).to(dtype)
     codes = [torch.randint(-99, 99, context.key_cache.shape).to(cache_dtype) for _ in range(2)]
     scales = KVScales(*(torch.rand(2, *codes[0].shape[:3]) / 50))
     layer = KVLayer(codes[0], codes[1], scales)

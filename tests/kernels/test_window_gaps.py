@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
 from pagedrun.kernels.attention import AttentionShape
@@ -12,25 +11,26 @@ from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.quantize import quantize
 from pagedrun.kernels.softmax import Softmax
+from tests.every_pair import every_pair
 
 LENGTHS = [300, 77, 131]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "codes"),
-    [(torch.float32, None), (torch.bfloat16, None), (torch.float32, torch.float8_e4m3fn)],
+@every_pair(
+    in_turn="block_size",
+    formats=[(torch.float32, None), (torch.bfloat16, None), (torch.float32, torch.float8_e4m3fn)],
+    window=[1, 50, 131],
+    block_size=[5, 16],
 )
-@pytest.mark.parametrize("window", [1, 50, 131])
-@pytest.mark.parametrize("block_size", [5, 16])
 def test_what_a_gap_names_changes_no_bit(
     twin: Any,
+    formats: tuple[torch.dtype, torch.dtype | None],
     window: int,
     block_size: int,
-    dtype: torch.dtype,
-    codes: torch.dtype | None,
     make_context: Callable[..., Any],
 ) -> None:
     """The last 20 tokens of each row as a chunk of its prompt, then its last one as an answer's."""
+    dtype, codes = formats
     torch.manual_seed(0)
     context = make_context(LENGTHS, num_kv_heads=2, head_dim=16, block_size=block_size, dtype=dtype)
     firsts = [length - 20 for length in LENGTHS]

@@ -134,6 +134,11 @@ def serve() -> None:
     from pagedrun.kernels.environment.threads import prepare_environment
 
     prepare_environment()
+    # What a command imports when it needs it; nothing here starts a thread, which no fork takes on.
+    from transformers import PreTrainedTokenizerFast  # noqa: F401
+
+    import pagedrun.cli.main
+    import pagedrun.kernels.cpu.backend
     import pagedrun.paged.job.job
     import pagedrun.paged.job.model  # noqa: F401
 

@@ -2,7 +2,9 @@
 
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ def requests() -> list[Request]:
 
 
 POLICY = RunPolicy(AdmitAll, ANY_PREFIX)
+Runs = Callable[..., tuple[dict[int, Completion], Run]]
 
 
 def answers(
@@ -74,10 +77,21 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> Runs:
+    """Run the rows in a setting, each way once for all tests."""
+
+    @cache
+    def run(async_scheduling: bool, setting: str = "roomy") -> tuple[dict[int, Completion], Run]:
+        return answers(folder, async_scheduling, **SETTINGS[setting])
+
+    return run
+
+
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_same_answers(setting: str, folder: Path) -> None:
-    expected, at_once = answers(folder, False, **SETTINGS[setting])
-    got, behind = answers(folder, True, **SETTINGS[setting])
+def test_same_answers(setting: str, runs: Runs) -> None:
+    expected, at_once = runs(False, setting)
+    got, behind = runs(True, setting)
     assert len(got) == 40
     for index, completion in got.items():
         assert completion.error is None
@@ -97,9 +111,9 @@ def test_same_answers(setting: str, folder: Path) -> None:
     [("roomy", True), ("tiny-chunks", False), ("swapped", False), ("recomputed", False)],
 )
 def test_what_an_earlier_run_left_changes_nothing(
-    setting: str, graphs: bool, folder: Path, tmp_path: Path
+    setting: str, graphs: bool, runs: Runs, folder: Path, tmp_path: Path
 ) -> None:
-    expected, _ = answers(folder, False)
+    expected, _ = runs(False)
     for _ in range(2):
         got, run = answers(
             folder, True, graphs=graphs, prefix_store=tmp_path / "store", **SETTINGS[setting]
@@ -110,10 +124,10 @@ def test_what_an_earlier_run_left_changes_nothing(
     assert store["stored_tokens"] == 0
 
 
-def test_the_host_is_behind(folder: Path) -> None:
+def test_the_host_is_behind(runs: Runs) -> None:
     """What a stopped row computes in the step that was already launched is thrown away."""
-    _, at_once = answers(folder, False)
-    _, behind = answers(folder, True)
+    _, at_once = runs(False)
+    _, behind = runs(True)
     assert behind.scheduler.counts.computed_tokens > at_once.scheduler.counts.computed_tokens
 
 
@@ -135,8 +149,8 @@ def test_no_choice_is_seen_late(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_decode_steps_that_go_on_by_themselves(setting: str, folder: Path) -> None:
-    expected, at_once = answers(folder, True, **SETTINGS[setting])
+def test_decode_steps_that_go_on_by_themselves(setting: str, runs: Runs, folder: Path) -> None:
+    expected, at_once = runs(True, setting)
     got, run = answers(folder, True, graphs=True, **SETTINGS[setting])
     assert {i: c.outputs for i, c in got.items()} == {i: c.outputs for i, c in expected.items()}
     assert run.attention_reads == at_once.attention_reads

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,12 +84,6 @@ def hold():
     is_held = True
     hold_here()
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[CommandServer]:
-    with CommandServer() as running:
-        yield running
 
 
 @pytest.fixture

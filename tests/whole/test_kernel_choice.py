@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,12 +113,6 @@ def test_another_sets_prefixes_are_not_taken_over(job: JobConfig, tmp_path: Path
     assert "machine or version" in warning
     assert loaded(SUPPORTED[0]) == (1100, [])  # now the store has both
     assert loaded(SUPPORTED[-1]) == (1100, [])
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[CommandServer]:
-    with CommandServer() as server:
-        yield server
 
 
 # Instructions that no processor has: tiles and pairs are refused on any machine.

@@ -16,6 +16,7 @@ from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.recipes import demo
 from tests.conftest import MakeModel
 from tests.jsonl import read_jsonl
+from tests.whole.command_server import CommandServer
 
 CONTRACT_KEYS = {
     "rows": {"total", "ok", "failed", "skipped"},
@@ -209,7 +210,11 @@ def broken_copy(source: Path, target: Path, fault: str) -> Path:
     ],
 )
 def test_a_bad_model_folder_gets_one_sentence(
-    fault: str, words: list[str], make_model: MakeModel, tmp_path: Path
+    fault: str,
+    words: list[str],
+    make_model: MakeModel,
+    tmp_path: Path,
+    server: CommandServer,
 ) -> None:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "Hello"}\n')
     shards = {"max_shard_size": "100KB"} if fault == "a missing shard" else {}
@@ -217,11 +222,11 @@ def test_a_bad_model_folder_gets_one_sentence(
     model = tmp_path / "nowhere"
     if fault != "a wrong folder":
         model = broken_copy(good, tmp_path / "model", fault)
-    done = pagedrun("generate", "rows.jsonl", "--model", str(model), cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("Error")]
+    status, told = server.run(["generate", "rows.jsonl", "--model", str(model)], tmp_path)
+    assert status == 2, told
+    (sentence,) = [line for line in told.splitlines() if line.startswith("Error")]
     assert all(word in sentence for word in words), sentence
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in told
     assert not (tmp_path / "rows.out.jsonl").exists()
 
 

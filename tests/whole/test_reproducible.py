@@ -27,11 +27,18 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
 from tests.engines import ANY_PREFIX
 from tests.jsonl import write_jsonl
-from tests.kernels.cpu.products import threads
+from tests.kernels.cpu.products import all_threads, threads
 from tests.scheduling.admit_all import AdmitAll
 from tests.whole.comparable import comparable_rows
 
 MAX_LEN = 640
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parallel() -> Iterator[None]:
+    """On all threads: in which order these get done must show in no byte."""
+    with all_threads():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +77,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     made: list[dict[str, Any]] = []
     for index, prompt in enumerate(prompts):
-        made.append({"prompt_token_ids": prompt, "max_tokens": 10 + index})
+        made.append({"prompt_token_ids": prompt, "max_tokens": 8 + index // 2})
         if index % 2:
             made[-1] |= sampled | {"seed": index, "n": 1 + index % 3}
     return write_jsonl(path, made)
@@ -102,12 +109,12 @@ def answers(
 # How products are computed, and what the cache holds. float32 is multiplied alike in all sets.
 BEST, *OTHERS = KernelSet.supported()
 Arithmetic = tuple[str, KernelSet, str]
-PLAIN: list[Arithmetic] = [
-    ("float32", BEST, "auto"),
-    *(("bfloat16", each, "auto") for each in (BEST, *OTHERS)),
-]
-CODES: list[Arithmetic] = [("bfloat16", BEST, "int8"), ("float32", BEST, "fp8")]
-ALL_ARITHMETIC = [*PLAIN, *CODES]
+USUAL: Arithmetic = ("bfloat16", BEST, "auto")
+FLOAT32: Arithmetic = ("float32", BEST, "auto")
+INT8: Arithmetic = ("bfloat16", BEST, "int8")
+FLOAT8: Arithmetic = ("float32", BEST, "fp8")
+OTHER_SETS: list[Arithmetic] = [("bfloat16", each, "auto") for each in OTHERS]
+ALL_ARITHMETIC = [FLOAT32, USUAL, *OTHER_SETS, INT8, FLOAT8]
 
 
 class Undisturbed(NamedTuple):
@@ -156,31 +163,25 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-# What tells most: one row against many, chunks, and both kinds of preemption.
-TELLING = (
-    "one-at-a-time",
-    "sixteen-at-a-time",
-    "odd-chunks",
-    "no-prefix-once",
-    "preempted-by-swap",
-    "preempted-by-recompute",
-)
+# What the default run takes of each: of the usual arithmetic everything; of products of another
+# kind, other numbers of rows, one row against many, chunks, and who reads together; of codes, their
+# being moved and made again. A cache of float8 is read as one of int8 is.
+PREEMPTED = ("preempted-by-swap", "preempted-by-recompute")
+PRODUCTS = ("one-at-a-time", "odd-chunks", "no-prefix-once", "preempted-by-recompute")
+TELLING: dict[Arithmetic, Sequence[str]] = {
+    USUAL: tuple(VARIATIONS),
+    FLOAT32: ("sixteen-at-a-time", "preempted-by-swap", *PRODUCTS),
+    **dict.fromkeys(OTHER_SETS, PRODUCTS),
+    INT8: ("odd-chunks", "no-prefix-once", *PREEMPTED),
+    FLOAT8: PREEMPTED,
+}
 
 
 def cases() -> Iterator[Any]:
-    """Yield each arithmetic with each variation; the best set's with all, others with what tells.
-
-    Of a cache of float8, which is read as one of int8 is, only preemptions: codes moved and made
-    again.
-    """
+    """Yield each arithmetic with each variation."""
     for arithmetic in ALL_ARITHMETIC:
-        telling: Sequence[str] = TELLING
-        if arithmetic in PLAIN and arithmetic[1] is BEST:
-            telling = tuple(VARIATIONS)
-        elif arithmetic[2] == "fp8":
-            telling = ("preempted-by-swap", "preempted-by-recompute")
         for variation in VARIATIONS:
-            is_short = variation in telling
+            is_short = variation in TELLING[arithmetic]
             yield pytest.param(
                 arithmetic,
                 variation,

@@ -23,14 +23,16 @@ from pagedrun.kernels.cpu.simd.pointer import INT8, element_pointer
 
 TILE_ROWS = 16
 TILE_BYTES = 64  # of a row
+_TILES_OF_A = (4, 5)
 
 
-def tile_shapes() -> NDArray[np.uint8]:
-    """Return the memory that `configure` reads: all eight tiles at their full size."""
+def tile_shapes(columns: int = TILE_ROWS) -> NDArray[np.uint8]:
+    """Return the memory that `configure` reads: all eight tiles at their full size, but for those
+    of sums and of B, which have so many columns."""
     shapes = np.zeros(64, np.uint8)
     shapes[0] = 1  # palette
     for tile in range(8):
-        shapes[16 + 2 * tile] = TILE_BYTES
+        shapes[16 + 2 * tile] = TILE_BYTES if tile in _TILES_OF_A else 4 * columns
         shapes[48 + tile] = TILE_ROWS
     return shapes
 

@@ -44,7 +44,7 @@ class _BFloat16(ir.Type):  # type: ignore[misc]
         return "bfloat"
 
 
-_PAIRS = ir.VectorType(_BFloat16(), 2 * NUM_LANES)
+PAIRS = ir.VectorType(_BFloat16(), 2 * NUM_LANES)
 
 
 def block_product(num_rows: int, num_vectors: int) -> Any:
@@ -148,7 +148,7 @@ def _multiply_add(builder: Any, kind: Any, total: Any, a: Any, b: Any) -> Any:
         name, operands = "llvm.x86.avx512.vpdpbusd.512", (total, a, b)
     if kind == types.uint16:
         name = "llvm.x86.avx512bf16.dpbf16ps.512"
-        operands = (total, builder.bitcast(a, _PAIRS), builder.bitcast(b, _PAIRS))
+        operands = (total, builder.bitcast(a, PAIRS), builder.bitcast(b, PAIRS))
     function_type = ir.FunctionType(total.type, [operand.type for operand in operands])
     return builder.call(
         cgutils.get_or_insert_function(builder.module, function_type, name), operands

@@ -46,6 +46,23 @@ def prefetch_row(typing_context: Any, array: Any, i: Any, j: Any, k: Any) -> Any
     return types.void(array, i, j, k), generate
 
 
+@intrinsic
+def prefetch_at(typing_context: Any, address: Any, num_lines: Any) -> Any:
+    """Inside kernels: start loading cache lines from an address on, which need not be valid."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        start = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+        hint_type = ir.FunctionType(ir.VoidType(), [start.type, INT32, INT32, INT32])
+        hint = builder.module.declare_intrinsic("llvm.prefetch", [start.type], hint_type)
+        zero, one = INT64(0), INT64(1)
+        with cgutils.for_range_slice(builder, zero, arguments[1], one, zero.type) as (line, _):
+            place = builder.gep(start, [builder.mul(line, INT64(CACHE_LINE_BYTES))])
+            builder.call(hint, [place, INT32(0), INT32(3), INT32(1)])  # read, to L1, data
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
 def prefetch_lines(num_lines: int, level: int) -> Any:
     """Return an intrinsic that starts loading `num_lines` cache lines into a level of the cache."""
 

@@ -11,6 +11,7 @@ from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.expert_choice import ExpertChoice
 from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.packed_weight import PackedWeight
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
 from pagedrun.kernels.routing import Routing
 from pagedrun.kernels.softmax import Softmax
@@ -29,7 +30,7 @@ class CostlessBackend:
 
     name = "costless"
     quantize_rows = staticmethod(reference.quantize_rows)
-    unpack_blocks = staticmethod(reference.unpack_blocks)
+    split_blocks = staticmethod(reference.split_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
     unpack_pairs = staticmethod(reference.unpack_pairs)
     dequantize = staticmethod(reference.dequantize)
@@ -56,6 +57,21 @@ class CostlessBackend:
     ) -> "CostlessLinear":
         """Return a layer of the same shape."""
         return CostlessLinear(codes, scales.dtype)
+
+    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
+        """Return False."""
+        return False
+
+    def pack_quantized(
+        self,
+        weight: PackedWeight,
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+        *,
+        row_invariant: bool = False,
+    ) -> "CostlessLinear":
+        """Return a layer of the same shape."""
+        return CostlessLinear(weight.codes.new_empty(weight.codes.shape, dtype=dtype))
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None

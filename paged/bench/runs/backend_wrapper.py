@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention import Attention, AttentionShape
@@ -9,6 +10,7 @@ from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.packed_weight import PackedWeight
 
 
 class BackendWrapper:
@@ -37,7 +39,7 @@ class BackendWrapper:
         self.copy_blocks = backend.copy_blocks
         self.swap_blocks = backend.swap_blocks
         self.quantize_rows = backend.quantize_rows
-        self.unpack_blocks = backend.unpack_blocks
+        self.split_blocks = backend.split_blocks
         self.unpack_codes = backend.unpack_codes
         self.unpack_pairs = backend.unpack_pairs
         self.dequantize = backend.dequantize
@@ -62,6 +64,21 @@ class BackendWrapper:
     def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Linear:
         """Return a linear layer of int8 codes."""
         return self._backend.pack_int8(codes, scales, bias)
+
+    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
+        """Return whether it holds a weight in few bits."""
+        return self._backend.packs_quantized(weight, dtype)
+
+    def pack_quantized(
+        self,
+        weight: PackedWeight,
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+        *,
+        row_invariant: bool = False,
+    ) -> Linear:
+        """Return a linear layer with a weight in few bits."""
+        return self._backend.pack_quantized(weight, dtype, bias, row_invariant=row_invariant)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None

@@ -22,6 +22,7 @@ from pagedrun.paged.cache.prefix_store.store_files import StoreFiles, told
 from pagedrun.paged.cache.prefix_store.stored_states import StoredStates
 from pagedrun.paged.cache.prefix_store.window_copies import WindowCopies
 from pagedrun.paged.cache.staged_blocks import StagedBlocks, StagedState
+from pagedrun.paged.cache.state_objects import StateObjects
 from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
@@ -54,6 +55,8 @@ class StoredPrefixes:
         self._max_entry_bytes = max_entry_bytes
         self._index = PrefixIndex(cache.block_size)
         self._files = StoreFiles(folder, self._index, max_bytes, warn)
+        assert not isinstance(cache.states, StateObjects), "what a library keeps is not stored"
+        self._state_cache = cache.states
         self._states = (
             None
             if cache.states is None
@@ -112,7 +115,7 @@ class StoredPrefixes:
         """Return the longest state that the store has of a prompt, checked, and the blocks up to
         there behind the first `num_hits`."""
         began, size = time.perf_counter(), self._cache.block_size
-        assert self._states is not None and self._cache.states is not None, "made without states"
+        assert self._states is not None and self._state_cache is not None, "made without states"
         hits = [key.digest for key in block_keys[:num_hits]]
         parent = hits[-1] if hits else ROOT_DIGEST
         staged: StagedState | None = None
@@ -130,7 +133,7 @@ class StoredPrefixes:
             if state is not None and files is not None:
                 name, tensors = state
                 self._files.note_use([*files, name])
-                source = self._cache.states.stage(tensors, 0)
+                source = self._state_cache.stage(tensors, 0)
                 staged = StagedState(
                     source, count * size, self._stage(files, matches, count * size)
                 )

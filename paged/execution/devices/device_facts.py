@@ -20,12 +20,14 @@ class DeviceFacts:
     """`memory` is the device's own, None for a processor, which has the host's.
 
     `read_once` says when its kernels read a shared prefix for all rows together,
-    `async_scheduling` whether the host is a step ahead of it, as `Device` says.
+    `async_scheduling` whether the host is a step ahead of it, as `Device` says. `holds_codes`:
+    weights of few bits stay such in models of bfloat16.
     """
 
     read_once: ReadOnce
     async_scheduling: bool = False
     memory: DeviceMemory | None = None
+    holds_codes: bool = False
 
     @property
     def dtypes(self) -> DeviceDtypes:

@@ -18,7 +18,8 @@ def chosen_device(asked: str, kernel_set: str) -> DeviceFacts:
 
     device = choose_device(asked, kernel_set)
     if not device.has_own_memory:
-        return DeviceFacts(device.read_once, device.async_scheduling)
+        holds_codes = device.kernel_set is not None and device.kernel_set.holds_codes
+        return DeviceFacts(device.read_once, device.async_scheduling, holds_codes=holds_codes)
     free, total = torch.cuda.mem_get_info(device.torch_device)
     return DeviceFacts(device.read_once, device.async_scheduling, DeviceMemory(total, free))
 
@@ -37,4 +38,5 @@ def probe_device(
     """
     if asked == "cuda" or (asked == "auto" and any(path.exists() for path in driver_files)):
         return choose(asked, kernel_set)
-    return DeviceFacts(choose_kernel_set(kernel_set).read_once)
+    chosen = choose_kernel_set(kernel_set)
+    return DeviceFacts(chosen.read_once, holds_codes=chosen.holds_codes)

@@ -10,6 +10,7 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.cache.state_cache import StateCache
+from pagedrun.paged.cache.state_objects import StateObjects
 from pagedrun.paged.execution.attention_shapes import attention_shapes
 from pagedrun.paged.execution.batch_layout import BatchLayout, GroupLayout
 from pagedrun.paged.execution.devices.device import Device
@@ -50,10 +51,12 @@ def _measure_step(
     block_size = 16
     width = -(-CHUNK_TOKENS // block_size)
     state_specs = model.state_specs()
-    cache = KVCache(
-        [KVMemory(spec, block_size, width, 0, device) for spec in specs],
-        StateCache(state_specs, 1, 0, device) if state_specs else None,
-    )
+    states: StateCache | StateObjects | None = None
+    if any(spec.is_opaque for spec in state_specs):
+        states = StateObjects(1, 0)
+    elif state_specs:
+        states = StateCache(state_specs, 1, 0, device)
+    cache = KVCache([KVMemory(spec, block_size, width, 0, device) for spec in specs], states)
     starts = torch.tensor([*range(0, num_tokens, CHUNK_TOKENS), num_tokens], dtype=torch.int32)
     num_chunks = len(starts) - 1
     nowhere = torch.full((num_chunks,), NO_STATE, dtype=torch.int32)

@@ -45,11 +45,16 @@ class Sampler:
         self._processors = processors_of(device) if processors is None else tuple(processors)
         self._rows: set[int] = set()  # that the processors know of
 
-    def begin(self, request: Request) -> None:
-        """Tell the processors of a request whose tokens will be drawn from now on."""
+    def begin(self, request: Request, begun: Seq[int] = ()) -> None:
+        """Tell the processors of a request whose tokens will be drawn from now on, those `begun`
+        being the first of its answer.
+        """
         self._rows.add(request.index)
         for processor in self._processors:
             processor.begin(request)
+        if begun:
+            tokens = np.array(begun, dtype=np.int64)
+            self.note_tokens(np.full_like(tokens, request.index), np.zeros_like(tokens), tokens)
 
     def end(self, row: int) -> None:
         """Tell the processors that a request, by its index, gets no token any more."""

@@ -12,14 +12,13 @@ TOKEN_BYTES = 10  # of an answer: its id and its part of the text
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def space_warning(output: OutputFile, rows: Sequence[JobRow], *, ordered: bool) -> str | None:
+def space_warning(output: OutputFile, rows: Sequence[JobRow], *, copies: int) -> str | None:
     """Return a warning if the output's disk clearly has too little room for `rows`.
 
-    `ordered` output is written twice, before the first copy goes.
+    copies: how often a row is written before the first of them goes.
     """
     if not output.is_regular:
         return None
-    copies = 2 if ordered else 1
     least = len(rows) * LEAST_ROW_BYTES * copies
     try:
         found = os.statvfs(output.path)
@@ -42,7 +41,7 @@ def missing_space(error: OutputError, num_bytes: int, num_rows: int, num_left: i
 
     num_bytes, num_rows: what is in the output.
     """
-    if error.errno not in FULL or not num_rows:
+    if error.errno not in FULL or not num_rows or not num_left:
         return None
     return f"the rows left will take about {_size(num_left * num_bytes // num_rows)}"
 

@@ -2,16 +2,25 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from pagedrun.paged.job.control.watchdog import SIGNALS, Ward, Watchdog, exit_status_of, stopped_by
+from pagedrun.paged.job.control.watchdog import (
+    DEADLINE,
+    SIGNALS,
+    Ward,
+    Watchdog,
+    exit_status_of,
+    stopped_by,
+)
 
 
 class JobInterrupted(BaseException):
-    """The user or the system asked the job to stop; not an `Exception`, so nothing swallows it."""
+    """The user, the system or the job's deadline asked it to stop; not an `Exception`, so nothing
+    swallows it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(stopped_by(signum))
@@ -28,9 +37,13 @@ class SignalGuard:
     nothing is written that could be lost: what is raised in the middle of an import or a compiler
     is often swallowed there. And the watchdog ends it if the main thread does not come to it, in a
     long native call for example.
+
+    `began` is when the guard was made, on the clock of `time.monotonic`: for that of a process,
+    about when that began.
     """
 
     def __init__(self, watchdog: Watchdog | None = None) -> None:
+        self.began = time.monotonic()
         self.interruption: JobInterrupted | None = None  # raised, or about to be
         self._watchdog = watchdog
         self._previous: dict[signal.Signals, Any] = {}
@@ -52,6 +65,7 @@ class SignalGuard:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.end_when_done()
         for each, handler in self._previous.items():
             signal.signal(each, handler)
         self._previous.clear()
@@ -75,7 +89,24 @@ class SignalGuard:
         if self._watchdog is not None:
             self._watchdog.look_after(ward)
 
+    def end_at(self, deadline: float) -> None:
+        """Let a deadline, on the clock of `time.monotonic`, end the job as a signal does."""
+        if threading.current_thread() is threading.main_thread():
+            self._previous[DEADLINE] = signal.signal(DEADLINE, self._on_signal)
+            left = deadline - time.monotonic()
+            if left <= 0:  # of which a timer would make no end at all
+                self._on_signal(DEADLINE, None)
+            else:
+                signal.setitimer(signal.ITIMER_REAL, left)
+
+    def end_when_done(self) -> None:
+        """Forget the deadline, if there is one."""
+        if DEADLINE in self._previous:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(DEADLINE, self._previous.pop(DEADLINE))
+
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        self.end_when_done()  # the timer must not end what another signal has begun to
         for each in self._previous:
             signal.signal(each, signal.SIG_DFL)
         self.interruption = JobInterrupted(signum)

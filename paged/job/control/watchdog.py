@@ -14,12 +14,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+DEADLINE = signal.SIGALRM  # a timer sends it when the time is up that a job was given
 NOTHING_WRITTEN = "nothing was written"
 GRACE_SECONDS = 3.0  # for the main thread to stop by itself; what follows takes less than two more
 LEAVE_SECONDS = 1.0  # for rows to reach the disk when the process ends without its main thread
 TICK_SECONDS = 0.5
 LAST_TICK_SECONDS = 0.1  # once a signal has come
 STALLED = 1  # the exit status of a run that does not go on
+STOPPED_EARLY = 4  # that of one whose time was up
 
 
 class Ward(Protocol):
@@ -101,7 +103,7 @@ class Watchdog:
                 arrived = os.read(self._pipe[0], 1)
                 if not arrived:
                     return
-                if arrived[0] in SIGNALS:
+                if arrived[0] in (*SIGNALS, DEADLINE):
                     if first is not None:
                         self._exit(exit_status_of(first))
                         return
@@ -131,9 +133,13 @@ class Watchdog:
 
 def stopped_by(signum: int) -> str:
     """Return the words for a process that a signal ended."""
+    if signum == DEADLINE:
+        return "Stopped at the deadline"
     return f"Stopped by {signal.Signals(signum).name}"
 
 
 def exit_status_of(signum: int) -> int:
     """Return what shells expect of a process that a signal ended."""
+    if signum == DEADLINE:
+        return STOPPED_EARLY
     return 128 + signum

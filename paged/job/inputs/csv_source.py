@@ -19,7 +19,7 @@ MAX_COLUMNS = 10_000
 # A cell is text. These columns mean more than text, and their cells are read as JSON.
 _TEXT_COLUMNS = {"stop", "regex", "grammar", "reasoning_tags", "vote", "early_stopping"}
 _JSON_COLUMNS = (sampling_keys() - _TEXT_COLUMNS) | {
-    *("messages", "prompt_token_ids", "continuations"),
+    *("messages", "prompt_token_ids", "continuations", "priority"),
     *("sampling_params", "response_format"),
 }
 

@@ -23,6 +23,7 @@ class Row:
     bytes before the row, those of the unpacked text if the input is compressed; None if it has
     none. `digest` is the SHA-256 of the row's bytes (without the end of its line), so that an
     edited input can be noticed. A row with an `error` has whatever columns could still be read.
+    `file` is the input it is of, if there are several: then `line` counts in that.
     """
 
     index: int
@@ -33,6 +34,12 @@ class Row:
     columns: Columns = field(default_factory=dict)
     error: RowError | None = None
     unit: str = LINE
+    file: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the row is, for messages."""
+        return place_of(self.unit, self.line, self.file)
 
 
 def with_columns(row: Row, read: Callable[[], Columns]) -> Row:
@@ -63,6 +70,11 @@ def row_id(columns: Columns, index: int) -> str | int:
     if len(str(value)) > MAX_ID_CHARS:
         raise RowError("invalid_id", f"{name} is longer than {MAX_ID_CHARS} characters", param=name)
     return value
+
+
+def place_of(unit: str, line: int, file: str | None) -> str:
+    """Return how messages name the place of a row."""
+    return f"{unit} {line}" if file is None else f"{file}, {unit} {line}"
 
 
 def at_line(error: RowError, line: int) -> RowError:

@@ -36,6 +36,10 @@ class RowSource(Protocol):
         ...
 
 
-def refuse_empty(name: str) -> UsageError:
+class EmptyInput(UsageError):
+    """An input has no row."""
+
+
+def refuse_empty(name: str) -> EmptyInput:
     """Return the refusal of an input without rows."""
-    return UsageError(f"{name}: empty input, there is no row to answer")
+    return EmptyInput(f"{name}: empty input, there is no row to answer")

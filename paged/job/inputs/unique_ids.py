@@ -11,25 +11,25 @@ MAX_SHOWN_DUPLICATES = 10
 
 
 class UniqueIds:
-    """The ids of all rows so far, of which a digest and a line are kept; 1 and "1" are the same.
+    """The ids of all rows so far, of which a digest and a place are kept; 1 and "1" are the same.
 
     `source` is used in messages.
     """
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._first_line: dict[bytes, int] = {}
+        self._first: dict[bytes, int | tuple[str, int]] = {}  # line, or input and line
 
     def refuse_repeated(self, rows: Iterable[Row]) -> None:
         """Take rows in; raise `UsageError` with line numbers if an id occurs twice."""
         found: list[str] = []
         num_duplicates = 0
         for row in rows:
-            line = self._first_line_of(row)
-            if line != row.line:
+            first = self._first_of(row)
+            if first != _place(row):
                 num_duplicates += 1
                 if len(found) < MAX_SHOWN_DUPLICATES:
-                    found.append(f"{_shown(row)} on {row.unit}s {line} and {row.line}")
+                    found.append(f"{_shown(row)} on {_both(first, row)}")
         if found:
             more = f" and {num_duplicates - len(found)} more" if num_duplicates > len(found) else ""
             raise UsageError(
@@ -40,18 +40,33 @@ class UniqueIds:
     def fail_repeated(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Take rows in that come when others are being answered: a repeated id fails its row."""
         for row in rows:
-            line = self._first_line_of(row)
-            if line == row.line or row.error is not None:
+            first = self._first_of(row)
+            if first == _place(row) or row.error is not None:
                 yield row
             else:
-                message = f"ids must be unique, but {_shown(row)} is that of {row.unit} {line} too"
+                where = _where(first, row)
+                message = f"ids must be unique, but {_shown(row)} is that of {where} too"
                 yield replace(
                     row, error=RowError("duplicate_id", message, param="id", line=row.line)
                 )
 
-    def _first_line_of(self, row: Row) -> int:
+    def _first_of(self, row: Row) -> int | tuple[str, int]:
         key = hashlib.blake2b(str(row.id).encode("utf-8", "replace"), digest_size=16).digest()
-        return self._first_line.setdefault(key, row.line)
+        return self._first.setdefault(key, _place(row))
+
+
+def _place(row: Row) -> int | tuple[str, int]:
+    return row.line if row.file is None else (row.file, row.line)
+
+
+def _where(place: int | tuple[str, int], row: Row) -> str:
+    return f"{row.unit} {place}" if isinstance(place, int) else f"{place[0]}, {row.unit} {place[1]}"
+
+
+def _both(first: int | tuple[str, int], row: Row) -> str:
+    if isinstance(first, int):
+        return f"{row.unit}s {first} and {row.line}"
+    return f"{_where(first, row)} and {row.place}"
 
 
 def _shown(row: Row) -> str:

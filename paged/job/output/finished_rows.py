@@ -22,11 +22,13 @@ class FinishedRow:
 class FinishedRows:
     """The rows in an output file, by index. `num_bytes` is where the last whole line ends.
 
-    A run that was killed may have left a part of a line at the end; it is not counted.
+    A run that was killed may have left a part of a line at the end; it is not counted. With
+    `is_all`, the rows are all there are, in files that were made of them, and have no lines.
     """
 
     rows: dict[int, FinishedRow] = field(default_factory=dict)
     num_bytes: int = 0
+    is_all: bool = False
 
     @classmethod
     def read(cls, path: str) -> "FinishedRows":
@@ -43,6 +45,11 @@ class FinishedRows:
                 f"{option('resume')}: {path} cannot be read ({error.strerror})"
             ) from error
         return found
+
+    @classmethod
+    def all(cls, num_rows: int) -> "FinishedRows":
+        """Return what a run has left that answered every row and made its files of them."""
+        return cls({i: FinishedRow(i, 0, 0, False) for i in range(num_rows)}, is_all=True)
 
     @property
     def num_failed(self) -> int:

@@ -12,6 +12,7 @@ from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.output.file_digests import config_digest, files_digest, text_digest
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue, plain
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 DEFAULT_ORIGIN = "default"
 MOST_BYTES = 2**63 - 1
@@ -57,8 +58,8 @@ class ModelFiles:
 
 @dataclass(frozen=True, slots=True)
 class ReadInput:
-    """What a run has read of its input; the fields between the first and the last are those of
-    `InputDigest`, and the last is the digest when the job began."""
+    """What a run has read of its input; the fields between `path` and the digest when the job
+    began are those of `InputDigest`. `more_paths` are the inputs behind the first."""
 
     path: str
     num_bytes: int
@@ -66,11 +67,18 @@ class ReadInput:
     whole: bool
     fingerprint: str | None
     first_window_sha256: str
+    more_paths: tuple[str, ...] = ()
 
     @classmethod
-    def begun(cls, path: str, digest: InputDigest) -> "ReadInput":
+    def begun(cls, config: JobConfig, digest: InputDigest) -> "ReadInput":
         """Return what is known when the first window is read."""
-        return cls(path, **asdict(digest), first_window_sha256=digest.sha256)
+        first = digest.sha256
+        return cls(
+            config.input,
+            **asdict(digest),
+            first_window_sha256=first,
+            more_paths=config.more_inputs,
+        )
 
     @classmethod
     def read(cls, source: JsonObject) -> "ReadInput":
@@ -82,6 +90,7 @@ class ReadInput:
             whole=source.boolean("whole", False),
             fingerprint=source.string("fingerprint"),
             first_window_sha256=source.text("first_window_sha256"),
+            more_paths=_texts(source.get("more_paths")),
         )
 
 
@@ -130,7 +139,7 @@ class Manifest:
             prompt_time=config.prompts.time,
             ended=None,
             model=ModelFiles.of(config),
-            input=ReadInput.begun(config.input, source),
+            input=ReadInput.begun(config, source),
             output=config.output,
             recipe=config.recipe,
             arithmetic={name: plain(value) for name, value in arithmetic.items()},
@@ -173,6 +182,10 @@ class Manifest:
         )
 
 
+def _texts(value: JSONValue) -> tuple[str, ...]:
+    return tuple(str(each) for each in value) if isinstance(value, list) else ()
+
+
 def _prompt_time(manifest: JsonObject) -> datetime:
     if manifest.has("prompt_time"):
         return datetime.fromisoformat(manifest.text("prompt_time"))
@@ -187,13 +200,17 @@ def _setting(setting: JsonObject) -> Setting:
     return Setting(setting.get("value"), setting.text("origin"))
 
 
+def sampling_values(params: SamplingParams) -> dict[str, JSONValue]:
+    """Return sampling parameters as users give them, so that a reader can ask for the same."""
+    values = {name: plain(value) for name, value in asdict(params).items()}
+    return {**values, "logit_bias": {str(token): bias for token, bias in params.logit_bias}}
+
+
 def _settings(config: JobConfig, max_model_len: int) -> dict[str, Setting]:
     """Return each setting's value in effect and its origin; of prompt text, a digest."""
     template = config.prompts.template
     values = {
-        **asdict(config.sampling),
-        # As users give it: a reader of the manifest can ask for the same again.
-        "logit_bias": {str(token): bias for token, bias in config.sampling.logit_bias},
+        **sampling_values(config.sampling),
         **asdict(config.engine),
         "max_model_len": max_model_len,
         "tokenizer": config.tokenizer,
@@ -203,10 +220,15 @@ def _settings(config: JobConfig, max_model_len: int) -> dict[str, Setting]:
         "prompt_field": config.prompts.field,
         "chat_template_kwargs": config.prompts.template_kwargs,
         "limit": config.limit,
+        "from_output": config.from_output,
+        "deadline": config.deadline,
         "overwrite": config.overwrite,
         "resume": config.resume,
         "retry_errors": config.retry_errors,
         "ordered": config.ordered,
+        "columns": config.columns,
+        "flatten": config.flatten,
+        "shards": config.shards,
         "on_overlong": config.on_overlong,
         "strict": config.strict,
     }

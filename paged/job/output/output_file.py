@@ -63,19 +63,17 @@ class OutputFile:
         """
         if path == STDOUT:
             return cls(path, STDOUT_DESCRIPTOR, created=False)
-        mode = _mode(path)
-        if mode is not None:
-            _refuse_kind(path, mode, input_name, overwrite or resume)
+        mode = refuse_target(path, input_name, overwrite=overwrite or resume)
         flags = _FLAGS if mode is not None else _FLAGS | os.O_CREAT | os.O_EXCL
-        if _is_shared_folder(path):
-            _refuse_strangers_link(path)
-            flags |= 0 if os.path.islink(path) else os.O_NOFOLLOW  # nor one put there since
+        if _is_shared_folder(path) and not os.path.islink(path):
+            flags |= os.O_NOFOLLOW  # nor one put there since
         try:
             descriptor = os.open(path, flags, PRIVATE_MODE)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             raise UsageError(_cannot_open(path, error)) from error
         try:
             _lock(path, descriptor)
+            _refuse_removed(path, descriptor)
         except UsageError:
             os.close(descriptor)
             raise
@@ -167,6 +165,14 @@ class OutputFile:
                 reason,
             )
 
+    def remove(self) -> None:
+        """Remove a file that is needed no more, and which stays locked and open. If it cannot be
+        removed, nothing but its room is lost."""
+        path = Path(os.path.realpath(self.path))
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+            sync_folder(path.parent)
+
     def read(self, offset: int, num_bytes: int) -> bytes:
         """Return bytes that were appended before."""
         return os.pread(self._descriptor, num_bytes, offset)
@@ -208,9 +214,26 @@ class OutputFile:
 
     def _error(self, error: OSError) -> OutputError:
         name = "standard output" if self.path == STDOUT else self.path
-        way_out = _WAYS_OUT.get(error.errno or 0, "find out why, or write to another disk")
-        reason = f"{error.strerror}; {way_out}"
-        return OutputError(f"{name} cannot be written any further ({reason})", error)
+        return OutputError(f"{name} cannot be written any further ({reason_of(error)})", error)
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a file cannot be written, and what to do."""
+    way_out = _WAYS_OUT.get(error.errno or 0, "find out why, or write to another disk")
+    return f"{error.strerror}; {way_out}"
+
+
+def refuse_target(path: str, input_name: str, *, overwrite: bool) -> int | None:
+    """Return the mode of the file that is at `path`, None if there is none.
+
+    Raises `UsageError` if an output must not replace it, or has no place there.
+    """
+    mode = _mode(path)
+    if mode is not None:
+        _refuse_kind(path, mode, input_name, overwrite)
+    if _is_shared_folder(path):
+        _refuse_strangers_link(path)
+    return mode
 
 
 def _mode(path: str) -> int | None:
@@ -275,6 +298,13 @@ def _lock(path: str, descriptor: int) -> None:
         raise UsageError(
             f"another run is writing to {path}; wait for it, or name another file with -o"
         ) from error
+
+
+def _refuse_removed(path: str, descriptor: int) -> None:
+    """Refuse a file that a run removed at its end, between opening it here and locking it."""
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and not status.st_nlink and not os.path.exists(path):
+        raise UsageError(f"another run has just finished with {path}; look at what it wrote")
 
 
 def _cannot_open(path: str, error: OSError | ValueError) -> str:

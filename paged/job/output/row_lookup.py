@@ -4,12 +4,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from pagedrun.paged.job.output.saved_lines import saved_lines
 from pagedrun.paged.job.output.saved_row import SavedRow
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 
 ID_PREFIX = "id:"
-MAX_LINE_BYTES = 2**28
 MAX_DIGITS = 10
 
 
@@ -36,10 +36,11 @@ def find_rows(names: Sequence[str], output: Path | None) -> dict[str, int]:
             "the row by its index, counted from 0"
         )
     try:
-        with output.open("rb") as file:
-            while missing and (line := file.readline(MAX_LINE_BYTES)):
-                for row_id, index in _named_in(line, missing):
-                    found[missing.pop(row_id)] = index
+        for line in saved_lines(output):
+            for row_id, index in _named_in(line, missing):
+                found[missing.pop(row_id)] = index
+            if not missing:
+                break
     except OSError as error:
         raise UsageError(f"{output} cannot be read ({error.strerror})") from error
     if missing:

@@ -1,6 +1,6 @@
 """Whether an output may be gone on with: it was begun by the same job, computed in the same way."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pagedrun.paged.job.output.manifest import Manifest
@@ -30,10 +30,15 @@ _NOT_DECIDING = frozenset(
         "kernel_set",  # what it comes to is under "arithmetic"
         "prefix_store",
         "prefix_store_bytes",
+        "from_output",
         "overwrite",
         "resume",
         "retry_errors",
         "ordered",
+        "deadline",
+        "columns",
+        "flatten",
+        "shards",
         "strict",
     }
 )
@@ -72,18 +77,30 @@ def check_same_job(new: Manifest, path: Path) -> None:
         )
 
 
-def _identity(manifest: Manifest) -> dict[str, JSONValue]:
-    """Return what decides the answers, by the name that a user knows it by."""
-    parameters = {
+def differing_parameters(old: Manifest, new: Manifest, names: Iterable[str]) -> list[str]:
+    """Return those of the parameters named that differ, each with both values."""
+    both = [_parameters(each) for each in (old, new)]
+    wanted = set(map(option, names))
+    before, now = ({name: each[name] for name in wanted & each.keys()} for each in both)
+    return sorted(_differing(before, now))
+
+
+def _parameters(manifest: Manifest) -> dict[str, JSONValue]:
+    """Return the parameters that decide answers."""
+    return {
         option(name): _ALIKE.get((name, str(setting.value)), setting.value)
         for name, setting in manifest.parameters.items()
         if name not in _NOT_DECIDING
     }
+
+
+def _identity(manifest: Manifest) -> dict[str, JSONValue]:
+    """Return what decides the answers, by the name that a user knows it by."""
     return {
         "input": manifest.input.first_window_sha256,
         "model": manifest.model.config_json_sha256,
         "set of weights or tokenizer": manifest.model.files_sha256,
-        **parameters,
+        **_parameters(manifest),
     }
 
 

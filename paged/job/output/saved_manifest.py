@@ -3,10 +3,12 @@ stranger's."""
 
 import json
 import stat
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.values.errors import ModelError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
@@ -73,3 +75,11 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def at_time_of(config: JobConfig, manifest: Path | None) -> JobConfig:
+    """Return the job with its prompts rendered at the time of the run of that manifest; as it is if
+    there is none, or it does not tell.
+    """
+    time = None if manifest is None else read_prompt_time(manifest)
+    return config if time is None else replace(config, prompts=replace(config.prompts, time=time))

@@ -28,6 +28,15 @@ class Indexed(Protocol):
         """The row's place in the input."""
 
 
+def row_line(row: Indexed) -> bytes:
+    """Return the line of a row, its end included."""
+    text = json.dumps(
+        row, default=json_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
+    # "replace": a model's text is the engine's to keep whole, but a row is never lost for it.
+    return text.encode("utf-8", "replace") + b"\n"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class _Span:
     """Where the line of a row is in the output."""
@@ -38,7 +47,8 @@ class _Span:
 
 
 class RowWriter:
-    """Appends rows to a claimed output. With `ordered`, `finish` sorts them by their index.
+    """Appends rows to a claimed output. With `ordered`, `finish` sorts them by their index; of a
+    journal, which other files are made of, `sorted_lines` yields them so.
 
     `hold` keeps signals away while a row is being written.
     """
@@ -48,11 +58,13 @@ class RowWriter:
         output: OutputFile,
         *,
         ordered: bool = False,
+        is_journal: bool = False,
         hold: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._output = output
-        self._spans: list[_Span] | None = [] if ordered else None
+        self._sorts = ordered and not is_journal
+        self._spans: list[_Span] | None = [] if ordered or is_journal else None
         self._hold = hold
         self._clock = clock
         self._synced = clock()
@@ -80,13 +92,9 @@ class RowWriter:
             rows = finished.rows.values()
             self._spans += [_Span(row.index, row.offset, row.num_bytes) for row in rows]
 
-    def write(self, row: Indexed) -> None:
-        """Append one row with a single write. Raises `OutputError`."""
-        text = json.dumps(
-            row, default=json_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")
-        )
-        # "replace": a model's text is the engine's to keep whole, but a row is never lost for it.
-        data = text.encode("utf-8", "replace") + b"\n"
+    def write(self, row: Indexed) -> bytes:
+        """Append one row with a single write; return its line. Raises `OutputError`."""
+        data = row_line(row)
         with self._hold():
             offset = self._output.append(data)
             self._num_rows += 1
@@ -94,6 +102,7 @@ class RowWriter:
             if self._spans is not None:
                 self._spans.append(_Span(row.index, offset, len(data)))
         self.sync_if_due()
+        return data
 
     def sync_if_due(self) -> None:
         """Make the rows durable if they have waited long enough; call it now and then."""
@@ -121,17 +130,22 @@ class RowWriter:
                 f"{num_rows} rows are accounted for, but {self._num_rows} were written; please "
                 "report this"
             )
-        if self._spans is not None:
-            path = Path(os.path.realpath(self._output.path))
-            try:
-                replace_file(path, self._sorted_lines(sorted(self._spans)))
-            except OSError as error:
-                raise OutputError(
-                    f"{path} could not be put in input order ({error.strerror}); the rows are in "
-                    "it in the order in which they finished",
-                    error,
-                ) from error
+        if self._sorts:
+            self._sort()
 
-    def _sorted_lines(self, spans: list[_Span]) -> Iterator[bytes]:
-        for span in spans:
+    def sorted_lines(self) -> Iterator[bytes]:
+        """Yield the rows in input order, each with its newline; of a journal, or an `ordered`
+        output that is not sorted yet."""
+        for span in sorted(self._spans or ()):
             yield self._output.read(span.offset, span.num_bytes)
+
+    def _sort(self) -> None:
+        path = Path(os.path.realpath(self._output.path))
+        try:
+            replace_file(path, self.sorted_lines())
+        except OSError as error:
+            raise OutputError(
+                f"{path} could not be put in input order ({error.strerror}); the rows are in "
+                "it in the order in which they finished",
+                error,
+            ) from error

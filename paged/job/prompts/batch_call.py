@@ -6,6 +6,7 @@ from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.prompts.foreign_params import is_neutral, not_supported
 from pagedrun.paged.job.prompts.prompts import FORBIDDEN_COLUMNS, request_keys
+from pagedrun.paged.text.prompts.priority import PRIORITY
 from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
@@ -69,7 +70,7 @@ class BatchCall:
         if not isinstance(self.body, dict):
             raise RowError("invalid_body", "body must be an object", param="body")
         prompt = "messages" if self.is_chat else "prompt"
-        known = request_keys().union(FORBIDDEN_COLUMNS, {prompt, TEMPLATE_KWARGS})
+        known = request_keys().union(FORBIDDEN_COLUMNS, {prompt, PRIORITY, TEMPLATE_KWARGS})
         asked: dict[str, JSONValue] = {}
         for name, value in self.body.items():
             if name in _IGNORED or value is None or is_neutral(name, value):

@@ -1,5 +1,7 @@
 """From a row to what it asks: the text or token ids of its prompt, and its sampling parameters."""
 
+from dataclasses import replace
+
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns, id_column
 from pagedrun.paged.job.interfaces import TokenizerLike
@@ -12,6 +14,7 @@ from pagedrun.paged.job.prompts.messages import parse_messages, with_system
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.response_format import RESPONSE_FORMAT, structure_of
 from pagedrun.paged.text.prompts.continuations import CONTINUATIONS, parse_continuations
+from pagedrun.paged.text.prompts.priority import PRIORITY, parse_priority
 from pagedrun.paged.text.prompts.prompt import Prompt
 from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS
 from pagedrun.paged.text.prompts.token_ids import TOKEN_IDS, checked_token_ids
@@ -53,7 +56,9 @@ class PromptBuilder:
         params = _sampling_params(columns, self._defaults)
         check_budget(params, self._tokenizer.chat_template)
         continuations = parse_continuations(columns.get(CONTINUATIONS), params)
-        return self._prompt(columns, params).followed_by(continuations)
+        priority = parse_priority(columns.get(PRIORITY))
+        prompt = replace(self._prompt(columns, params), priority=priority)
+        return prompt.followed_by(continuations)
 
     def _prompt(self, columns: Columns, params: SamplingParams) -> Prompt:
         if self._config.template is not None:
@@ -70,7 +75,7 @@ class PromptBuilder:
 
     def carried_columns(self, columns: Columns) -> dict[str, JSONValue]:
         """Return the columns that come back under `input`: all that this layer did not use."""
-        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS} | request_keys()
+        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS, PRIORITY} | request_keys()
         if self._config.field is not None:
             used.add(self._config.field)
         elif self._config.template is None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from pagedrun.paged.job.inputs.row import LINE, Columns, Row, at_line
+from pagedrun.paged.job.inputs.row import LINE, Columns, Row, at_line, place_of
 from pagedrun.paged.job.prompts.batch_call import BatchCall
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.text.prompts.encoding import ENCODE_BATCH_ROWS, EncodedPrompt, PromptEncoder
@@ -34,6 +34,12 @@ class JobRow:
     call: BatchCall | None = None
     clamped: bool = False  # max_tokens was cut to the room that the prompt leaves
     num_truncated_tokens: int = 0  # of the prompt, dropped because it was too long
+    file: str | None = None  # the input, if there are several
+
+    @property
+    def place(self) -> str:
+        """Where the row is, for messages."""
+        return place_of(self.unit, self.line, self.file)
 
 
 class RequestBuilder:
@@ -73,6 +79,7 @@ class RequestBuilder:
             error=at_line(asked, row.line) if isinstance(asked, RowError) else None,
             num_prompt_tokens=encoded.num_prompt_tokens,
             unit=row.unit,
+            file=row.file,
             call=BatchCall.of(row.columns),
             clamped=encoded.clamped,
             num_truncated_tokens=encoded.num_truncated_tokens,

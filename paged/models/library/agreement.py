@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pagedrun.paged.models.library.library_spec import LibrarySpec
 from pagedrun.paged.models.library.trial import Chunk, Trial, random_row
 
 LENGTHS = (40, 15)  # of the rows that are compared
@@ -29,41 +28,66 @@ class Disagreement(Exception):
     """A model gives other logits over the paged cache than without it."""
 
 
+class Differences:
+    """How far logits are from the expected ones, as a share of the largest of these.
+
+    expected: of each row, [num_tokens, vocab_size] float32. where: what the others come from.
+    """
+
+    def __init__(self, expected: Sequence[Tensor], where: str, dtype: torch.dtype) -> None:
+        self._expected = expected
+        self._where = where
+        self._dtype = dtype
+        self._largest = max(float(each.abs().max()) for each in expected)
+        self._found: dict[bool, list[Tensor]] = {True: [], False: []}  # of prompts, and generated
+
+    def add(self, row: int, start: int, logits: Tensor, *, is_prompt: bool) -> None:
+        """Compare logits [num_tokens, vocab_size] of a row's tokens from `start` on."""
+        wanted = self._expected[row][start : start + len(logits)]
+        self._found[is_prompt].append((logits - wanted).abs().amax(1).cpu() / self._largest)
+
+    def largest(self) -> float:
+        """Return the largest.
+
+        Raises `Disagreement` if they differ by more than `MAX_DIFFERENCE`, for prompt tokens or
+        for generated ones, or are not numbers.
+        """
+        of_kinds = [torch.cat(each) for each in self._found.values()]
+        most = MAX_DIFFERENCE[self._dtype]
+        for each in of_kinds:
+            share = float(each.max() if self._dtype is torch.float32 else each.median())
+            if not share <= most:  # nor if it is no number
+                raise Disagreement(
+                    f"its logits {self._where} differ from those that Transformers gives alone by "
+                    f"{share:.2g} of the largest, where at most {most:g} is rounding"
+                )
+        return float(torch.cat(of_kinds).max())
+
+
 @torch.inference_mode()
-def expected_logits(causal_lm: Any, network: LibrarySpec) -> list[Tensor]:
+def expected_logits(causal_lm: Any, vocab_size: int) -> list[Tensor]:
     """Return the library's own logits of each row, computed without a cache and one by one.
 
     [num_tokens, vocab_size] each, float32.
     """
-    size = network.vocab_size
-    ids = [random_row(row, length, size)[None] for row, length in enumerate(LENGTHS)]
+    ids = [random_row(row, length, vocab_size)[None] for row, length in enumerate(LENGTHS)]
     return [
-        causal_lm(input_ids=each.to(causal_lm.device), use_cache=False).logits[0, :, :size].float()
+        causal_lm(input_ids=each.to(causal_lm.device), use_cache=False)
+        .logits[0, :, :vocab_size]
+        .float()
         for each in ids
     ]
 
 
 @torch.inference_mode()
 def largest_difference(trial: Trial, expected: Sequence[Tensor]) -> float:
-    """Return how far logits are from the expected ones, as a share of the largest of these.
+    """Return how far logits over paged memory are from the expected ones.
 
-    Raises `Disagreement` if they differ by more than `MAX_DIFFERENCE`, for prompt tokens or for
-    generated ones, or are not numbers.
+    Raises `Disagreement` where `Differences.largest` does.
     """
-    largest = max(float(each.abs().max()) for each in expected)
-    differs: dict[bool, list[Tensor]] = {True: [], False: []}  # of prompts, and generated
+    differences = Differences(expected, "over paged memory", trial.model.dtype)
     for chunks in _STEPS:
         for chunk, hidden in zip(chunks, trial.hidden(chunks), strict=True):
-            wanted = expected[chunk.row][chunk.start : chunk.end]
             logits = trial.model.head(hidden).float()
-            differs[chunk.is_prompt].append((logits - wanted).abs().amax(1).cpu() / largest)
-    of_kinds = [torch.cat(each) for each in differs.values()]
-    dtype, most = trial.model.dtype, MAX_DIFFERENCE[trial.model.dtype]
-    for each in of_kinds:
-        share = float(each.max() if dtype is torch.float32 else each.median())
-        if not share <= most:  # nor if it is no number
-            raise Disagreement(
-                "its logits over paged memory differ from those that Transformers gives alone by "
-                f"{share:.2g} of the largest, where at most {most:g} is rounding"
-            )
-    return float(torch.cat(of_kinds).max())
+            differences.add(chunk.row, chunk.start, logits, is_prompt=chunk.is_prompt)
+    return differences.largest()

@@ -1,27 +1,30 @@
 """LibraryConfig: a model that Transformers computes, read from the config.json of its folder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.library.library_fields import library_config, visible_fields
 from pagedrun.paged.models.library.library_spec import LibrarySpec
+from pagedrun.paged.models.library.plain.plain_spec import PlainSpec
 from pagedrun.paged.models.runnable_config import (
     RunnableConfig,
     eos_token_ids,
     read_configs,
     stored_dtype,
 )
-from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import ModelError, UsageError
+from pagedrun.paged.values.library_figures import LibraryPath
 from pagedrun.paged.values.option_names import option
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryConfig(RunnableConfig):
-    """A model of any type that the library has code for, as far as its attention can be paged."""
+    """A model of any type that the library has code for: over paged memory, or without it."""
 
-    network: LibrarySpec
+    network: LibrarySpec | PlainSpec
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "LibraryConfig":
@@ -41,14 +44,14 @@ class LibraryConfig(RunnableConfig):
     def from_json(cls, config: JsonObject, generation: JsonObject | None = None) -> "LibraryConfig":
         """Read the contents of a config.json, and of a generation_config.json if there is one.
 
-        Raises `ModelError` for what `visible_fields`, `library_config` and `outline` refuse.
+        Raises `ModelError` for what `visible_fields`, `library_config` and `network_of` refuse.
         """
         # Imported here: it imports torch.
-        from pagedrun.paged.models.library.outline import outline
+        from pagedrun.paged.models.library.network_of import network_of
 
         fields = visible_fields(config)
         library = library_config(config.origin, fields)
-        network = outline(library, config.origin, fields)
+        network = network_of(library, config.origin, fields)
         default = library.eos_token_id
         return cls(
             model_type=library.model_type,
@@ -61,4 +64,47 @@ class LibraryConfig(RunnableConfig):
                 network.vocab_size,
             ),
             dtype=stored_dtype(config),
+        )
+
+    @property
+    def library(self) -> LibraryPath:
+        """What a plan says of it."""
+        network = self.network
+        if isinstance(network, PlainSpec):
+            return {"computed_by": network.computed_by, "path": "plain", "why_plain": network.why}
+        return {"computed_by": network.computed_by, "path": "paged"}
+
+    @property
+    def notice(self) -> str | None:
+        """What a user should know before rows are computed, if there is anything."""
+        if not isinstance(self.network, PlainSpec):
+            return None
+        return (
+            f"Transformers computes this {self.model_type} sequence by sequence, with caches of "
+            f"its own ({self.network.why}): no prefix is shared, and what gives way is computed "
+            "again"
+        )
+
+    def settings(self, config: EngineConfig) -> EngineConfig:
+        """Return a run's settings as far as they hold for the model.
+
+        Raises `UsageError` for one that was asked for and cannot.
+        """
+        if not isinstance(self.network, PlainSpec):
+            return config
+        for field, is_default in (
+            ("prefix_store", config.prefix_store is None),
+            ("kv_cache_dtype", config.kv_cache_dtype == "auto"),
+        ):
+            if not is_default:
+                raise UsageError(
+                    f"{option(field)} does not go with a {self.model_type}, which Transformers "
+                    f"computes with caches of its own ({self.network.why}); leave it out"
+                )
+        return replace(
+            config,
+            prefix_caching=False,
+            prefix_once=False,
+            preemption_mode="recompute",
+            swap_space_bytes=0,
         )

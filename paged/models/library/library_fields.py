@@ -36,6 +36,7 @@ _RANGES = {
     "num_attention_heads": (1, 2**14),
     "max_position_embeddings": (64, MAX_POSITIONS),
 }
+_NOT_IN_JSON = ("Infinity", "-Infinity")
 _OF_EVERY_DECODER = ("num_hidden_layers", "hidden_size")
 
 
@@ -104,7 +105,19 @@ def library_config(origin: str, fields: str) -> Any:
 def _read(fields: Mapping[str, JSONValue]) -> dict[str, JSONValue]:
     """Return the fields that are read, those of nested objects too."""
     return {
-        name: _read(value) if isinstance(value, dict) else value
+        name: _value(value)
         for name, value in fields.items()
         if name not in _NOT_READ and not name.startswith("_")
     }
+
+
+def _value(value: JSONValue) -> JSONValue:
+    """Return a value as the library reads it, which writes infinity as an object of its own."""
+    if isinstance(value, list):
+        return [_value(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    written = value.get("__float__")
+    if len(value) == 1 and isinstance(written, str) and written in _NOT_IN_JSON:
+        return float(written)
+    return _read(value)

@@ -45,7 +45,7 @@ class LibraryModel:
         kernels = device.kernels
         self.network = network
         self.dtype: torch.dtype = causal_lm.dtype
-        expected = expected_logits(causal_lm, network)
+        expected = expected_logits(causal_lm, network.vocab_size)
         self._step = Step()
         self._ops = RowOps(causal_lm, kernels, row_invariant=row_invariant)
         for layer, place in zip(network.layers, network.places, strict=True):
@@ -65,6 +65,7 @@ class LibraryModel:
         trial = Trial(self, device, network.hidden_size)
         self.library: LibraryFigures = {
             "computed_by": network.computed_by,
+            "path": "paged",
             "largest_difference": largest_difference(trial, expected),
             "rows_depend_on_batch": rows_depend_on_batch(trial),
         }

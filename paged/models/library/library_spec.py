@@ -15,6 +15,7 @@ from pagedrun.paged.models.network.kv_groups import (
     kv_groups,
     kv_places,
 )
+from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,9 @@ class LibrarySpec:
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         return self.num_weights * dtype_bytes
 
-    def held_bytes(self, dtype_bytes: int, *, packs: bool) -> int:
+    def held_bytes(
+        self, dtype_bytes: int, *, packs: bool, codes: StoredTensors = NOTHING_STORED
+    ) -> int:
         """Return the bytes of all weights in memory: they are packed in place of the library's."""
         return self.num_bytes(dtype_bytes)
 

@@ -12,6 +12,8 @@ from pagedrun.paged.models.library.library_error import said
 from pagedrun.paged.models.library.library_fields import library_config
 from pagedrun.paged.models.library.library_model import LibraryModel
 from pagedrun.paged.models.library.library_spec import LibrarySpec
+from pagedrun.paged.models.library.plain.plain_model import PlainModel
+from pagedrun.paged.models.library.plain.plain_spec import PlainSpec
 from pagedrun.paged.models.library.quiet import quiet
 from pagedrun.paged.values.errors import ModelError
 
@@ -19,31 +21,34 @@ _SHOWN = 4
 
 
 def load_library(
-    network: LibrarySpec,
+    network: LibrarySpec | PlainSpec,
     checkpoint: BaseCheckpoint,
     dtype: torch.dtype,
     device: CacheDevice,
     *,
     row_invariant: bool,
-) -> LibraryModel:
+) -> LibraryModel | PlainModel:
     """Return the model of a checkpoint's folder with its weights, cast to `dtype`.
 
     The library gets config.json's fields and the tensors of the safetensors files, and opens no
     file itself. `row_invariant` asks for products whose rows have the same bytes whatever their
-    number. Raises `ModelError` if the tensors are not those of the model, or if it gives other
-    logits over paged memory than by itself.
+    number; without paged memory they are the library's. Raises `ModelError` if the tensors are not
+    those of the model, or if it gives other logits than by itself.
     """
     folder = checkpoint.path
     config = library_config(str(folder / "config.json"), network.fields)
     with quiet():
         causal_lm = _loaded(config, checkpoint, dtype).to(device.torch_device).eval()
+    over = "with caches of its own" if isinstance(network, PlainSpec) else "over paged memory"
     try:
+        if isinstance(network, PlainSpec):
+            return PlainModel(network, causal_lm)
         return LibraryModel(network, causal_lm, device, row_invariant=row_invariant)
     except Exception as error:  # whatever its code raises where it meets ours
         why = str(error) if isinstance(error, Disagreement) else f"it fails there ({said(error)})"
         raise ModelError(
-            f"{folder}: model_type {config.model_type!r} cannot be run by Transformers' code over "
-            f"paged memory: {why}"
+            f"{folder}: model_type {config.model_type!r} cannot be run by Transformers' code "
+            f"{over}: {why}"
         ) from error
 
 

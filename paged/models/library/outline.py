@@ -3,18 +3,16 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM, __version__
-from transformers.pytorch_utils import Conv1D
 
 from pagedrun.paged.models.library.interfaces import OUTLINED, attach, mask_of
 from pagedrun.paged.models.library.library_error import said
 from pagedrun.paged.models.library.library_spec import LibraryAttention, LibrarySpec
-from pagedrun.paged.models.library.quiet import quiet
 from pagedrun.paged.models.library.row_experts import is_experts
+from pagedrun.paged.models.library.token_width import token_width
 from pagedrun.paged.models.library.visible_keys import window_of
 from pagedrun.paged.models.network.kv_groups import AttentionHeads
-from pagedrun.paged.values.errors import ModelError
 
 _NUM_TOKENS = 4
 # What attention may be asked with besides what is looked at; with None nothing is asked.
@@ -25,32 +23,31 @@ _HARMLESS = frozenset(
     }
 )
 _NAMES = {"position_bias": "biases of positions", "indices": "chosen keys"}
+_OF_THEIR_OWN = "its layers attend by code of their own alone"
 _OF_THE_STEP = ("dynamic", "longrope")  # kinds of rope that depend on the longest row of a step
 
 
-def outline(config: Any, origin: str, fields: str) -> LibrarySpec:
-    """Return what the model of a library's `config` consists of.
+class Unpaged(Exception):
+    """The model asks for something that the paged kernels do not compute."""
 
-    `origin` is the file that it was read from, `fields` what was read. Raises `ModelError` for a
-    model whose layers keep anything but keys and values, or read them in a way that the paged
-    kernels do not.
+
+def outline(config: Any, fields: str) -> LibrarySpec:
+    """Return what the model of a library's `config` consists of; `fields` are those that were read.
+
+    Raises `Unpaged` for a model whose layers keep anything but keys and values, or read them in a
+    way that the paged kernels do not.
     """
-    kind = f"{origin}: model_type {config.model_type!r}"
     try:
-        with quiet(), torch.inference_mode():
+        with torch.inference_mode():
             seen = _Seen(config)
             logits = seen.run()
-    except _Unpaged as error:
-        raise ModelError(
-            f"{kind} cannot be run by Transformers' code over paged memory: {error}"
-        ) from error
+    except Unpaged:
+        raise
     except Exception as error:  # whatever its code raises where it meets tensors without numbers
         why = f"that code cannot be followed without weights ({said(error)})"
         if OUTLINED in str(error):  # it looks for a class of its own by that name
-            why = "its layers attend by code of their own alone"
-        raise ModelError(
-            f"{kind} cannot be run by Transformers' code over paged memory: {why}"
-        ) from error
+            why = _OF_THEIR_OWN
+        raise Unpaged(why) from error
     return LibrarySpec(
         computed_by=f"transformers {__version__}",
         fields=fields,
@@ -59,12 +56,8 @@ def outline(config: Any, origin: str, fields: str) -> LibrarySpec:
         hidden_size=config.hidden_size,
         max_position_embeddings=config.max_position_embeddings,
         num_weights=sum(each.numel() for each in seen.model.parameters()),
-        width=seen.width,
+        width=token_width(seen.model, config.hidden_size),
     )
-
-
-class _Unpaged(Exception):
-    """The model asks for something that the paged kernels do not compute."""
 
 
 class _Seen:
@@ -96,39 +89,30 @@ class _Seen:
             attention_mask=torch.ones_like(ids),
             use_cache=False,
         ).logits
+        if not self.layers:
+            raise Unpaged(_OF_THEIR_OWN)
         wanted = self._config.num_hidden_layers
         if len(self.layers) != wanted:
-            raise _Unpaged(
+            raise Unpaged(
                 f"the library's interface for attention is asked {len(self.layers)} times for its "
                 f"{wanted} layers, where each must ask once"
             )
         if self.model.get_decoder() is self.model:
-            raise _Unpaged("its layers and its head cannot be told apart")
+            raise Unpaged("its layers and its head cannot be told apart")
         if len({each.name for each in self.layers}) != wanted:
-            raise _Unpaged("a layer attends more than once")
+            raise Unpaged("a layer attends more than once")
         if self._config.max_position_embeddings is None:
-            raise _Unpaged("its config.json does not say how long a context may be")
+            raise Unpaged("its config.json does not say how long a context may be")
         return logits
-
-    @property
-    def width(self) -> int:
-        """Numbers that a token takes at the widest point, as its widest products say."""
-        head = self.model.get_output_embeddings()
-        widths = [
-            module.weight.shape[0 if isinstance(module, nn.Linear) else 1]
-            for module in self.model.modules()
-            if isinstance(module, nn.Linear | Conv1D) and module is not head
-        ]
-        return 3 * max(widths, default=self._config.hidden_size)
 
     def _refuse_what_steps_decide(self) -> None:
         if getattr(self.model, "_is_stateful", False):
-            raise _Unpaged("it has recurrent layers, which keep a state")
+            raise Unpaged("it has recurrent layers, which keep a state")
         for module in self.model.modules():
             kinds = getattr(module, "rope_type", None)
             for kind in kinds.values() if isinstance(kinds, dict) else (kinds,):
                 if kind in _OF_THE_STEP:
-                    raise _Unpaged(f"its rotations ({kind}) depend on the longest row of a step")
+                    raise Unpaged(f"its rotations ({kind}) depend on the longest row of a step")
 
     def _experts(self, module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         return torch.empty_like(x)
@@ -149,21 +133,21 @@ class _Seen:
         asked.pop("sliding_window", None)  # the mask says it
         if others := sorted(asked.keys() - _HARMLESS):
             names = ", ".join(_NAMES.get(each, each) for each in others)
-            raise _Unpaged(f"its attention takes {names}")
+            raise Unpaged(f"its attention takes {names}")
         _, num_heads, _, head_dim = query.shape
         _, num_kv_heads, _, value_dim = value.shape
         shapes = (1, num_heads, _NUM_TOKENS, head_dim), (1, num_kv_heads, _NUM_TOKENS, head_dim)
         if (query.shape, key.shape) != shapes or value.shape[2] != _NUM_TOKENS or head_dim % 2:
-            raise _Unpaged(f"its heads have the shapes {[*query.shape]} and {[*key.shape]}")
+            raise Unpaged(f"its heads have the shapes {[*query.shape]} and {[*key.shape]}")
         if value_dim > head_dim:
-            raise _Unpaged(f"its values have {value_dim} numbers, its keys {head_dim}")
+            raise Unpaged(f"its values have {value_dim} numbers, its keys {head_dim}")
         if num_heads % num_kv_heads:
-            raise _Unpaged(f"{num_heads} query heads share {num_kv_heads} key heads")
+            raise Unpaged(f"{num_heads} query heads share {num_kv_heads} key heads")
         if sinks is not None and sinks.shape != (num_heads,):
-            raise _Unpaged("its sinks are not one for each head")
+            raise Unpaged("its sinks are not one for each head")
         for number in (scale, softcap):
             if isinstance(number, Tensor):
-                raise _Unpaged("its scores are scaled by a tensor")
+                raise Unpaged("its scores are scaled by a tensor")
         self.layers.append(
             LibraryAttention(
                 name,
@@ -177,8 +161,8 @@ class _Seen:
     def _window(self, mask: Tensor | None) -> int | None:
         is_visible = mask_of(mask)
         if is_visible is None:
-            raise _Unpaged("its masks are its own")
+            raise Unpaged("its masks are its own")
         try:
             return window_of(is_visible, self._config.max_position_embeddings or _NUM_TOKENS)
         except ValueError as error:
-            raise _Unpaged(f"its masks are no sliding windows: {error}") from error
+            raise Unpaged(f"its masks are no sliding windows: {error}") from error

@@ -3,17 +3,18 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pagedrun.kernels.code_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.linears.grouped_codes import GroupedCodes
 from pagedrun.paged.models.linears.packed_bits import group_size, num_groups
 from pagedrun.paged.models.linears.unpacked import Unpacked
 from pagedrun.paged.models.network.linear_spec import Projection
 from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import StoredTensors
+from pagedrun.paged.models.network.stored_tensors import StoredTensors, number_bytes
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
 _NUM_BITS = 4
@@ -60,14 +61,25 @@ class Awq:
         )
 
     def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return `(code - zero) * scale`."""
+        """Return the matrix in the dtype of `source`."""
+        return source.unpacked(part.name, self.packed(part, in_features, source))
+
+    def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
+        """Return codes of four bits with zero points."""
+        size = number_bytes(stored, f"{part.name}.scales")
+        return CodeForm(_NUM_BITS, self.group_size, size, has_zeros=True)
+
+    def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
+        """Return codes and scales."""
+        from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
 
         def codes(name: str) -> "Tensor":
             words = source.read(f"{part.name}.{name}").to(source.device)
             unpacked = source.kernels.unpack_codes(words, _NUM_BITS, _ORDER)
-            return unpacked[:, : part.out_features].T
+            return unpacked[:, : part.out_features].T.contiguous()
 
-        scales = source.read(f"{part.name}.scales").T
+        scales = source.read(f"{part.name}.scales").T.contiguous().to(source.device)
         size = self.group_size or in_features
-        grouped = GroupedCodes(codes("qweight").contiguous(), scales, codes("qzeros"), size)
-        return grouped.weight(part.name, source)
+        return PackedWeight(
+            codes("qweight"), _NUM_BITS, GroupScales(scales), size, zeros=codes("qzeros")
+        )

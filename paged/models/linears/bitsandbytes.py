@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pagedrun.kernels.code_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.linears.unpacked import Unpacked
 from pagedrun.paged.models.network.linear_spec import Projection
@@ -13,6 +14,7 @@ from pagedrun.paged.values.errors import ModelError
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
 _BLOCK_SIZES = (64, 32, 128, 256, 512, 1024, 2048, 4096)
@@ -116,16 +118,29 @@ class Int8Rows:
         return tuple(found)
 
     def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return the codes times what one of them means."""
+        """Return the matrix in the dtype of `source`."""
+        return source.unpacked(part.name, self.packed(part, in_features, source))
+
+    def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
+        """Return codes of eight bits, a float32 for each row."""
+        return CodeForm(8, None, 4)
+
+    def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
+        """Return the codes, and what one of them means.
+
+        Raises `ModelError` for rows in another order.
+        """
+        from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+
         layout = f"{part.name}.weight_format"
         if source.stored.get(layout) is not None and source.read(layout).item() != 0:
             raise ModelError(
                 f"{layout} says that rows are not stored one after the other; use another version "
                 "of the model"
             )
-        scales = source.read(f"{part.name}.SCB").float()[:, None] / 127
-        codes = source.read(f"{part.name}.weight")
-        return source.dequantized(part.name, codes, scales, (1, in_features))
+        scales = source.read(f"{part.name}.SCB").to(source.device).float()[:, None] / 127
+        codes = source.read(f"{part.name}.weight").to(source.device)
+        return PackedWeight(codes, 8, GroupScales(scales), in_features)
 
 
 def _num_blocks(num_weights: int, weight: str, stored: StoredTensors) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pagedrun.kernels.code_form import BLOCK_FORMS, CodeForm
 from pagedrun.paged.files.gguf.block_type import PACKED_TYPES
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.linears.unpacked import Unpacked
@@ -13,6 +14,7 @@ from pagedrun.paged.models.network.stored_tensors import StoredTensors
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
 
@@ -35,8 +37,21 @@ class GgufBlocks:
         return (self._matrix(part, in_features, tensor.dtype),)
 
     def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return the weights in the blocks."""
-        return source.tensor(self._matrix(part, in_features))
+        """Return the matrix in the dtype of `source`."""
+        return source.unpacked(part.name, self.packed(part, in_features, source))
+
+    def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
+        """Return what its blocks are split into."""
+        tensor = stored.get(f"{part.name}.weight")
+        assert tensor is not None  # as `parameters` said
+        return BLOCK_FORMS[tensor.dtype]
+
+    def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
+        """Return codes and scales."""
+        name = f"{part.name}.weight"
+        stored = source.stored.get(name)
+        assert stored is not None  # as `parameters` said
+        return source.kernels.split_blocks(source.read(name).to(source.device), stored.dtype)
 
     def _matrix(self, part: Projection, in_features: int, *dtypes: str) -> Parameter:
         shape = (part.out_features, in_features)

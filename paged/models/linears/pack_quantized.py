@@ -3,16 +3,17 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pagedrun.paged.models.linears.grouped_codes import GroupedCodes
+from pagedrun.kernels.code_form import CodeForm
 from pagedrun.paged.models.linears.packed_bits import in_order, num_groups
 from pagedrun.paged.models.network.linear_spec import Projection
 from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import StoredTensors
+from pagedrun.paged.models.network.stored_tensors import StoredTensors, number_bytes
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
 
@@ -53,7 +54,23 @@ class PackQuantized:
         )
 
     def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return `(code - zero) * scale`."""
+        """Return the matrix in the dtype of `source`."""
+        return source.unpacked(part.name, self.packed(part, in_features, source))
+
+    def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
+        """Return codes of few bits, with zero points unless these are symmetric."""
+        return CodeForm(
+            self.num_bits,
+            self.group_size,
+            number_bytes(stored, f"{part.name}.weight_scale"),
+            has_zeros=not self.is_symmetric,
+            is_scattered=stored.get(f"{part.name}.weight_g_idx") is not None,
+        )
+
+    def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
+        """Return codes and scales."""
+        from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+
         unpack, order = source.kernels.unpack_codes, in_order(self.num_bits)
 
         def read(end: str) -> "Tensor":
@@ -64,16 +81,17 @@ class PackQuantized:
                 f"{part.name}.weight_shape is not [{part.out_features}, {in_features}], as "
                 "config.json says; check that both come from the same model"
             )
-        codes = unpack(read("weight_packed"), self.num_bits, order)[:, :in_features]
+        codes = unpack(read("weight_packed"), self.num_bits, order)[:, :in_features].contiguous()
         zeros = None
         if not self.is_symmetric:  # packed along the other axis
             words = read("weight_zero_point").T.contiguous()
-            zeros = unpack(words, self.num_bits, order)[:, : part.out_features].T
+            zeros = unpack(words, self.num_bits, order)[:, : part.out_features].T.contiguous()
         is_ordered = source.stored.get(f"{part.name}.weight_g_idx") is None
-        return GroupedCodes(
+        return PackedWeight(
             codes,
-            read("weight_scale"),
-            zeros,
+            self.num_bits,
+            GroupScales(read("weight_scale")),
             self.group_size or in_features,
-            None if is_ordered else read("weight_g_idx"),
-        ).weight(part.name, source)
+            zeros=zeros,
+            group_of=None if is_ordered else read("weight_g_idx").long(),
+        )

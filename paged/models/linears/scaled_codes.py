@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pagedrun.kernels.code_form import CodeForm
 from pagedrun.paged.models.network.linear_spec import Projection
 from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensors
+from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensors, number_bytes
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
 # All multiply, the first too: it is the inverse of what the weights were multiplied by.
@@ -43,13 +45,32 @@ class ScaledCodes:
         )
 
     def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return the codes times their scales."""
-        codes = source.read(f"{part.name}.weight")
-        scales = source.read(self._scales(part, in_features, source.stored).name)
+        """Return the matrix in the dtype of `source`."""
+        return source.unpacked(part.name, self.packed(part, in_features, source))
+
+    def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
+        """Return codes of eight bits."""
+        size = None if self.block is None else self.block[1]
+        names = [f"{part.name}.{each}" for each in _SCALES]
+        name = next((each for each in names if stored.get(each) is not None), names[-1])
+        return CodeForm(8, size, number_bytes(stored, name), is_float=self.dtype == "F8_E4M3")
+
+    def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
+        """Return codes and scales."""
+        import torch
+
+        from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+
+        codes = source.read(f"{part.name}.weight").to(source.device)
+        scales = source.read(self._scales(part, in_features, source.stored).name).to(source.device)
+        if scales.dtype is torch.float8_e8m0fnu:
+            scales = scales.float()
         if self.block is not None:
-            return source.dequantized(part.name, codes, scales, self.block)
-        rows = 1 if scales.numel() == part.out_features else part.out_features
-        return source.dequantized(part.name, codes, scales.reshape(-1, 1), (rows, in_features))
+            rows, columns = self.block
+        else:
+            scales, columns = scales.reshape(-1, 1), in_features
+            rows = 1 if scales.numel() == part.out_features else part.out_features
+        return PackedWeight(codes, 8, GroupScales(scales), columns, rows)
 
     def codes(
         self, part: Projection, in_features: int, source: "WeightSource"

@@ -1,10 +1,10 @@
-"""Unpacked: quantised weights that are multiplied out while they are read."""
+"""Unpacked: quantised weights, held in few bits where the backend can, else in plain numbers."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pagedrun.paged.models.linears.dense import Dense
-from pagedrun.paged.models.linears.weight_format import WeightFormat
+from pagedrun.paged.models.linears.weight_format import PackedFormat, WeightFormat
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.parameter import Parameter, Role
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
     from pagedrun.kernels.linear import Linear
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
 _DENSE = Dense()
@@ -26,7 +27,7 @@ _UNREAD = (
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """Weights are held, and computed with, as plain ones in the model's dtype.
+    """Layers compute with what their weights are in the model's dtype, however these are held.
 
     Each projection may be stored in another of `formats`, or as plain numbers: what its tensors
     are says so. Lists in config.json of what was left as it was are not looked at.
@@ -50,30 +51,51 @@ class Unpacked:
         """Return the bytes of matrices and biases in the model's dtype."""
         return _DENSE.num_bytes(linear, dtype_bytes)
 
+    def held_bytes(self, linear: LinearSpec, dtype_bytes: int, codes: StoredTensors) -> int:
+        """Return the bytes of matrices, in few bits where these can be held, and biases."""
+        size = linear.in_features
+        held = linear.out_features * dtype_bytes if linear.has_bias else 0
+        for part in linear.parts:
+            found = self._packed(part, linear, codes)
+            form = None
+            if found is not None and isinstance(found[0], PackedFormat):
+                form = found[0].form(part, codes)
+            if form is None or not form.can_be_held(size):
+                held += part.out_features * size * dtype_bytes
+            else:
+                held += form.num_bytes(part.out_features, size)
+        return held
+
     def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
-        """Return the parts as one product of the backend's."""
+        """Return the parts as one layer."""
         weights = [
             self._weight(part, plain, linear, source)
             for part, plain in zip(linear.parts, _DENSE.weights(linear), strict=True)
         ]
         bias = source.stacked(_DENSE.biases(linear)) if linear.has_bias else None
-        return source.pack(source.joined(weights), bias)
+        return source.pack_parts(weights, bias)
 
     def matrix(self, linear: LinearSpec, source: "WeightSource") -> "Tensor":
         """Return the matrix of a layer's only part; a plain one stays in its file where it can."""
-        [part], [plain] = linear.parts, _DENSE.weights(linear)
-        if self._packed(part, linear, source.stored) is None:
+        [part] = linear.parts
+        found = self._packed(part, linear, source.stored)
+        if found is None:
             return _DENSE.matrix(linear, source)
-        return self._weight(part, plain, linear, source)
+        check_stray_bias(part, linear, source)
+        return source.ordered(found[0].weight(part, linear.in_features, source), part.order)
 
     def _weight(
         self, part: Projection, plain: Parameter, linear: LinearSpec, source: "WeightSource"
-    ) -> "Tensor":
-        packed = self._packed(part, linear, source.stored)
-        if packed is None:
+    ) -> "PackedWeight | Tensor":
+        found = self._packed(part, linear, source.stored)
+        if found is None:
             return source.tensor(plain)
         check_stray_bias(part, linear, source)
-        return source.ordered(packed[0].weight(part, linear.in_features, source), part.order)
+        form, in_features = found[0], linear.in_features
+        if not isinstance(form, PackedFormat):
+            return source.ordered(form.weight(part, in_features, source), part.order)
+        weight = form.packed(part, in_features, source)
+        return source.packed(part.name, source.ordered_rows(weight, part.order))
 
     def _packed(
         self, part: Projection, linear: LinearSpec, stored: StoredTensors

@@ -91,13 +91,24 @@ class DecoderSpec(Generic[LayerT]):
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         return sum(part.num_bytes(dtype_bytes) for part in self._parts())
 
-    def held_bytes(self, dtype_bytes: int, *, packs: bool) -> int:
+    def held_bytes(
+        self, dtype_bytes: int, *, packs: bool, codes: StoredTensors = NOTHING_STORED
+    ) -> int:
         """Return the bytes of all weights where a backend `packs` them in a layout of its own.
 
-        A tied head is held twice there: packed, and as the table.
+        A tied head is held twice there: packed, and as the table. `codes`: what is stored, where a
+        backend keeps weights of few bits as such.
         """
-        tied = self.embedding.num_bytes(dtype_bytes) if self.head is None else 0
-        return self.num_bytes(dtype_bytes) + (tied if packs else 0)
+        others = self._parts()[1:]
+        held = sum(
+            part.held_bytes(dtype_bytes, codes)
+            if isinstance(part, LinearSpec)
+            else part.num_bytes(dtype_bytes)
+            for part in others
+        )
+        if packs and self.head is None:
+            held += self.embedding.packed_bytes(dtype_bytes, codes)
+        return held + self.embedding.held_bytes(dtype_bytes, codes)
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:

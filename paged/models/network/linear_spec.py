@@ -1,7 +1,7 @@
 """LinearSpec: a linear layer, as a value; LinearMethod: how a checkpoint holds it."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.row_order import RowOrder
@@ -43,6 +43,15 @@ class LinearMethod(Protocol):
     def matrix(self, linear: "LinearSpec", source: "WeightSource") -> "Tensor":
         """Return the weights of a layer of one part in the dtype of `source`, for one expert of
         many, [out_features, in_features]."""
+        ...
+
+
+@runtime_checkable
+class CodesMethod(LinearMethod, Protocol):
+    """One whose weights stay in few bits where a backend computes with these."""
+
+    def held_bytes(self, linear: "LinearSpec", dtype_bytes: int, codes: StoredTensors) -> int:
+        """Return the bytes of a layer's weights there; `codes` is what is stored."""
         ...
 
 
@@ -89,6 +98,12 @@ class LinearSpec:
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of the weights."""
         return self.method.num_bytes(self, dtype_bytes)
+
+    def held_bytes(self, dtype_bytes: int, codes: StoredTensors) -> int:
+        """Return the bytes of the weights where few bits among the `codes` stay few."""
+        if isinstance(self.method, CodesMethod):
+            return self.method.held_bytes(self, dtype_bytes, codes)
+        return self.num_bytes(dtype_bytes)
 
     def load(self, source: "WeightSource") -> "Linear":
         """Return the layer with its weights."""

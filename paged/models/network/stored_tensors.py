@@ -29,6 +29,12 @@ class StoredTensor:
         return num_values * _BYTES.get(self.dtype, 1)
 
 
+def number_bytes(stored: "StoredTensors", name: str) -> int:
+    """Return the bytes that a number of a tensor's dtype has once it is read, 4 for odd ones."""
+    tensor = stored.get(name)
+    return 2 if tensor is not None and tensor.dtype in ("F16", "BF16") else 4
+
+
 class StoredTensors(Protocol):
     """A checkpoint's tensors, by the names of a network's parameters."""
 

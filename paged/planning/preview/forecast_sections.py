@@ -14,6 +14,7 @@ from pagedrun.paged.report.record.report_sections import (
 )
 from pagedrun.paged.report.record.state_figures import StateFigures
 from pagedrun.paged.report.record.weight_figures import WeightFigures
+from pagedrun.paged.values.library_figures import LibraryPath
 
 
 class ForecastRows(TypedDict):
@@ -139,6 +140,7 @@ class ForecastFigures(TypedDict):
     preemptions: PreemptionCounts
     timeline: list[SimulatedPoint]
     states: NotRequired[StateFigures]
+    library: NotRequired[LibraryPath]
 
 
 class PeakMemory(TypedDict):
@@ -147,17 +149,29 @@ class PeakMemory(TypedDict):
     peak_resident: int
 
 
+class RunTime(TypedDict):
+    """`run_time`, in seconds: of reading and encoding the file, of loading the model, and of all
+    at least and at most."""
+
+    read_s: float
+    load_s: float
+    low_s: float
+    high_s: float
+
+
 class PlanReport(ForecastFigures):
     """The whole forecast of a file; `advice` is None where the rows can be read only once.
 
     `clamped` counts the rows whose `max_tokens` was cut to the room that the prompt leaves,
-    `voting` those whose samples vote: all of their samples are in the figures.
+    `voting` those whose samples vote: all of their samples are in the figures. `run_time` is what
+    a run will take, None where no run of the model was timed on this machine.
     """
 
     advice: TemplateAdvice | None
     clamped: int
     voting: int
     time: dict[str, float]
+    run_time: RunTime | None
     memory: PeakMemory
     weights: WeightFigures
     config: dict[str, PlainValue]

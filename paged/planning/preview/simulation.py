@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.prefix_reads import PrefixReads
@@ -98,7 +99,9 @@ class Simulator:
         swap_space_bytes = config.swap_space_bytes
         if pools.states is not None:
             swap_space_bytes -= pools.states.host_bytes
-        num_host_blocks = swap_space_bytes // (pools.bytes_per_token * config.block_size)
+        num_host_blocks = SwapSpace.num_blocks_in(
+            swap_space_bytes, pools.bytes_per_token * config.block_size
+        )
         first, *further = (
             GroupPool.of(config.block_size, shape.num_blocks, num_host_blocks, shape.window)
             for shape in pools.shapes
@@ -324,4 +327,4 @@ class Simulator:
 
 
 def _state_pool(sizes: SlotSizes) -> StatePool:
-    return StatePool.of(sizes.num_slots, sizes.num_host_slots)
+    return StatePool.of(sizes.num_slots, sizes.num_host_slots, whole_prompts=sizes.are_opaque)

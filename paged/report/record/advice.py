@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pagedrun.paged.report.record.endings import endings
 from pagedrun.paged.report.record.report_sections import JobReport
 from pagedrun.paged.values.option_names import option, turned_off
 
@@ -82,12 +83,14 @@ def _hits(report: JobReport) -> Iterator[Advice]:
     prefix, kv = report["prefix"], report["kv"]
     lost = prefix["achievable_hit_rate"] - prefix["hit_rate"]
     if not report["config"].get("prefix_caching", True):
-        saved = prefix["possible_hit_rate"]
+        saved, library = prefix["possible_hit_rate"], report.get("library")
         if saved >= MIN_LOST_HITS:
+            why = f"{turned_off('prefix_caching')} is on"
+            if library is not None and library["path"] == "plain":
+                why = "Transformers computes this model with caches of its own, which share nothing"
             yield Advice(
                 "prefix_caching_off",
-                f"{saved:.0%} of the prompt tokens were computed more than once: "
-                f"{turned_off('prefix_caching')} is on",
+                f"{saved:.0%} of the prompt tokens were computed more than once: {why}",
                 saved,
             )
     elif lost >= MIN_LOST_HITS:
@@ -132,7 +135,7 @@ def _sharing(report: JobReport) -> Iterator[Advice]:
 
 def _endings(report: JobReport) -> Iterator[Advice]:
     """Answers that were cut."""
-    reasons = report["finish_reasons"]
+    reasons = endings(report["finish_reasons"])
     cut, total = reasons.get("length", 0), sum(reasons.values())
     if total and cut / total >= MIN_CUT_SHARE:
         yield Advice(

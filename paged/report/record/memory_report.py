@@ -54,7 +54,7 @@ def memory_report(
     def rate(planned: int) -> float:
         return (planned + found_in_store) / prompt if prompt else 0.0
 
-    return {
+    report: EngineReport = {
         "tokens": {
             "prompt": prompt,
             "cached": cached,
@@ -104,6 +104,9 @@ def memory_report(
         "config": {name: _plain(value) for name, value in config.items()},
         "hardware": describe_hardware(device),
     }
+    if (costs := statistics.step_fit.costs) is not None:
+        report["step_costs"] = costs
+    return report
 
 
 def _mean_use_when_short(scheduler: SchedulerCounts, num_blocks: int) -> float:

@@ -104,8 +104,8 @@ class Recorder:
         self._prefixes = self._prefixes.joined(nodes).best(MAX_PREFIXES)
 
     def note_completion(self, completion: Completion) -> None:
-        """Note the lengths of a row that was answered."""
-        if completion.error is None:
+        """Note the lengths of a row that was answered, and not by an earlier run."""
+        if completion.error is None and not completion.is_copied:
             self._prompts[len(completion.request.prompt_token_ids)] += 1
             self._answers.update(len(output.token_ids) for output in completion.outputs)
 

@@ -10,6 +10,7 @@ from typing import NotRequired, TypedDict, TypeVar, cast
 
 from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
 from pagedrun.paged.report.record.state_figures import StateFigures
+from pagedrun.paged.report.record.step_costs import StepCosts
 from pagedrun.paged.report.record.weight_figures import WeightFigures
 from pagedrun.paged.values.library_figures import LibraryFigures
 
@@ -18,12 +19,19 @@ Section = TypeVar("Section")
 
 
 class RowCounts(TypedDict):
-    """`rows`: how the rows of the input ended; `skipped` were answered by an earlier run."""
+    """`rows`: how the rows of the input ended; `skipped` were in the output already.
+
+    The others are those of a run that takes answers from an earlier one's output: of the `ok`
+    rows, `copied` were answered by that, `continued` were begun by it.
+    """
 
     total: int
     ok: int
     failed: int
     skipped: int
+    copied: NotRequired[int]
+    continued: NotRequired[int]
+    computed: NotRequired[int]
 
 
 class Accuracy(TypedDict):
@@ -237,6 +245,7 @@ class EngineReport(TypedDict):
     prefix_store: NotRequired[StoreFigures]
     states: NotRequired[StateFigures]
     library: NotRequired[LibraryFigures]
+    step_costs: NotRequired[StepCosts]
 
 
 class MovableParts(TypedDict):

@@ -8,6 +8,7 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.report_sections import GroupFigures, PoolFigures
+from pagedrun.paged.report.record.step_costs import StepFit
 from pagedrun.paged.report.record.step_times import StepTimes
 from pagedrun.paged.report.record.timeline import TIMELINE_RECORDS, StepRecord
 from pagedrun.paged.values.planned_sharing import PlannedSharing
@@ -28,6 +29,7 @@ class RunStatistics:
     common_tokens: int = 0  # that prompts have in common, cached or not
     num_steps: int = 0
     step_times: StepTimes = field(default_factory=StepTimes)
+    step_fit: StepFit = field(default_factory=StepFit)
     last_step: tuple[int, int] = (0, 0)  # prompt tokens and generated ones
     timeline: Decimated[StepRecord] = field(default_factory=lambda: Decimated(TIMELINE_RECORDS))
     finish_reasons: Counter[str] = field(default_factory=Counter)
@@ -55,6 +57,11 @@ class RunStatistics:
         self.num_shared_blocks_planned = max(
             self.num_shared_blocks_planned, planned.num_shared_blocks
         )
+
+    def note_seconds(self, seconds: float, num_prompt: int, num_generated: int) -> None:
+        """Note what a step took that computed so many prompt tokens and made so many new ones."""
+        self.step_times.add(seconds, num_prompt, num_generated)
+        self.step_fit.add(seconds, num_prompt, num_generated)
 
     @property
     def num_blocks(self) -> int:
@@ -84,7 +91,9 @@ class RunStatistics:
         self.max_step_logits = max(self.max_step_logits, num_samples)
 
     def note_completion(self, completion: Completion) -> None:
-        """Count one finished request; a duplicate held no memory."""
+        """Count one finished request; a duplicate held no memory. A copy was no work at all."""
+        if completion.is_copied:
+            return
         self.generated_tokens += completion.num_copied_tokens
         self.copied_tokens += completion.num_copied_tokens
         self.finish_reasons.update(completion.finish_reasons)
@@ -105,6 +114,7 @@ class RunStatistics:
         utilization = self._tokens_at_peak / slots if slots else 0.0
         pool_bytes = sum(each.num_bytes(self.block_size) for each in self.pools)
         samples = max(self._finished_samples, 1)
+        reserved = max(self.max_model_len * self.bytes_per_token, 1)
         mean_tokens = self._finished_tokens / samples
         return {
             "block_size": self.block_size,
@@ -116,7 +126,7 @@ class RunStatistics:
             "tail_waste": 1.0 - utilization if slots else 0.0,
             "tail_waste_expected": self._expected_waste(slots),
             "contiguous_utilization": min(mean_tokens / self.max_model_len, 1.0),
-            "contiguous_max_requests": pool_bytes // (self.max_model_len * self.bytes_per_token),
+            "contiguous_max_requests": pool_bytes // reserved,
             # Not all prefixes are there at once: what was seen to fit, fits.
             "paged_max_requests": max(self._paged_requests(samples), self._most_sequences),
         }

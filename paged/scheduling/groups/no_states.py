@@ -16,15 +16,20 @@ from pagedrun.paged.values.block_key import BlockKey
 
 
 class StatePool(NamedTuple):
-    """Memory of recurrent layers: slots, each with room for the state behind one token."""
+    """Memory of recurrent layers: slots, each with room for the state behind one token.
+
+    With `whole_prompts` it is a library that computes them, whose last bits depend on where a
+    prompt is cut: a chunk has all of it, also where a step has more tokens then than it should.
+    """
 
     slots: BlockPool
     swap_space: SwapSpace
+    whole_prompts: bool = False
 
     @classmethod
-    def of(cls, num_slots: int, num_host_slots: int) -> "StatePool":
+    def of(cls, num_slots: int, num_host_slots: int, *, whole_prompts: bool = False) -> "StatePool":
         """Return the books of memory that nothing is in yet."""
-        return cls(BlockPool(num_slots, block_size=1), SwapSpace(num_host_slots))
+        return cls(BlockPool(num_slots, block_size=1), SwapSpace(num_host_slots), whole_prompts)
 
 
 class StateEntry(NamedTuple):

@@ -38,6 +38,7 @@ class StateSlots(NoStates):
         assert memory.slots.num_blocks > 1, "one to read and one to write"
         self.pool = memory.slots
         self.swap_space = memory.swap_space
+        self._whole_prompts = memory.whole_prompts
         self.counts = KeptStates()
         self._table = table
         self._block_size = block_size
@@ -56,10 +57,13 @@ class StateSlots(NoStates):
         self._new.clear()
 
     def chunk_end(self, sequence: Sequence, end: int) -> int:
-        """Return where a chunk up to `end` has to end, for a state that is needed again."""
+        """Return where a chunk up to `end` has to end, for a state that is needed again, or for a
+        prompt that must not be cut."""
         start = sequence.num_computed_tokens
         if start >= sequence.num_prompt_tokens:
             return end
+        if self._whole_prompts:
+            return max(end, sequence.num_prompt_tokens)
         point = sequence.state_points
         while point is not None:
             at = point.num_blocks * self._block_size

@@ -1,7 +1,7 @@
 """From prompts to engine requests: encoded in batches, and checked against the limits."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagedrun.paged.text.bad_words import BadWords
 from pagedrun.paged.text.prompts.continuations import (
@@ -165,11 +165,13 @@ class PromptEncoder:
         params, limits = prompt.params, self._limits
         if not prompt.continuations:
             kept = limits.on_overlong.cut(ids, limits.max_model_len, params.max_tokens)
-            return Request(index, kept, params, self._bad_words.token_ids(params.bad_words))
+            bad_words = self._bad_words.token_ids(params.bad_words)
+            return Request(index, kept, params, bad_words, priority=prompt.priority)
         continuations = self._continuations(prompt, len(ids))
         behind = max(len(each.token_ids) for each in continuations) - 1  # the last is never read
         kept = limits.on_overlong.cut(ids, limits.max_model_len, behind, behind)
-        return Request.scoring(index, kept, continuations, params.prompt_logprobs)
+        scoring = Request.scoring(index, kept, continuations, params.prompt_logprobs)
+        return replace(scoring, priority=prompt.priority)
 
     def _continuations(self, prompt: Prompt, num_prompt_tokens: int) -> tuple[Continuation, ...]:
         texts = [each for each in prompt.continuations if isinstance(each, str)]

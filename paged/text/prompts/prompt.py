@@ -12,7 +12,7 @@ class Prompt:
 
     A chat is rendered with its special tokens in the text, so none are added when encoding it.
     `continuations` are to be scored behind it: all are texts, each after `space`, which was cut
-    off the prompt's end, or all are token ids.
+    off the prompt's end, or all are token ids. Those with a lower `priority` run earlier.
     """
 
     params: SamplingParams
@@ -21,6 +21,7 @@ class Prompt:
     add_special_tokens: bool = True
     continuations: tuple[GivenContinuation, ...] = ()
     space: str = ""
+    priority: int = 0
 
     def followed_by(self, continuations: tuple[GivenContinuation, ...]) -> "Prompt":
         """Return the prompt with what is to be scored behind it, itself if there is nothing."""

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from pagedrun.paged.text.prompts.continuations import CONTINUATIONS, parse_continuations
+from pagedrun.paged.text.prompts.priority import PRIORITY, parse_priority
 from pagedrun.paged.text.prompts.prompt import Prompt
 from pagedrun.paged.text.prompts.prompt_time import present
 from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
@@ -17,7 +19,7 @@ from pagedrun.paged.values.json_value import JSONValue, plain
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 _FORMS = ("prompt", TOKEN_IDS, "messages")
-_KEYS = (*_FORMS, CONTINUATIONS, TEMPLATE_KWARGS)
+_KEYS = (*_FORMS, CONTINUATIONS, PRIORITY, TEMPLATE_KWARGS)
 
 
 class PromptReader:
@@ -34,7 +36,10 @@ class PromptReader:
         fields = given if isinstance(given, Mapping) else {_form(given): given}
         _check_keys(fields)
         continuations = parse_continuations(fields.get(CONTINUATIONS), params)
-        return self._prompt(fields, params).followed_by(continuations)
+        prompt = replace(
+            self._prompt(fields, params), priority=parse_priority(fields.get(PRIORITY))
+        )
+        return prompt.followed_by(continuations)
 
     def _prompt(self, fields: Mapping[str, Any], params: SamplingParams) -> Prompt:
         kwargs, messages = fields.get(TEMPLATE_KWARGS), fields.get("messages")

@@ -39,7 +39,13 @@ _INT32 = 2**31 - 1
 
 N = Flag("Answers for each row.", Panel.SAMPLING, "N", rule=integers(1, MAX_N))
 
-TEMPERATURE = Flag("0 is greedy.", Panel.SAMPLING, "X", rule=floats(0.0, 100.0))
+TEMPERATURE = Flag(
+    "0 is greedy.",
+    Panel.SAMPLING,
+    "X",
+    rule=floats(0.0, 100.0),
+    declared=("--temperature", "-t"),
+)
 
 TOP_P = Flag(
     "Keep the likeliest tokens of this mass.",
@@ -77,6 +83,7 @@ MAX_TOKENS = Flag(
         integers(0, _INT32).accepts,
         f"an integer from 1 to {_INT32}, or 0 with prompt_logprobs",
     ),
+    declared=("--max-tokens", "-n"),
 )
 
 MIN_TOKENS = Flag("Fewest tokens before a stop.", Panel.SAMPLING, "N", rule=integers(0, _INT32))

@@ -12,7 +12,7 @@ from pagedrun.cli.report.group_figures import group_name
 from pagedrun.cli.report.report import draw_report
 from tests.cli.finished_run import REPORT, beside
 from tests.cli.inspect.conftest import InspectCache
-from tests.cli.report.test_report_tables import REPORT as WHOLE_REPORT
+from tests.cli.report.full_report import REPORT as WHOLE_REPORT
 from tests.report.grouped_run import GroupedRun
 
 FULL = {

@@ -113,4 +113,4 @@ def test_text_may_come_from_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_the_default_output_is_in_this_folder(name: str, wanted: str) -> None:
-    assert default_output(name) == wanted
+    assert default_output((name,)) == wanted

@@ -90,7 +90,7 @@ def test_every_setting_of_a_recipe_takes_effect(
     line = example(setting, make_tokenizer())
     made = settings(extra + line)
     assert made.origins[setting.name] == "recipe"
-    if setting.name in ("revision", "progress", "generation_config", "html"):
+    if setting.name in ("revision", "progress", "report_view", "generation_config", "html"):
         return  # used on the way, and not part of the job
     before, after = (
         job_config(Settings({"input_name": "in.jsonl", "model": "demo"})),

@@ -6,12 +6,14 @@ import threading
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from pagedrun.cli.progress.durations import show_seconds
 from pagedrun.cli.progress.live import draw_figures
 from pagedrun.cli.progress.progress import Pace, every, line, show_progress
 from pagedrun.cli.progress.run_figures import RunWatch
+from pagedrun.paged.job.answer import Answer
 from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.timeline import StepRecord
@@ -48,6 +50,7 @@ def play(listener: JobListener) -> None:
     listener.on_phase(Phase.RUN)
     listener.on_tally(Tally(total=8, failed=1))
     listener.on_step(record())
+    listener.on_answer(Answer(0, HOSTILE, f"東京{HOSTILE}\n" * 100))
     listener.on_tally(Tally(total=8, ok=1, failed=1))
     listener.on_warning(HOSTILE)
 
@@ -165,6 +168,24 @@ class TestOnATerminal:
         assert "50.0% used" in text
         assert "prefix hit rate 25.0%" in text
         assert all(len(each) <= width for each in stream.getvalue().splitlines())
+
+    @pytest.mark.parametrize("width", [40, 80, 140])
+    def test_the_latest_answer_is_one_safe_line(self, width: int) -> None:
+        watch = watch_at([0.0])
+        play(watch)
+        stream = io.StringIO()
+        console = Console(file=stream, width=width, color_system=None)
+        for answer in (watch.latest, Answer(1, 5, None, HOSTILE)):
+            before = stream.getvalue()
+            console.print(draw_figures(watch.figures(), latest=None))
+            without = stream.getvalue().removeprefix(before)
+            console.print(draw_figures(watch.figures(), latest=answer))
+            shown = stream.getvalue().removeprefix(before + without).splitlines()
+            assert len(shown) == len(without.splitlines()) + 1
+            assert all(cell_len(each) <= width for each in shown)
+            assert "latest" in shown[-1]
+        assert "failed: id" in shown[-1]
+        assert set(stream.getvalue()) & {"\x1b", "\u202e"} == set()
 
     def test_before_the_run_the_phase_is_all_there_is_to_show(self) -> None:
         watch = watch_at([0.0])

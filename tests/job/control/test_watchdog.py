@@ -3,12 +3,13 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
+from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard, exit_status
 from pagedrun.paged.job.control.ward import JobWard
 from pagedrun.paged.job.control.watchdog import SIGNALS, Watchdog
 from pagedrun.paged.job.output.output_file import OutputFile
@@ -156,6 +157,23 @@ class TestGuard:
             work(guard)
         assert done == [1]
         assert guard.interruption is not None
+
+    def test_the_deadline_comes_once_and_not_behind_another_end(self) -> None:
+        """The timer would end a process that is saving its rows, with a status of its own."""
+        before = signal.getsignal(signal.SIGALRM)
+        with SignalGuard() as guard:
+            guard.end_at(time.monotonic() + 1000)
+            with pytest.raises(JobInterrupted, match="Stopped by SIGTERM"):
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        with SignalGuard() as guard:
+            guard.end_at(time.monotonic() + 1000)
+            guard.end_when_done()
+            assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        with SignalGuard() as guard, pytest.raises(JobInterrupted) as caught:
+            guard.end_at(time.monotonic())
+        assert exit_status(caught.value) == 4
+        assert signal.getsignal(signal.SIGALRM) is before
 
     def test_a_signal_that_is_ignored_stays_so(self) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

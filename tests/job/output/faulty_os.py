@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-MODULES = ("job.output.output_file", "files.atomic")  # all writing of a job is in these
+MODULES = ("job.output.output_file", "files.atomic")  # all that a job cannot do without
 # What each call can fail with. A short write is no failure: the rest must follow.
 FAULTS: dict[str, tuple[int, ...]] = {
     "open": (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS),

@@ -115,7 +115,7 @@ def test_every_call_fails(
         if config.ordered:
             assert data == Path(undisturbed.output).read_bytes()
         names = {path.name.removeprefix("out.jsonl") for path in here.glob("*out*")}
-        assert names <= {"", ".run.json", ".report.json", ".snapshot.npz"}, fired
+        assert names <= {"", ".run.json", ".report.json", ".snapshot.npz", ".digests"}, fired
         assert not list(here.glob(".*.tmp")), fired
         shutil.rmtree(here)
         if not fired:

@@ -42,6 +42,7 @@ MORE: dict[str, tuple[Any, list[Any]]] = {
         as_format(SCHEMA),
         ["json", {"type": "xml"}, {"type": "json_schema"}, [1]],
     ),
+    "priority": (-3, ["high", 1.5, True, [1], {"a": 1}, 2**31]),
 }
 ALIASES = {"max_new_tokens", "max_completion_tokens"}
 
@@ -209,6 +210,10 @@ def test_what_each_of_them_comes_to(build: Builder) -> None:
     assert scored.request is not None
     assert [each.text for each in scored.request.continuations] == ["b", "c d"]
     assert (scored.expected, scored.input) == ("b", {"expected": "b"})
+    urgent = build(of_csv({"priority": -3}))
+    scored = build(of_record({"priority": 2, "continuations": ["b"]}))
+    asked = [each.request.priority for each in (urgent, scored) if each.request is not None]
+    assert asked == [-3, 2]
     shaped = build(of_record({"response_format": MORE["response_format"][0]}))
     assert shaped.request is not None
     assert shaped.request.params.structure == SamplingParams(json_schema=SCHEMA).structure  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """What tests of products share: kernel sets that run here, numbers of threads, equal bytes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu import jit
 from pagedrun.kernels.cpu.attention import group_attention
+from pagedrun.kernels.cpu.experts import grouped_linear
 from pagedrun.kernels.kernel_set import KernelSet
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -24,7 +25,7 @@ def threads(number: int) -> Iterator[None]:
     """
     before, most = torch.get_num_threads(), int(config.NUMBA_NUM_THREADS)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (jit, group_attention):
+        for module in (jit, group_attention, grouped_linear):
             patch.setattr(module, "num_threads", lambda: min(number, most))
         patch.setenv("OMP_NUM_THREADS", str(number))
         torch.set_num_threads(number)
@@ -32,6 +33,11 @@ def threads(number: int) -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(before)
+
+
+def all_threads() -> AbstractContextManager[None]:
+    """Let torch and the compiled kernels use as many threads as there are processors."""
+    return threads(int(config.NUMBA_NUM_THREADS))
 
 
 def skip_unless_supported(kernel_set: KernelSet) -> None:

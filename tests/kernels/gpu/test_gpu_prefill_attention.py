@@ -90,6 +90,7 @@ def lengths(chunks: list[Chunk]) -> list[int]:
 
 
 @every_pair(
+    in_turn="shape",
     # num_kv_heads, group, head_dim, block_size
     shape=[
         (2, 4, 64, 64),

@@ -213,7 +213,7 @@ def test_both_forms_take_up_a_prefix_with_the_same_bytes(gpu_device: torch.devic
 company = given(present=st.sets(st.integers(0, 8), min_size=1), seed=st.integers(0, 9))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @company
 def test_a_row_gets_the_same_bytes_whoever_runs_beside_it(present: set[int], seed: int) -> None:
     """Who is there decides where groups begin and end, inside of units too."""
@@ -280,12 +280,11 @@ def test_a_launch_reads_its_work_from_memory_of_a_fixed_size(gpu_device: torch.d
     )
     address = work.items.data_ptr()
     outs = []
-    for share in (True, False, True):
+    for share in (False, True):  # the second time less than there was
         work.write(groups_of(context, shared, 64, share=share))
         outs.append(attend(gpu_device, q, context, lengths, work))
     assert work.items.data_ptr() == address
     assert torch.equal(outs[0], outs[1])
-    assert torch.equal(outs[0], outs[2])
     # Nobody shares anything: no items, and rows without a state.
     work.write(empty_groups(len(q)))
     assert int(work.num_items) == 0

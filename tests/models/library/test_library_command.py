@@ -9,6 +9,7 @@ from tests.command import Command
 from tests.conftest import MakeModel
 from tests.jsonl import read_jsonl, write_jsonl
 from tests.models.library.library_models import save_library_model
+from tests.models.library.plain_models import save_plain_model
 
 RUN = ("--device", "cpu", "--dtype", "float32", "--max-tokens", "5", "--ignore-eos")
 LIBRARY_RUN = ("--model-impl", "transformers", *RUN)
@@ -34,7 +35,7 @@ def test_plan_report_and_manifest_say_who_computes(pagedrun: Command, tmp_path: 
     assert status == 0, f"a plan needs no weights: {err}"
     told = json.loads(plan)
     weights.rename(tmp_path / "model.safetensors")
-    status, _, err = pagedrun("generate", rows, "-o", out, *flags)
+    status, _, err = pagedrun("generate", rows, "-o", out, *flags, "--report-view", "full")
     assert status == 0, err
     assert "rows keep their bytes" in err
     report = json.loads((tmp_path / "out.jsonl.report.json").read_text())
@@ -80,3 +81,37 @@ def test_a_type_without_code_of_pagedrun_names_the_flag(pagedrun: Command, tmp_p
         assert status == 2
         assert "--model-impl transformers" in " ".join(err.split())
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_models_without_paged_memory_say_what_is_not_shared(
+    pagedrun: Command, tmp_path: Path
+) -> None:
+    save_plain_model("falcon_h1", tmp_path)
+    rows, out = write_rows(tmp_path), tmp_path / "out.jsonl"
+    flags = ("--model", tmp_path, *LIBRARY_RUN, "--max-num-seqs", "4", "--temperature", "1")
+    weights = (tmp_path / "model.safetensors").rename(tmp_path / "away")
+    plan_flags = (each for each in flags if each != "--ignore-eos")
+    status, plan, said_by_plan = pagedrun("plan", rows, *plan_flags, "--json")
+    assert status == 0, said_by_plan
+    told = json.loads(plan)
+    weights.rename(tmp_path / "model.safetensors")
+    status, _, err = pagedrun("generate", rows, "-o", out, *flags, "--report-view", "full")
+    assert status == 0, err
+    for text in (said_by_plan, err):
+        sentence = " ".join(text.split())
+        assert "Transformers computes this falcon_h1 sequence by sequence" in sentence
+        assert "no prefix is shared" in sentence
+        assert "Caches of Transformers" in sentence
+    report = json.loads((tmp_path / "out.jsonl.report.json").read_text())
+    assert told["library"].items() <= report["library"].items()
+    assert told["config"]["prefix_caching"] is report["config"]["prefix_caching"] is False
+    for name in ("prompt", "cached", "computed", "generated"):
+        assert told["tokens"][name] == report["tokens"][name], name
+    assert report["tokens"]["cached"] == 0
+    assert told["states"] == report["states"]
+    whole, lines = answers(out), out.read_bytes().splitlines(keepends=True)
+    out.write_bytes(b"".join(lines[:5]))
+    others = ("--resume", "--max-num-seqs", "2", "--max-num-batched-tokens", "16")
+    status, _, err = pagedrun("generate", rows, "-o", out, *flags, *others)
+    assert status == 0, err
+    assert answers(out) == whole

@@ -37,9 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load(folder: Path) -> LibraryModel:
     config = LibraryConfig.from_folder(folder)
     with Checkpoint.open(folder) as checkpoint:
-        return load_library(
+        model = load_library(
             config.network, checkpoint, torch.float32, choose_device("cpu"), row_invariant=False
         )
+    assert isinstance(model, LibraryModel)
+    return model
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.models.library.library_config import LibraryConfig
+from pagedrun.paged.models.library.library_fields import visible_fields
+from pagedrun.paged.models.library.library_spec import LibrarySpec
+from pagedrun.paged.models.library.plain.plain_spec import PlainSpec
 from pagedrun.paged.values.errors import ModelError
 from tests.models.library.library_models import LIBRARY
 
@@ -69,30 +73,67 @@ def test_windows_are_those_of_each_layer(tmp_path: Path) -> None:
 
 def test_a_softcap_and_a_scale_are_seen(tmp_path: Path) -> None:
     write(tmp_path, model_type="gemma2", query_pre_attn_scalar=25, attn_logit_softcapping=7.0)
-    first, _ = LibraryConfig.from_folder(tmp_path).network.layers
+    network = LibraryConfig.from_folder(tmp_path).network
+    assert isinstance(network, LibrarySpec)
+    first, _ = network.layers
     assert (first.scale, first.softcap) == (0.2, 7.0)
 
 
 UNPAGED: list[tuple[dict[str, Any], str]] = [
-    ({"model_type": "bloom"}, "is asked 0 times for its 2 layers"),
+    ({"model_type": "bloom"}, "attend by code of their own alone"),
     ({"model_type": "falcon"}, "attend by code of their own alone"),
     ({"model_type": "mamba"}, "recurrent layers"),
-    ({"model_type": "bert"}, "no sliding windows"),
     ({"model_type": "diffllama"}, "is asked 4 times for its 2 layers"),
     (
         {"model_type": "stablelm", "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
-        "the longest row of a step",
+        "the longest row of a step",  # and code that looks at numbers
     ),
 ]
 
 
 @pytest.mark.parametrize(("fields", "why"), UNPAGED, ids=lambda item: json.dumps(item)[:40])
-def test_what_paged_memory_cannot_do_is_refused(
+def test_what_paged_memory_cannot_do_runs_without_it(
     tmp_path: Path, fields: dict[str, Any], why: str
+) -> None:
+    config = LibraryConfig.from_folder(write(tmp_path, **fields))
+    assert isinstance(config.network, PlainSpec)
+    assert why in config.network.why
+    assert config.library == {
+        "computed_by": config.network.computed_by,
+        "path": "plain",
+        "why_plain": config.network.why,
+    }
+    assert config.notice is not None
+    assert config.network.why in config.notice
+
+
+NEITHER: list[tuple[dict[str, Any], str, str]] = [
+    ({"model_type": "bert"}, "no sliding windows", "keeps nothing from which a row could go on"),
+    (  # it keeps its state in its layers
+        {"model_type": "recurrent_gemma", "num_hidden_layers": 3, "num_key_value_heads": 1},
+        "recurrent layers",
+        "keeps nothing from which a row could go on",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "paged", "plain"), NEITHER)
+def test_what_runs_neither_way_is_refused(
+    tmp_path: Path, fields: dict[str, Any], paged: str, plain: str
 ) -> None:
     message = refusal(write(tmp_path, **fields))
     assert f"{tmp_path / 'config.json'}: model_type '{fields['model_type']}'" in message
-    assert why in message
+    assert paged in message
+    assert plain in message
+
+
+def test_infinities_are_read_as_the_library_writes_them(tmp_path: Path) -> None:
+    """It refuses its own files otherwise, those of Mamba-2 layers."""
+    limits = [0.0, {"__float__": "Infinity"}]
+    config = write(tmp_path, model_type="falcon_h1", time_step_limit=limits)
+    assert "Infinity]" in visible_fields(JsonObject.read(config / "config.json"))
+    odd = write(tmp_path, model_type="falcon_h1", time_step_limit={"__float__": "os.system"})
+    assert "os.system" not in visible_fields(JsonObject.read(odd / "config.json"))
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
+from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.model_tensors import ModelTensors
 from pagedrun.paged.models.network.linear_spec import LinearSpec
@@ -72,7 +73,7 @@ class Unpacking(CpuBackend):
     """Keeps the weights that it is given to pack."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(KernelSet.PORTABLE)  # it holds nothing in few bits
         self.weights: list[Tensor] = []
 
     def pack_linear(

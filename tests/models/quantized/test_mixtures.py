@@ -11,6 +11,9 @@ from torch import Tensor
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.paged.execution.devices.device_probe import probe_device
+from pagedrun.paged.job.planned_weights import PlannedWeights
+from pagedrun.paged.models.checkpoint_header import CheckpointHeader
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.model_tensors import ModelTensors
 from pagedrun.paged.models.network.experts_spec import ExpertsSpec
@@ -88,8 +91,9 @@ def test_the_program_says_what_the_plain_model_says(
 def test_they_take_the_memory_that_the_plan_counts(make_model: MakeModel, tmp_path: Path) -> None:
     write(make_model("qwen3_moe", "quantized"), tmp_path, *FORMS["packed"])
     engine = load_engine(EngineConfig(model=tmp_path, dtype="bfloat16", device="cpu"))
-    network = ModelConfig.from_folder(tmp_path).network
-    assert engine.loaded.model.num_bytes == network.num_bytes(2)
+    config, header = ModelConfig.from_folder(tmp_path), CheckpointHeader.read(tmp_path)
+    planned = PlannedWeights(config, header, "bfloat16", probe_device("cpu", "auto"))
+    assert engine.loaded.model.num_bytes == planned.held_bytes
 
 
 STACK_FP8 = {"quant_method": "fp8", "weight_block_size": [16, 40]}

@@ -101,6 +101,7 @@ class OneByOne(CountedSimulator):
         return 0
 
 
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("num_blocks", "flags"),
     [
@@ -111,22 +112,21 @@ class OneByOne(CountedSimulator):
     ids=str,
 )
 def test_many_steps_at_once_are_the_same_as_one_by_one(
-    num_blocks: int, flags: dict[str, Any]
+    num_blocks: int, flags: dict[str, Any], seed: int
 ) -> None:
     """A small timeline is what lets steps be skipped at all."""
-    for seed in range(2):
-        plan = make_plan(seed, prefix_caching=flags.get("prefix_caching", True))
-        simulators = [
-            make_simulator(kind, plan, num_blocks, max_records=20, **flags)
-            for kind in (CountedSimulator, OneByOne)
-        ]
-        quick, slow = (each.run() for each in simulators)
-        assert without_timeline(quick) == without_timeline(slow)
-        assert quick.timeline == slow.timeline
-        assert simulators[0].pool_counts == simulators[1].pool_counts
-        num_quick, num_slow = (each.num_single_steps for each in simulators)
-        assert num_slow == slow.num_steps
-        assert num_blocks < 300 or num_quick < 0.9 * quick.num_steps
+    plan = make_plan(seed, prefix_caching=flags.get("prefix_caching", True))
+    simulators = [
+        make_simulator(kind, plan, num_blocks, max_records=20, **flags)
+        for kind in (CountedSimulator, OneByOne)
+    ]
+    quick, slow = (each.run() for each in simulators)
+    assert without_timeline(quick) == without_timeline(slow)
+    assert quick.timeline == slow.timeline
+    assert simulators[0].pool_counts == simulators[1].pool_counts
+    num_quick, num_slow = (each.num_single_steps for each in simulators)
+    assert num_slow == slow.num_steps
+    assert num_blocks < 300 or num_quick < 0.9 * quick.num_steps
 
 
 def test_every_answer_is_as_long_as_it_may_be() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.jsonl import write_jsonl
 from tests.whole.command_server import CommandServer
-from tests.whole.comparable import comparable_bytes
+from tests.whole.comparable import comparable_bytes, differences
 from tests.whole.sampling.mixed_rows import BAD, TEMPLATE, mixed_rows
 from tests.whole.sampling.whole_job import CROWDED, SOME_PREFIX, Whole, run
 from tests.whole.test_kill import wait_for_rows
@@ -120,12 +119,6 @@ def test_a_limit_and_a_resume(whole: Whole, tmp_path: Path) -> None:
     limited.compared(limited.died_at(20_000, tmp_path))
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[CommandServer]:
-    with CommandServer() as running:
-        yield running
-
-
 def kill_and_resume(whole: Whole, server: CommandServer, folder: Path, growths: list[int]) -> int:
     """Kill runs of the command when they have written so much; return how many were killed."""
     output, job = folder / "out.jsonl", whole.config
@@ -146,7 +139,8 @@ def kill_and_resume(whole: Whole, server: CommandServer, folder: Path, growths: 
         status = command.wait()
         num_killed += status == -signal.SIGKILL
     assert status == 3, command.told()
-    assert comparable_bytes(output).splitlines() == whole.answers.splitlines()
+    assert differences(comparable_bytes(output), whole.answers) == []
+    assert comparable_bytes(output) == whole.answers
     return num_killed
 
 

@@ -28,7 +28,13 @@ def test_every_kind_to_the_last_bit(name: str) -> None:
     expected = torch.from_numpy(quants.dequantize(blocks, GGMLQuantizationType[name]))
     assert expected.abs().max() > 0.1
     for backend in (reference, cpu):
-        found = backend.unpack_blocks(torch.from_numpy(blocks), name, torch.float32)
-        assert torch.equal(found, expected)
-        rounded = backend.unpack_blocks(torch.from_numpy(blocks), name, torch.bfloat16)
-        assert torch.equal(rounded, expected.bfloat16())
+        weight = backend.split_blocks(torch.from_numpy(blocks), name)
+        assert torch.equal(backend.dequantize(weight, torch.float32), expected)
+        assert torch.equal(backend.dequantize(weight, torch.bfloat16), expected.bfloat16())
+
+
+@pytest.mark.parametrize("name", PACKED_TYPES)
+def test_codes_and_scales_take_the_bytes_of_the_file_and_a_few_percent(name: str) -> None:
+    blocks = random_blocks(BY_NAME[name], num_rows=5, num_blocks=3)
+    weight = cpu.split_blocks(torch.from_numpy(blocks), name)
+    assert blocks.nbytes <= weight.num_bytes <= 1.03 * blocks.nbytes

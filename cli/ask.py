@@ -1,0 +1,103 @@
+"""`pagedrun ask`: one question, its answer streamed to stdout."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from pagedrun.cli import exits
+from pagedrun.cli.options.ask_flags import ASK, AskOptions
+from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.run_options import Display
+from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
+
+if TYPE_CHECKING:
+    from pagedrun.cli.options.settings import Settings
+
+HELP = """Ask a model one question; the answer comes on stdout as it is written.
+
+The text becomes the user's message of a chat, or the prompt as it is where the model has no chat \
+template. Files, then what is piped in, come before it, a blank line between. The answer is \
+the one that generate gives for the same messages, byte for byte. What it took goes to stderr.
+
+Examples:
+
+  pagedrun ask "Why is the sky blue?" --model Qwen/Qwen3-0.6B
+  pagedrun ask "Summarise this." --file notes.md --model ./model
+  git diff | pagedrun ask "Write a commit message." --model ./model
+  pagedrun ask "Name three colours." --model ./model --json --quiet
+
+Exit status: 0 answered, 1 engine failure, 2 refused, 3 the engine could not answer it, \
+130 interrupted by SIGINT, 143 by SIGTERM, 129 by SIGHUP.
+"""
+
+
+def _ask(context: typer.Context, given: Given) -> None:
+    """Ask a model one question."""
+    # Here, because `--help` must not wait for it.
+    from pagedrun.cli.options.settings import Settings
+    from pagedrun.paged.job.inputs.reader import STDIN
+
+    guard = context.obj
+    with exits.boundary(guard):
+        settings = Settings.of({**given, "input_name": STDIN})
+        with settings.named():
+            raise typer.Exit(_run(settings, guard))
+
+
+ask = ASK.command(_ask)
+
+
+def _run(settings: "Settings", guard: SignalGuard | None) -> int:
+    # Imported here, because `--help` must not wait for them.
+    from pagedrun.kernels.environment.threads import prepare_environment
+
+    prepare_environment()  # before numba, by the next lines, and torch are imported
+    from pagedrun.cli.options.job_flags import job_config
+    from pagedrun.cli.options.question_text import question_text
+    from pagedrun.cli.progress.waiting import show_waiting
+    from pagedrun.cli.report.answer_figures import answer_line
+    from pagedrun.cli.terminal.answer_writer import AnswerWriter
+    from pagedrun.cli.terminal.console import note, stderr_console
+    from pagedrun.paged.job.output.writer import row_line
+    from pagedrun.paged.job.question import Question
+    from pagedrun.paged.values.errors import UsageError
+    from pagedrun.paged.values.option_names import as_flag, option
+
+    options, quiet = settings.read(AskOptions), settings.read(Display).quiet
+    console = stderr_console()
+    config = job_config(settings)
+    for name in ("prompt_template", "prompt_field"):
+        if name in settings.given:
+            raise UsageError(f"{option(name)} makes prompts of rows, and ask has none")
+    text = question_text(
+        options.text,
+        options.file,
+        lambda: None if quiet else note(console, "Waiting for standard input to end"),
+    )
+    writer = AnswerWriter(sys.stdout, None if quiet else console)
+    if guard is not None:
+        guard.look_after(writer)
+    try:
+        with show_waiting(console, quiet=quiet) as listener:
+
+            def on_text(thought: str, text: str) -> None:
+                if not options.json_row and (thought or text):
+                    listener.stop()
+                    writer.add(thought, text)
+
+            question = Question(config, text, as_it_is=options.raw)
+            answer = question.answer(listener, on_text)
+        if options.json_row:
+            writer.write_line(row_line(answer.row))
+        elif answer.completion is not None and answer.error is None:
+            writer.finish([output.text for output in answer.completion.outputs])
+    except (JobInterrupted, KeyboardInterrupt) as error:
+        error.add_note(writer.leave())
+        raise
+    if answer.error is not None:
+        note(console, f"Error: {answer.error.shown(as_flag)}")
+        return exits.REFUSED if answer.completion is None else exits.ROWS_FAILED
+    if not quiet:
+        note(console, answer_line(answer), "dim")
+    return exits.OK

@@ -1,0 +1,84 @@
+"""`pagedrun diff`: from two outputs to which rows differ, drawn on stderr or as JSON on stdout."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pagedrun.cli import exits
+from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.cli.options.run_options import Display
+from pagedrun.paged.values.flag import Flag, Panel
+
+HELP = """Compare two outputs of `pagedrun generate`: which rows differ, and where their texts part.
+
+Rows are matched by their ids where these are unique in both, else by their place in the input. \
+What a row took to compute and the columns that came back with it are not compared.
+
+Examples:
+
+  pagedrun diff old.out.jsonl new.out.jsonl
+  pagedrun diff old.out.jsonl new.out.jsonl --show 50
+  pagedrun diff old.out.jsonl new.out.jsonl --json --quiet | jq .rows
+
+Exit status: 0 the same answers, 1 different ones, 2 refused.
+"""
+DIFFERENT = 1
+DEFAULT_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffOptions:
+    """What is compared, and how much of it is shown."""
+
+    before: Annotated[
+        Path, Flag("Output of one run.", metavar="A", name="output_a", is_argument=True)
+    ]
+    after: Annotated[
+        Path, Flag("Output of another run.", metavar="B", name="output_b", is_argument=True)
+    ]
+    show: Annotated[
+        int | None,
+        Flag(
+            "How many rows to show of each kind: changed, added, missing.",
+            Panel.DISPLAY,
+            "N",
+            default="10",
+            low=0,
+        ),
+    ] = None
+
+
+FLAGS = Flags.of(DiffOptions) + GENERATE.only("json_report", "quiet")
+
+
+def _diff(context: typer.Context, given: Given) -> None:
+    """Compare two outputs of `pagedrun generate`."""
+    with exits.boundary():
+        raise typer.Exit(_run(given))
+
+
+diff = FLAGS.command(_diff)
+
+
+def _run(given: Given) -> int:
+    # Imported here, because `--help` must not wait for them.
+    from pagedrun.cli.options.reading import read
+    from pagedrun.cli.report.diff_report import draw_comparison
+    from pagedrun.cli.terminal.console import stderr_console
+    from pagedrun.paged.job.comparison.comparison import compare
+
+    options, display = read(DiffOptions, given), read(Display, given)
+    most_shown = DEFAULT_SHOWN if options.show is None else options.show
+    found = compare(options.before, options.after, most_shown)
+    if not display.quiet:
+        draw_comparison(found, stderr_console())
+    if display.json_report:
+        # ASCII: an answer may hold what turns a terminal around.
+        json.dump(found, sys.stdout, ensure_ascii=True, allow_nan=False)
+        sys.stdout.write("\n")
+    return exits.OK if found["same"] else DIFFERENT

@@ -1,0 +1,74 @@
+"""`pagedrun doctor`: what this machine is and has, and what mends what is broken."""
+
+import json
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import typer
+
+from pagedrun.cli import exits
+from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.generate_flags import GENERATE
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pagedrun.paged.machine.examination import Examination
+
+HELP = """Say what this machine is and has: versions, processor, memory, caches, GPU and hub.
+
+It says what the processor's features mean for speed and bytes, which kernels a run takes, where \
+compiled kernels and models are kept, and why there is no GPU if there is none. Nothing is \
+compiled, downloaded or written; the hub is asked for 3 seconds at most.
+
+Examples:
+
+  pagedrun doctor
+  pagedrun doctor --json | jq .problems
+
+Exit status: 0 nothing is broken, 1 something is, with the sentence that mends it.
+"""
+
+
+def _doctor(context: typer.Context, given: Given) -> None:
+    """Say what this machine is and has."""
+    with exits.boundary():
+        # Imported here, because `--help` must not wait for them.
+        from pagedrun.cli.options.reading import read
+        from pagedrun.cli.options.run_options import Display
+        from pagedrun.cli.terminal.console import note, stderr_console
+        from pagedrun.paged.machine.examine import examine
+
+        display, console = read(Display, given), stderr_console()
+        found = examine()
+        if not display.quiet:
+            _draw(found, console)
+        for sentence in found["problems"]:
+            note(console, f"Broken: {sentence}", "bold red")
+        if display.json_report:
+            json.dump(found, sys.stdout, ensure_ascii=True)
+            sys.stdout.write("\n")
+        raise typer.Exit(exits.ENGINE_FAILED if found["problems"] else exits.OK)
+
+
+doctor = GENERATE.only("json_report", "quiet").command(_doctor)
+
+
+def _draw(found: "Examination", console: "Console") -> None:
+    from rich.text import Text
+
+    from pagedrun.cli.report.examination_lines import examination_lines
+    from pagedrun.cli.report.report import WIDTH, heading
+    from pagedrun.cli.terminal.safe_text import safe
+
+    width, indent = min(console.width, WIDTH), 22
+    for title, lines in examination_lines(found):
+        console.print(heading(title, console, width))
+        for label, told in lines:
+            wrapped = textwrap.wrap(safe(told), max(width - indent, 20), break_on_hyphens=False)
+            first, *rest = wrapped or [""]
+            name = f"  {label:<{indent - 2}}"
+            console.print(Text.assemble(name, (first, "bold")), soft_wrap=True)
+            for more in rest:
+                console.print(Text(" " * indent + more), soft_wrap=True)

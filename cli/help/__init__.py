@@ -1,0 +1,1 @@
+"""What `-h` and `--help` print."""

@@ -1,0 +1,51 @@
+"""The flags of `show`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pagedrun.cli.options.flags import Flags
+from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.paged.values.flag import Flag, Panel
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowOptions:
+    """Which row is shown, and how."""
+
+    row: Annotated[
+        int | None,
+        Flag(
+            "Number of the row, from 0, as `index` in the output.",
+            Panel.FILES,
+            "N",
+            default="0, the first",
+            low=0,
+        ),
+    ] = None
+    id: Annotated[
+        str | None, Flag("The row with this `id` (or `custom_id`).", Panel.FILES, "ID")
+    ] = None
+    ids: Annotated[
+        bool,
+        Flag("Show the token ids too, behind the text.", Panel.DISPLAY, declared=("--ids",)),
+    ] = False
+    json_row: Annotated[
+        bool,
+        Flag("Print all of it as JSON on stdout instead.", Panel.DISPLAY, declared=("--json",)),
+    ] = False
+
+
+SHOW = (
+    GENERATE.only("input_name")
+    + Flags.of(ShowOptions).only("row", "id")
+    + GENERATE.only(
+        *("recipe", "limit", "model", "revision", "tokenizer", "model_impl", "max_model_len"),
+        *("system", "prompt_template", "prompt_field", "chat_template", "chat_template_kwargs"),
+        *("on_overlong", "generation_config"),
+    )
+    + Flags.of(SamplingParams)
+    + GENERATE.only("progress")
+    + Flags.of(ShowOptions).only("ids", "json_row")
+    + GENERATE.only("quiet")
+)

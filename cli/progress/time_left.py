@@ -1,0 +1,55 @@
+"""TimeLeft: how long a running job still takes, as an interval, learnt from the run itself."""
+
+from dataclasses import dataclass
+
+from pagedrun.paged.job.answer_lengths import AnswerLengths
+from pagedrun.paged.report.record.timeline import StepRecord
+
+# What rows differ in besides the length of their answers, as a share of the mean.
+OTHER_SPREAD = 0.3
+LEAST_WIDTH = 0.25  # machines have other work, and rows of one kind come together
+DEVIATIONS = 1.6  # nine in ten draws are within so many standard deviations
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLeft:
+    """Seconds, at least and at most."""
+
+    low_s: float
+    high_s: float
+
+    @classmethod
+    def of(
+        cls, run_s: float, step_s: float, record: StepRecord, lengths: AnswerLengths
+    ) -> "TimeLeft | None":
+        """Return what is left of a run; None while no row has come back.
+
+        run_s: since it began. step_s: what a step takes at present. lengths: of the answers that
+        came back.
+
+        What is left is what the waiting rows have before them, and those under way: at least what
+        the mean answer leaves of theirs, and at most what is left of answers that one comes upon,
+        which are the long ones. The mean is at least that of the answers that came back, and at
+        most what it is if all others under way become as long as they may. What was spent so far
+        has paid for no more than the rows that were begun. To that comes what so few rows cannot
+        tell, and the longest answer, as at the end there are no others to compute beside it.
+        """
+        left = record.total - record.finished
+        if not lengths.count or record.generated_tokens <= 0:
+            return None
+        waiting = min(record.waiting, left)
+        under_way, num_new = left - waiting, max(record.generated_tokens - lengths.total, 0)
+        cut = under_way * max(lengths.most_allowed, lengths.longest)
+        least, most = lengths.mean, (lengths.total + cut) / (lengths.count + under_way)
+        low = waiting * least + max(under_way * least - num_new, 0.0)
+        met = max(most * (1 + lengths.spread**2) / 2, most)
+        high = waiting * most + under_way * met
+        unknown = (1 / lengths.count + 1 / max(left, 1)) ** 0.5
+        width = 1 + LEAST_WIDTH + DEVIATIONS * (lengths.spread + OTHER_SPREAD) * unknown
+        token_s = run_s / record.generated_tokens
+        # Who has come so far is likely to go as far again.
+        longest = max(lengths.longest, 2 * num_new / max(under_way, 1))
+        tail_s = longest * step_s if left else 0.0
+        begun = max(record.total - waiting, 1)
+        least_s = min(low * token_s, run_s * waiting / begun)
+        return cls(least_s / width, high * token_s * width + tail_s)

@@ -1,0 +1,31 @@
+"""What the answer to a question took, in a line."""
+
+from typing import TYPE_CHECKING
+
+from pagedrun.paged.values.request import FinishReason
+
+if TYPE_CHECKING:
+    from pagedrun.paged.job.question import Answer  # which imports torch
+
+
+def answer_line(answer: "Answer") -> str:
+    """Return how many tokens there were, how fast they came, and why they ended."""
+    completion = answer.completion
+    assert completion is not None
+    count = sum(len(output.token_ids) for output in completion.outputs)
+    told = [
+        f"{len(completion.request.prompt_token_ids):,} prompt tokens",
+        f"{count:,} generated in {answer.run_s:.1f} s{_pace(answer, count)}",
+        f"model loaded in {answer.load_s:.1f} s",
+    ]
+    if FinishReason.LENGTH in completion.finish_reasons:
+        told.append("cut: --max-tokens gives it more")
+    return "; ".join(told)
+
+
+def _pace(answer: "Answer", count: int) -> str:
+    """Return when the first token came and how fast the others; nothing where there are none."""
+    rest_s = answer.run_s - answer.first_token_s
+    if count < 2 or not answer.first_token_s or rest_s <= 0:
+        return ""
+    return f" (first after {answer.first_token_s:.2f} s, then {(count - 1) / rest_s:.1f} tokens/s)"

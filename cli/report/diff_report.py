@@ -1,0 +1,87 @@
+"""The comparison of two outputs on stderr."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from pagedrun.cli.terminal.safe_text import safe
+
+if TYPE_CHECKING:
+    from pagedrun.paged.job.comparison.comparison import Change, Comparison, Side
+    from pagedrun.paged.job.comparison.output_index import OutputFigures
+
+_WHAT = {
+    "error": "their errors",
+    "text": "text",
+    "finish_reason": "why it ended",
+    "details": "tokens, scores or samples behind the first",
+}
+_MIN_TEXT = 20  # characters
+
+
+def draw_comparison(found: "Comparison", console: Console) -> None:
+    """Print what two outputs have in common and where they differ."""
+    for name, side in (("A", found["a"]), ("B", found["b"])):
+        console.print(Text(f"{name}  {safe(side['path'])}"), soft_wrap=True)
+        console.print(Text(f"   {_described(side)}", style="dim"), soft_wrap=True)
+    rows = found["rows"]
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in rows.items() if count)
+    style = "bold" if found["same"] else "bold yellow"
+    told = f"matched by {found['matched_by']}: {counts or 'no rows'}"
+    console.print(Text(told, style=style), soft_wrap=True)
+    for what, count in found["changed_in"].items():
+        console.print(Text(f"  {count:,} differ in {_WHAT[what]}"), soft_wrap=True)
+    if found["gained"] or found["lost"]:
+        told = f"  {found['gained']:,} now as expected, {found['lost']:,} no longer"
+        console.print(Text(told), soft_wrap=True)
+    for change in found["changes"]:
+        for line in _change_lines(change, console.width):
+            console.print(line, soft_wrap=True)
+    _draw_ids("in B alone", found["added"], rows["added"], console)
+    _draw_ids("in A alone", found["missing"], rows["missing"], console)
+    left = rows["changed"] - len(found["changes"])
+    if left:
+        told = f"… and {left:,} more that changed; --show {rows['changed']} shows all"
+        console.print(Text(told, style="dim"), soft_wrap=True)
+
+
+def _described(side: "OutputFigures") -> str:
+    words = [f"{side['rows']:,} rows", f"{side['completion_tokens']:,} tokens"]
+    if side["failed"]:
+        words.insert(1, f"{side['failed']:,} failed")
+    words += [f"{count:,} {safe(reason)}" for reason, count in side["finish_reasons"].items()]
+    if side["expected"]:
+        share = side["correct"] / side["expected"]
+        words.append(f"{side['correct']:,} of {side['expected']:,} as expected ({share:.1%})")
+    if side["torn"]:
+        words.append("the last line is cut off")
+    return ", ".join(words)
+
+
+def _change_lines(change: "Change", width: int) -> Iterator[Text]:
+    a, b = change["a"], change["b"]
+    place = f"row {b['index']}" if a["index"] == b["index"] else f"rows {a['index']}, {b['index']}"
+    at = "" if change["at"] is None else f" from character {change['at']:,} on"
+    yield Text.assemble(
+        "\n", (safe(str(change["id"])), "bold"), f"  {place}: {_WHAT[change['what']]}{at}"
+    )
+    for name, side, style in (("A", a, "red"), ("B", b, "green")):
+        ended = _ended(side)
+        room = max(width - len(ended) - 7, _MIN_TEXT)
+        shown = safe(side["text"] or "", room)
+        yield Text.assemble((f"  {name}  ", style), shown[:room], (f"  {ended}", "dim"))
+
+
+def _ended(side: "Side") -> str:
+    if side["error"] is not None:
+        return f"error {safe(side['error'])}"
+    return f"{', '.join(map(safe, side['finish_reasons']))}, {side['tokens']:,} tokens"
+
+
+def _draw_ids(where: str, ids: list[str | int], count: int, console: Console) -> None:
+    if ids:
+        more = ", …" if count > len(ids) else ""
+        told = ", ".join(safe(str(each), 40) for each in ids)
+        console.print(Text(f"\n{where}: {told}{more}"), soft_wrap=True)

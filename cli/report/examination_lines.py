@@ -1,0 +1,73 @@
+"""What `pagedrun doctor` finds, in words."""
+
+from collections.abc import Iterator
+
+from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.machine.code_caches import CacheFacts
+from pagedrun.paged.machine.examination import Examination
+from pagedrun.paged.machine.gpu_facts import GpuFacts
+from pagedrun.paged.machine.hub_facts import HubFacts
+from pagedrun.paged.machine.limits import LimitFacts
+from pagedrun.paged.machine.processor_facts import ProcessorFacts
+
+Line = tuple[str, str]  # a label, and what there is to say
+
+
+def examination_lines(found: Examination) -> Iterator[tuple[str, list[Line]]]:
+    """Yield title and lines of each section."""
+    yield "Versions", [(name, there or "not there") for name, there in found["versions"].items()]
+    yield "Processor", _processor(found["processor"])
+    yield "Limits", _limits(found["limits"])
+    yield "Caches", [(each["name"], _cache(each)) for each in found["caches"]]
+    yield "GPU", [_gpu(found["gpu"])]
+    yield "Hub", [_hub(found["hub"])]
+    if found["advice"]:
+        yield "Advice", [("", sentence) for sentence in found["advice"]]
+
+
+def _processor(facts: ProcessorFacts) -> list[Line]:
+    others = [name for name in facts["kernel_sets"] if name != facts["kernel_set"]]
+    return [
+        ("name", facts["name"]),
+        ("features", ", ".join(facts["features"]) or "none that decide"),
+        ("kernel set", facts["kernel_set"] or "none"),
+        ("  others", ", ".join(others) or "none"),
+        ("speed", facts["speed"]),
+        ("bytes", facts["bytes"]),
+        ("--quantization int8", facts["int8"]),
+    ]
+
+
+def _limits(facts: LimitFacts) -> list[Line]:
+    threads = f"{facts['threads']} of {facts['cpus']} CPUs"
+    if facts["threads"] < facts["cpus"]:
+        threads += ", which is what the container or OMP_NUM_THREADS allows"
+    lines = [("threads", threads)]
+    machine, memory, left = facts["machine_memory"], facts["memory"], facts["available_memory"]
+    if memory is not None and left is not None:
+        whose = "of the container" if machine is not None and memory < machine else "in all"
+        lines.append(("memory", f"{show_size(memory)} {whose}, {show_size(left)} available"))
+    return lines + list(facts["environment"].items())
+
+
+def _cache(facts: CacheFacts) -> str:
+    if facts["path"] is None:
+        return "none: --prefix-store DIR keeps shared prefixes for the next run"
+    if not facts["files"]:
+        return f"nothing yet, in {facts['path']}"
+    return f"{show_size(facts['bytes'])} in {facts['files']:,} files, in {facts['path']}"
+
+
+def _gpu(facts: GpuFacts) -> Line:
+    if facts["memory"] is None:
+        return "none", facts["why"] or ""
+    told = f"{show_size(facts['memory'])}, compute capability {facts['capability']}"
+    return "found", f"{facts['name']}: {told}"
+
+
+def _hub(facts: HubFacts) -> Line:
+    if facts["offline"]:
+        return "offline mode", facts["why"] or ""
+    if facts["reachable"]:
+        return "reachable", f"{facts['endpoint']}, in {facts['seconds']:.1f} s"
+    return "not reachable", f"{facts['endpoint']}: {facts['why']}; models in the cache still run"

@@ -1,0 +1,78 @@
+"""The end of a run on one screen: how the rows ended, and where the memory went."""
+
+import textwrap
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from pagedrun.cli.report.figure import Figure
+from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, WIDTH, figure_lines, heading
+from pagedrun.cli.report.report_figures import failed_rows, shown_seconds
+from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.paged.report.record.endings import endings
+from pagedrun.paged.report.record.report_sections import JobReport
+
+MAX_MEMORY_LINES = 8
+_MAX_CODES = 3  # of errors
+
+
+def draw_short_report(report: JobReport, console: Console) -> None:
+    """Print what a user looks for first in the report, each figure on one line."""
+    width = min(console.width, WIDTH)
+    note_width = max(width - NOTE_BEGINS, MIN_NOTE_WIDTH)
+    for title, figures in _sections(report):
+        console.print(heading(title, console, width))
+        for figure in figures:
+            note = textwrap.shorten(figure.note, note_width, placeholder="…")
+            for line in figure_lines(figure._replace(note=note), note_width):
+                console.print(line, soft_wrap=True)
+
+
+def _sections(report: JobReport) -> Iterator[tuple[str, list[Figure]]]:
+    yield "Rows", list(_rows(report))
+    if report["kv"]["num_blocks"] and report["tokens"]["prompt"]:
+        yield "Memory (all of it: --report-view full)", list(_memory(report))[:MAX_MEMORY_LINES]
+
+
+def _rows(report: JobReport) -> Iterator[Figure]:
+    rows, accuracy, times = report["rows"], report.get("accuracy"), report["time"]
+    yield Figure("ok", f"{rows['ok']:,}", f"of {rows['total']:,}")
+    if rows["skipped"]:
+        yield Figure("done before", f"{rows['skipped']:,}", "by the run that this one goes on with")
+    yield from failed_rows(report)[: _MAX_CODES + 1]
+    ended = endings(report["finish_reasons"])
+    if cut := ended.get("length", 0):
+        share = f"{cut / sum(ended.values()):.1%} of the answers"
+        yield Figure("cut at max_tokens", f"{cut:,}", share, "bold yellow")
+    if accuracy:
+        share = f"{accuracy['correct'] / accuracy['expected']:.1%}"
+        note = f"{accuracy['correct']:,} of {accuracy['expected']:,} as expected"
+        yield Figure("accuracy", share, note)
+    if report["tokens"]["generated"]:
+        speed = f"{times['generated_tokens_per_s']:,.0f} generated tokens/s"
+        yield Figure("time", shown_seconds(times["run_s"]), speed)
+
+
+def _memory(report: JobReport) -> Iterator[Figure]:
+    """Yield the figures, what may be left out last."""
+    memory, kv, prefix = report["memory"], report["kv"], report["prefix"]
+    yield Figure("weights", show_size(memory["weights"]))
+    used = f"{kv['peak_blocks'] / kv['num_blocks']:.1%} in use at peak"
+    yield Figure("KV pool", show_size(memory["kv_pool"]), used)
+    if "states" in memory:
+        yield Figure("states", show_size(memory["states"]), "of recurrent layers")
+    rest = memory["activations_peak"] + memory["other"]
+    yield Figure("everything else", show_size(rest), "at peak: activations, Python, torch")
+    yield Figure("memory of the machine", show_size(memory["device_total"]))
+    achievable = f"of prompt tokens; {prefix['achievable_hit_rate']:.1%} was achievable"
+    yield Figure("hit rate", f"{prefix['hit_rate']:.1%}", achievable)
+    swap, recompute = report["preemptions"]["swap"], report["preemptions"]["recompute"]
+    if swap + recompute:
+        how = f"{swap:,} by swap, {recompute:,} by recompute"
+        yield Figure("preemptions", f"{swap + recompute:,}", how)
+    yield Figure("utilisation at peak", f"{kv['utilization_at_peak']:.1%}", "of slots in use")
+    contiguous = f"that the pool can hold; {kv['contiguous_max_requests']:,} contiguous"
+    yield Figure("requests at once", f"{kv['paged_max_requests']:,}", contiguous)
+    read, alone = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]
+    if read != alone:
+        yield Figure("KV read by attention", show_size(read), f"instead of {show_size(alone)}")

@@ -1,0 +1,101 @@
+"""The prompt of `pagedrun show`: its text on stdout, and what there is to say of it on stderr."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from pagedrun.cli.report.figure import Figure
+from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
+from pagedrun.cli.terminal.safe_text import safe_lines
+from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from pagedrun.paged.job.shown_row import ShownRow  # which imports much
+
+MAX_WIDTH = 110
+MAX_NAMED = 3  # prefixes, kinds of special tokens
+VALUE_CHARS = 400  # of a parameter, a grammar for example
+ALWAYS = ("max_tokens", "temperature", "seed")  # the other parameters only where they say something
+
+
+def draw_prompt(row: "ShownRow", console: Console, *, ids: bool) -> None:
+    """Print the text of a prompt, with `ids` also its token ids; marked on a terminal, byte for
+    byte elsewhere."""
+    if console.is_terminal:
+        text = Text()
+        for part in row.parts:
+            style = "bold cyan" if part.special else "dim" if part.shared else ""
+            text.append(safe_lines(part.text), style)
+        console.print(text, soft_wrap=True)
+    else:
+        console.file.write(f"{row.text}\n")
+    if ids:
+        console.file.write(" ".join(map(str, row.token_ids)) + "\n")
+
+
+def draw_figures(row: "ShownRow", console: Console) -> None:
+    """Print what there is to say of a prompt besides its text."""
+    width = min(console.width, MAX_WIDTH)
+    note_width = max(width - NOTE_BEGINS, MIN_NOTE_WIDTH)
+    sections = {
+        f"Prompt of row {row.index}, id {row.id}, {row.unit} {row.line}": _tokens(row),
+        "Scored behind it": (
+            Figure(f"continuation {n}", "", text) for n, text in enumerate(row.continuations)
+        ),
+        "Sampling": _sampling(row),
+    }
+    for title, figures in sections.items():
+        lines = [line for figure in figures for line in figure_lines(figure, note_width)]
+        if lines:
+            console.print(heading(title, console, width))
+        for line in lines:
+            console.print(line, soft_wrap=True)
+
+
+def _tokens(row: "ShownRow") -> Iterator[Figure]:
+    yield Figure("prompt tokens", f"{row.prompt_tokens:,}")
+    special = Counter(part.text for part in row.parts if part.special)
+    if special:
+        named = [f"{text} × {count}" for text, count in special.most_common(MAX_NAMED)]
+        more = [f"{len(special) - MAX_NAMED} other kinds"] if len(special) > MAX_NAMED else []
+        yield Figure("special tokens", f"{special.total():,}", ", ".join([*named, *more]))
+    yield Figure("shared with other rows", *_shared(row))
+    if row.truncated_tokens:
+        where = "beginning" if row.truncated_from == "left" else "end"
+        note = f"tokens, from the prompt's {where}, to fit --max-model-len {row.max_model_len}"
+        yield Figure("cut", f"{row.truncated_tokens:,}", note, "bold yellow")
+
+
+def _shared(row: "ShownRow") -> tuple[str, str]:
+    """Return how much of the prompt others begin with too, and how many these are."""
+    if not row.shared:
+        return "0", f"tokens; of {row.rows:,} rows" if row.rows > 1 else "there is no other row"
+    *shorter, longest = row.shared[::-1][:MAX_NAMED][::-1]
+    told = [f"tokens, by {longest.rows - 1:,} of {row.rows - 1:,} other rows"]
+    told += [f"{each.tokens:,} by {each.rows - 1:,}" for each in reversed(shorter)]
+    return f"{longest.tokens:,}", "; ".join(told)
+
+
+def _sampling(row: "ShownRow") -> Iterator[Figure]:
+    from pagedrun.paged.job.output.manifest import DEFAULT_ORIGIN, sampling_values
+
+    defaults = sampling_values(SamplingParams())
+    for name, setting in row.sampling.items():
+        if name in ALWAYS or setting.origin != DEFAULT_ORIGIN or setting.value != defaults[name]:
+            origin = "default" if setting.origin == DEFAULT_ORIGIN else f"from the {setting.origin}"
+            if setting.origin == "room":
+                origin = "what the prompt leaves"
+            value = _brief(setting.value)
+            short = len(value) <= 12
+            yield Figure(name, value if short else "", origin if short else f"{value} ({origin})")
+
+
+def _brief(value: JSONValue) -> str:
+    import json
+
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 1] + "…"

@@ -1,0 +1,87 @@
+"""`pagedrun show`: the prompt of one row as the model will read it, on stdout."""
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from pagedrun.cli import exits
+from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.run_options import Display
+from pagedrun.cli.options.show_flags import SHOW, ShowOptions
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import as_flag, option
+
+if TYPE_CHECKING:
+    from pagedrun.cli.options.settings import Settings
+
+HELP = """Show the prompt of one row as the model will read it; the model's weights are not needed.
+
+The text goes to stdout: special tokens bold and what other rows begin with too dim on a \
+terminal, exactly as it is elsewhere. Tokens, what is shared with how many rows, what was cut, and \
+the sampling parameters in effect go to stderr. Flags are those of generate.
+
+Examples:
+
+  pagedrun show prompts.jsonl --model ./model
+  pagedrun show prompts.jsonl --model ./model --row 17 --ids
+  pagedrun show rows.csv --recipe judge --model ./model --id q-204
+  pagedrun show prompts.jsonl --model ./model --json --quiet | jq -r .text
+
+Exit status: 0 shown, 1 failure, 2 refused (also for a row that is not there), 3 the row cannot be \
+asked: its error is shown.
+"""
+
+
+def _show(context: typer.Context, given: Given) -> None:
+    """Show the prompt of one row as the model will read it."""
+    # Here, because `--help` must not wait for it.
+    from pagedrun.cli.options.settings import Settings
+
+    with exits.boundary():
+        settings = Settings.of(given)
+        with settings.named():
+            raise typer.Exit(_run(settings))
+
+
+show = SHOW.command(_show)
+
+
+def _run(settings: "Settings") -> int:
+    # Imported here, because `--help` must not wait for them.
+    from pagedrun.cli.options.job_flags import job_config
+    from pagedrun.cli.progress.progress import show_progress
+    from pagedrun.cli.report.shown_prompt import draw_figures, draw_prompt
+    from pagedrun.cli.terminal.console import note, stderr_console, stdout_console
+    from pagedrun.kernels.environment.threads import prepare_environment
+
+    prepare_environment()
+    from pagedrun.paged.files.json_fields import json_fields
+    from pagedrun.paged.job.shown_row import show_row
+
+    display, options = settings.read(Display), settings.read(ShowOptions)
+    if options.row is not None and options.id is not None:
+        raise UsageError(f"{option('row')} and {option('id')} exclude each other")
+    console = stderr_console()
+    config = job_config(settings)
+    if "model" not in settings.given and not display.quiet:
+        note(console, f"No --model: using the bundled demo model ({config.engine.model})")
+    with show_progress(display.progress, console, quiet=display.quiet) as listener:
+        found = show_row(config, listener, index=options.row, id=options.id)
+    row = found.row
+    if options.json_row:
+        # ASCII: a prompt may hold what turns a terminal around.
+        json.dump(row, sys.stdout, default=json_fields, ensure_ascii=True, allow_nan=False)
+        sys.stdout.write("\n")
+    elif found.error is None:
+        draw_prompt(row, stdout_console(), ids=options.ids)
+    sys.stdout.flush()
+    if found.error is not None:
+        note(
+            console, f"Error: row {row.index}, {row.unit} {row.line}: {found.error.shown(as_flag)}"
+        )
+        return exits.ROWS_FAILED
+    if not display.quiet:
+        draw_figures(row, console)
+    return exits.OK

@@ -1,0 +1,100 @@
+"""`pagedrun warmup`: compile the kernels that runs of a model use, ahead of them."""
+
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import typer
+
+from pagedrun.cli import exits
+from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.generate_flags import GENERATE
+
+if TYPE_CHECKING:
+    from pagedrun.paged.machine.warm_up import WarmUp
+
+HELP = """Compile the kernels that runs of a model use, and keep them on disk.
+
+The first run on a machine does it too, and takes a minute longer. In an image or before a job \
+with a time limit it is better done ahead: pass what the job passes, --model above all. Without \
+--model the bundled model is taken, in float32 and bfloat16.
+
+Examples:
+
+  pagedrun warmup
+  pagedrun warmup --model Qwen/Qwen3-0.6B
+  pagedrun warmup --model ./model --quantization int8 --json
+
+Exit status: 0 compiled, 1 failure, 2 refused.
+"""
+CPU_DTYPES = ("float32", "bfloat16")
+
+FLAGS = GENERATE.only(
+    *("model", "revision", "tokenizer", "model_impl", "device", "dtype", "quantization"),
+    *("kernel_set", "max_model_len", "block_size", "kv_cache_dtype", "enforce_eager"),
+    *("progress", "json_report", "quiet"),
+)
+
+
+def _warmup(context: typer.Context, given: Given) -> None:
+    """Compile the kernels that runs of a model use."""
+    # Here, because `--help` must not wait for it.
+    from pagedrun.cli.options.settings import Settings
+
+    with exits.boundary(context.obj):
+        settings = Settings(given)
+        with settings.named():
+            _run(given)
+
+
+warmup = FLAGS.command(_warmup)
+
+
+def _run(given: Given) -> None:
+    # Imported here, because `--help` must not wait for them.
+    from pagedrun.kernels.environment.threads import prepare_environment
+
+    prepare_environment()  # before numba and torch are imported
+    from pagedrun.cli.options.reading import read
+    from pagedrun.cli.options.run_options import Display, RunOptions
+    from pagedrun.cli.progress.progress import show_progress
+    from pagedrun.cli.terminal.console import note, stderr_console
+    from pagedrun.paged.machine.warm_up import warm_up
+    from pagedrun.paged.models.hub import resolve_model
+    from pagedrun.paged.values.engine_config import EngineConfig
+    from pagedrun.recipes.demo import DEMO, demo_model_folder
+
+    console, display = stderr_console(), read(Display, given)
+    name, tokenizer = str(given.get("model", DEMO)), given.get("tokenizer")
+    revision = read(RunOptions, given).revision
+    folder = demo_model_folder() if name == DEMO else resolve_model(name, revision)
+    configs = [read(EngineConfig, given, model=folder)]
+    if "model" not in given and configs[0].dtype == "auto" and configs[0].device != "cuda":
+        configs = [replace(configs[0], dtype=dtype) for dtype in CPU_DTYPES]
+    own = None if tokenizer is None else resolve_model(str(tokenizer))
+    with show_progress(display.progress, console, quiet=display.quiet) as listener:
+        done = warm_up(configs, own, listener)
+    if not display.quiet:
+        for line in _told(done):
+            note(console, line)
+    if display.json_report:
+        json.dump(done, sys.stdout, ensure_ascii=True)
+        sys.stdout.write("\n")
+
+
+def _told(done: "WarmUp") -> list[str]:
+    from pagedrun.cli.report.report_figures import shown_seconds
+    from pagedrun.cli.terminal.sizes import show_size
+
+    what = f"{', '.join(done['dtypes'])} on {done['device']}: {done['model']}"
+    files, took = done["new_files"], shown_seconds(done["compile_s"])
+    first = f"Compiled in {took}, {files:,} files: {what}"
+    if not files:
+        first = f"Nothing to compile, read in {took}: {what}"
+    kept = [
+        f"kept in {each['path']} ({show_size(each['bytes'])})"
+        for each in done["caches"]
+        if each["files"]
+    ]
+    return [first, *kept]

@@ -1,0 +1,69 @@
+"""CodeForm: what is said of a matrix of few bits without looking at its numbers."""
+
+from dataclasses import dataclass
+
+_STEP = 32  # inputs of which kernels read the codes together
+_HALF = 2  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CodeForm:
+    """Codes of `num_bits`, or of float8 where `is_float`, and what groups of `group_size` have.
+
+    group_size: neighbouring columns; None: a whole row is one group. scale_bytes: of a group's
+    scale, and of its minimum where there are minima. groups_per_factor: how many of both a float16
+    multiplies; 0: none. is_scattered: columns of a group are not neighbours.
+    """
+
+    num_bits: int
+    group_size: int | None
+    scale_bytes: int
+    groups_per_factor: int = 0
+    is_float: bool = False
+    has_zeros: bool = False
+    has_minima: bool = False
+    is_scattered: bool = False
+
+    @property
+    def held_bits(self) -> int:
+        """Bits that kernels keep a code in."""
+        if self.num_bits <= 4:
+            return 4
+        return self.num_bits if self.num_bits <= 6 else 8
+
+    def can_be_held(self, in_features: int) -> bool:
+        """Return whether there are kernels for it.
+
+        There are none where groups lie scattered or do not fit steps, nor for zero points and
+        minima of more than five bits.
+        """
+        has_offsets = self.has_zeros or self.has_minima
+        if self.is_scattered or (self.has_zeros and self.has_minima):
+            return False
+        if self.held_bits > 5 and has_offsets:
+            return False
+        size = in_features if self.group_size is None else self.group_size
+        if self.held_bits == 6 and 2 * size == _STEP:
+            return in_features % _STEP == 0
+        return size >= in_features or size % _STEP == 0
+
+    def num_bytes(self, out_features: int, in_features: int) -> int:
+        """Return the bytes of a matrix, without the padding of a layout."""
+        groups = 1 if self.group_size is None else -(-in_features // self.group_size)
+        scale_bytes = 4 if self.is_float else self.scale_bytes
+        of_groups = groups * (scale_bytes * (1 + self.has_minima) + self.has_zeros)
+        if self.groups_per_factor:
+            of_groups += groups // self.groups_per_factor * _HALF * (1 + self.has_minima)
+        return -(-out_features * in_features * self.held_bits // 8) + out_features * of_groups
+
+
+# What the blocks of GGUF are split into, by their kind.
+BLOCK_FORMS = {
+    "Q4_0": CodeForm(4, 32, 2),
+    "Q4_1": CodeForm(4, 32, 2, has_minima=True),
+    "Q5_0": CodeForm(5, 32, 2),
+    "Q8_0": CodeForm(8, 32, 2),
+    "Q4_K": CodeForm(4, 32, 1, 8, has_minima=True),
+    "Q5_K": CodeForm(5, 32, 1, 8, has_minima=True),
+    "Q6_K": CodeForm(6, 16, 1, 16),
+}

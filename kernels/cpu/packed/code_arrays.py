@@ -1,0 +1,164 @@
+"""CodeArrays: a weight of few bits as the kernels of this folder read it."""
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from pagedrun.kernels.cpu.bfloat16 import as_array
+from pagedrun.kernels.cpu.jit import kernel, spread
+from pagedrun.kernels.cpu.simd.aligned import aligned_empty
+from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+
+PANEL = 32  # outputs whose codes lie together
+STEP = 32  # inputs of a panel whose codes lie together
+FOUR_BITS, FIVE_BITS, SIX_BITS, EIGHT_BITS, FLOAT8 = range(5)
+FLOAT32, FLOAT16, BFLOAT16, INT8 = range(4)
+FLOAT8_FACTOR = 256.0  # that their codes are less by where they are taken for float16
+_FORMS = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
+# Bytes of a panel's step: of the lower four bits, or of whole codes, and of those above.
+_STEP_BYTES = {
+    FOUR_BITS: (512, 0),
+    FIVE_BITS: (512, 128),
+    SIX_BITS: (512, 256),
+    EIGHT_BITS: (1024, 0),
+    FLOAT8: (1024, 0),
+}
+
+
+class CodePlaces(NamedTuple):
+    """What kernels are told of a weight: addresses, 0 for what is not there, and numbers.
+
+    Memory is in the order of panels, and of steps or groups within these. codes: `step_bytes` of
+    each step, see `_pack_codes`. above: bits above the lower four, `above_bytes`. scales, zeros
+    (int8), minima: 32 numbers of each group, one an output; of those with factors one byte each,
+    and `factors`, `minimum_factors` have 32 float16 for every `groups_per_factor` groups.
+
+    kind: of the codes; scale_form: of scales and minima, as numbered above. A group has
+    `steps_per_group` steps; 0: a step has two.
+    """
+
+    codes: int
+    above: int
+    scales: int
+    factors: int
+    zeros: int
+    minima: int
+    minimum_factors: int
+    kind: int
+    scale_form: int
+    step_bytes: int
+    above_bytes: int
+    num_steps: int
+    steps_per_group: int
+    num_groups: int
+    groups_per_factor: int
+
+
+class CodeArrays:
+    """Holds a weight whose form `can_be_held`, in `arrays`; `places` is for kernels, while these
+    live."""
+
+    def __init__(self, weight: PackedWeight) -> None:
+        weight = weight.by_row()
+        kind, scales = _kind(weight), weight.scales
+        if kind == FLOAT8:
+            scales = GroupScales(scales.to_float32() * FLOAT8_FACTOR)
+        minima = weight.minima
+        num_groups = scales.values.shape[1]
+        num_factors = num_groups if scales.factors is None else scales.factors.shape[1]
+        num_steps = -(-weight.in_features // STEP)
+        self.arrays = [
+            *_packed_codes(weight, kind),
+            *map(_by_panel, (scales.values, scales.factors, weight.zeros)),
+            _by_panel(None if minima is None else minima.values),
+            _by_panel(None if minima is None else minima.factors),
+        ]
+        places = [0 if each.size == 0 else each.ctypes.data for each in self.arrays]
+        codes, above, first, factors, zeros, second, minimum_factors = places
+        step_bytes, above_bytes = _STEP_BYTES[kind]
+        self.places = CodePlaces(
+            codes=codes,
+            above=above,
+            scales=first,
+            factors=factors,
+            zeros=zeros,
+            minima=second,
+            minimum_factors=minimum_factors,
+            kind=kind,
+            scale_form=INT8 if scales.factors is not None else _FORMS[scales.values.dtype],
+            step_bytes=step_bytes,
+            above_bytes=above_bytes,
+            num_steps=num_steps,
+            steps_per_group=num_steps if num_groups == 1 else weight.group_size // STEP,
+            num_groups=num_groups,
+            groups_per_factor=num_groups // num_factors,
+        )
+
+
+def _packed_codes(weight: PackedWeight, kind: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return codes, or their lower four bits, and those above."""
+    steps = -(-weight.out_features // PANEL), -(-weight.in_features // STEP)
+    below, above = (aligned_empty((*steps, size), np.uint8) for size in _STEP_BYTES[kind])
+    spread(weight.codes.numel())
+    source = as_array(weight.codes.contiguous()).view(np.uint8)
+    if kind in (EIGHT_BITS, FLOAT8):
+        _pack_bytes(source, below)
+    else:
+        _pack_codes(source, 0 if kind == FOUR_BITS else kind - FOUR_BITS, below, above)
+    return below, above
+
+
+def _kind(weight: PackedWeight) -> int:
+    if weight.form.is_float:
+        return FLOAT8
+    kinds = {4: FOUR_BITS, 5: FIVE_BITS, 6: SIX_BITS, 8: EIGHT_BITS}
+    return kinds[weight.form.held_bits]
+
+
+def _by_panel(numbers: Tensor | None) -> NDArray[np.uint8]:
+    """Return numbers [out_features, num_groups] as bytes, those of a panel's group together."""
+    if numbers is None:
+        return np.empty(0, np.uint8)
+    padded = functional.pad(numbers, (0, 0, 0, -len(numbers) % PANEL))
+    panels = padded.view(-1, PANEL, numbers.shape[1]).transpose(1, 2).contiguous()
+    return panels.view(torch.uint8).numpy().reshape(-1)
+
+
+@kernel
+def _pack_bytes(codes: Any, packed: Any) -> None:
+    """Copy codes [out_features, in_features] to 32 x 32 of them, a row behind the other."""
+    for panel in numba.prange(packed.shape[0]):
+        packed[panel] = np.uint8(0)
+        for i in range(min(PANEL, codes.shape[0] - panel * PANEL)):
+            source = codes[panel * PANEL + i]
+            for k in range(source.shape[0]):
+                packed[panel, k // STEP, i * STEP + k % STEP] = source[k]
+
+
+@kernel
+def _pack_codes(codes: Any, bits_above: Any, packed: Any, above: Any) -> None:
+    """Copy codes [out_features, in_features] to steps of 32 x 32.
+
+    packed: eight times 32 words of 16 bits; those of one have the lower four bits of four outputs'
+    code of the same input. above: words as these, which have `bits_above` bits of 16 outputs, or 8.
+    """
+    outputs = 16 // max(bits_above, 1)
+    for panel in numba.prange(packed.shape[0]):
+        packed[panel] = np.uint8(0)
+        above[panel] = np.uint8(0)
+        for i in range(min(PANEL, codes.shape[0] - panel * PANEL)):
+            source = codes[panel * PANEL + i]
+            for k in range(source.shape[0]):
+                code = np.uint32(source[k])
+                place = i // 4 * 64 + k % STEP * 2 + i % 4 // 2
+                packed[panel, k // STEP, place] |= np.uint8((code & 15) << (i % 2 * 4))
+                if bits_above > 0:
+                    bit = i % outputs * bits_above
+                    place = i // outputs * 64 + k % STEP * 2 + bit // 8
+                    upper = (code >> 4) & ((1 << bits_above) - 1)
+                    above[panel, k // STEP, place] |= np.uint8(upper << (bit % 8))

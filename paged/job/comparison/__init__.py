@@ -1,0 +1,1 @@
+"""Two outputs compared, row by row."""

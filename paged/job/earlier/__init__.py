@@ -1,0 +1,1 @@
+"""The answers of an earlier run, which a new run need not compute again."""

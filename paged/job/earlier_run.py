@@ -1,0 +1,54 @@
+"""EarlierRun: what an earlier run of the same job has left, for this one to go on with."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.output.finished_rows import FinishedRows
+from pagedrun.paged.job.output.made_files import all_rows_of
+from pagedrun.paged.job.output.manifest import Manifest
+from pagedrun.paged.job.output.output_file import OutputFile
+from pagedrun.paged.job.output.output_layout import OutputLayout
+from pagedrun.paged.job.output.same_job import check_same_job
+from pagedrun.paged.job.output.saved_manifest import at_time_of
+
+
+class EarlierRun:
+    """The run that began the claimed `output`, if any did.
+
+    A file without a whole line may still be somebody's: only an empty one can be begun.
+    """
+
+    def __init__(self, config: JobConfig, layout: OutputLayout, output: OutputFile) -> None:
+        self._config = config
+        self._layout = layout
+        self._output = output
+        has_bytes = bool(Path(output.path).stat().st_size)
+        self._manifest = config.manifest_path if has_bytes else None
+
+    def at_its_time(self) -> JobConfig:
+        """Return the job with the prompts of that run, whenever it was."""
+        return at_time_of(self._config, self._manifest)
+
+    def finished_rows(
+        self, manifest: Manifest, hold: Callable[[], AbstractContextManager[None]]
+    ) -> FinishedRows:
+        """Return the rows that are there; with `retry_errors` failed ones are taken out.
+
+        `manifest` is that of this run; `hold` keeps signals away. Raises `UsageError` if the output
+        is of another job.
+        """
+        finished = FinishedRows.read(self._output.path)
+        made_by = self._config.manifest_path
+        if self._manifest is None and self._layout.is_made and made_by is not None:
+            return all_rows_of(self._layout, manifest, made_by)
+        if self._manifest is None:
+            return finished
+        check_same_job(manifest, self._manifest)
+        if self._config.retry_errors and finished.num_failed:
+            kept = [(row.offset, row.num_bytes) for row in finished.answered()]
+            with hold():
+                self._output.rewrite(self._output.read(*span) for span in kept)
+            finished = FinishedRows.read(self._output.path)
+        return finished

@@ -1,0 +1,137 @@
+"""Rows as a Parquet file, written piece by piece."""
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pagedrun.paged.job.output.formats.row_columns import OutputColumns
+from pagedrun.paged.job.output.formats.row_types import NAMES, known_type
+from pagedrun.paged.job.output.formats.value_type import (
+    ListOf,
+    Plain,
+    StructOf,
+    ValueType,
+    base_of,
+    common,
+    convert,
+    is_as_it_is,
+    type_of,
+)
+from pagedrun.paged.values.errors import UsageError
+
+# A row group is in memory as Python objects, then as a table.
+GROUP_ROWS = 16_384
+GROUP_BYTES = 2**24  # of the rows as JSON
+
+ColumnTypes = Mapping[str, ValueType]
+
+
+def require_pyarrow(output: str) -> None:
+    """Raise `UsageError` if Parquet cannot be written here."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"{output} needs the package pyarrow: pip install pyarrow, or let the name end in "
+            ".jsonl",
+            field="output",
+        ) from error
+
+
+def column_types(rows: Iterable[OutputColumns], *, flat: bool) -> ColumnTypes:
+    """Return the type of each column that a row has; the first of two passes."""
+    known: dict[str, ValueType | None] = {}
+    found: dict[str, ValueType] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name not in found:
+                known[name] = known_type(name, flat=flat)
+                found[name] = base_of(known[name])
+            found[name] = common(found[name], type_of(value, known[name]))
+    return {
+        name: Plain.NAME if name in NAMES and kind is Plain.JSON else kind
+        for name, kind in found.items()
+    }
+
+
+def parquet_pieces(
+    rows: Iterable[tuple[OutputColumns, int]], types: ColumnTypes
+) -> Iterator[bytes]:
+    """Yield the bytes of a Parquet file of rows, each with its number of bytes as JSON."""
+    import pyarrow
+    from pyarrow import parquet
+
+    schema = pyarrow.schema([(name, _arrow_type(kind)) for name, kind in types.items()])
+    sink = _Sink()
+    with parquet.ParquetWriter(sink, schema) as writer:
+        for group in _groups(rows):
+            writer.write_table(_table(group, types, schema), row_group_size=len(group))
+            yield sink.take()
+    yield sink.take()
+
+
+def _groups(rows: Iterable[tuple[OutputColumns, int]]) -> Iterator[list[OutputColumns]]:
+    group: list[OutputColumns] = []
+    num_bytes = 0
+    for row, size in rows:
+        group.append(row)
+        num_bytes += size
+        if len(group) >= GROUP_ROWS or num_bytes >= GROUP_BYTES:
+            yield group
+            group, num_bytes = [], 0
+    if group:
+        yield group
+
+
+def _table(rows: Sequence[OutputColumns], types: ColumnTypes, schema: Any) -> Any:
+    import pyarrow
+
+    columns = []
+    for name, kind in types.items():
+        values = [row.get(name) for row in rows]
+        if not is_as_it_is(kind):
+            values = [convert(value, kind) for value in values]
+        columns.append(pyarrow.array(values, schema.field(name).type))
+    return pyarrow.Table.from_arrays(columns, schema=schema)
+
+
+def _arrow_type(kind: ValueType) -> Any:
+    """Return Arrow's type. What nothing is known of is text, as is an object without keys."""
+    import pyarrow
+
+    match kind:
+        case ListOf(element):
+            return pyarrow.list_(_arrow_type(element))
+        case StructOf(fields) if fields:
+            return pyarrow.struct([(name, _arrow_type(each)) for name, each in fields.items()])
+        case Plain.BOOLEAN:
+            return pyarrow.bool_()
+        case Plain.INTEGER | Plain.LONG:
+            return pyarrow.int64()
+        case Plain.NUMBER:
+            return pyarrow.float64()
+    return pyarrow.string()
+
+
+class _Sink(io.RawIOBase):
+    """What pyarrow writes, until it is taken."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._num_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._num_bytes
+
+    def write(self, data: Any) -> int:
+        self._pieces.append(bytes(data))
+        self._num_bytes += len(data)
+        return len(data)
+
+    def take(self) -> bytes:
+        """Return what was written since the last call."""
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)

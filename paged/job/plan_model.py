@@ -1,0 +1,41 @@
+"""PlanModel: a model's shape and tokenizer, without its weights."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pagedrun.paged.job.interfaces import EngineLike
+from pagedrun.paged.models.describe import describe_model
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.rotary_positions import num_rotary_positions
+from pagedrun.paged.text.grammar.grammars import Grammars
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.sampling.structure import Structure
+
+
+class PlanModel:
+    """A model's shape and tokenizer; implements `interfaces.OpenModel` but has no weights."""
+
+    def __init__(self, config: EngineConfig, folder: Path, chat_template: str | None) -> None:
+        shape = describe_model(config.model, config.model_impl)
+        self.config = shape.held_as(config.quantization, config.model)
+        self.tokenizer = Tokenizer.from_folder(folder, chat_template)
+        self.config.check_tokenizer(self.tokenizer.vocab_size, config.model)
+        shape = self.config
+        self.settings = shape.settings(config)
+        self._grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)
+        if isinstance(self.config, ModelConfig):
+            num_rotary_positions(self.config, config.max_model_len, config.model)
+
+    def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
+        """Return those that no answer can have, and why."""
+        return self._grammars.refused(structures)
+
+    def arithmetic(self) -> Mapping[str, object]:
+        """Return nothing: a plan computes nothing."""
+        return {}
+
+    def load_engine(self) -> EngineLike:
+        """Refuse: a plan runs nothing."""
+        raise AssertionError("a plan loads no weights")

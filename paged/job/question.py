@@ -1,0 +1,123 @@
+"""One question, answered while somebody reads: the job of a single row, without its files."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.inputs.given_row import GivenRow
+from pagedrun.paged.job.inputs.row import Columns
+from pagedrun.paged.job.listener import JobListener, Phase
+from pagedrun.paged.job.model import LocalModel
+from pagedrun.paged.job.output.written_row import WrittenRow, answered_row, failed_row
+from pagedrun.paged.job.prepare import prepare
+from pagedrun.paged.run import Run
+from pagedrun.paged.text.answer_text import AnswerText
+from pagedrun.paged.text.streamed_answer import StreamedAnswer
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.option_names import as_flag, spelled
+from pagedrun.paged.values.request import Completion, Request
+
+OnText = Callable[[str, str], None]
+"""Takes what came of an answer's thought, and of its text."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of a question: `row` is what a run of a file with it alone writes.
+
+    `completion` is None if it could not be asked; `error` says why there is no answer. Times are
+    seconds, that of the first token and of the last since the prompt was begun.
+    """
+
+    row: WrittenRow
+    error: RowError | None
+    completion: Completion | None = None
+    load_s: float = 0.0
+    first_token_s: float = 0.0
+    run_s: float = 0.0
+
+
+class Question:
+    """A text to be answered by the job's model, which is opened but whose weights are not read.
+
+    The model gets a chat if it has a template for one, unless it is to read the text as it is.
+    Raises `ModelError` if the model cannot be used.
+    """
+
+    def __init__(self, config: JobConfig, text: str, *, as_it_is: bool = False) -> None:
+        self._config = config
+        folder = config.tokenizer or config.engine.model
+        self._model = LocalModel(config.engine, folder, config.chat_template)
+        is_chat = self._model.tokenizer.chat_template is not None and not as_it_is
+        self.columns: Columns = (
+            {"messages": [{"role": "user", "content": text}]} if is_chat else {"prompt": text}
+        )
+
+    def answer(self, listener: JobListener, on_text: OnText) -> Answer:
+        """Load the weights and answer. `on_text` gets the first answer's text as it grows.
+
+        With several answers, or a search for the best, it gets nothing. Raises `UsageError` for
+        what a run would refuse, `EngineError` if the engine cannot go on.
+        """
+        source = GivenRow(self.columns)
+        prepared = prepare(self._config, source, listener, lambda *_: self._model)
+        (row,) = prepared.rows
+        if row.request is None:
+            assert row.error is not None
+            return Answer(failed_row(row, row.error), row.error)
+        listener.on_phase(Phase.LOAD)
+        engine = self._model.load_engine()
+        listener.on_phase(Phase.COMPILE)
+        engine.warm_up()
+        listener.on_phase(Phase.RUN)
+        reader = _Reader(row.request, AnswerText(self._model.tokenizer), on_text)
+        run = engine.start(
+            [row.request],
+            on_step=lambda _: reader.look(run),
+            warn=lambda message: listener.on_warning(spelled(message, as_flag)),
+        )
+        try:
+            (completion,) = run
+        finally:
+            run.close()
+        return Answer(
+            answered_row(row, completion),
+            completion.error,
+            completion,
+            engine.loaded.load_s,
+            reader.first_token_s,
+            reader.passed_s,
+        )
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads the first answer to a request while it is written."""
+
+    request: Request
+    texts: AnswerText
+    on_text: OnText
+    first_token_s: float = 0.0
+    began: float = field(default_factory=time.perf_counter)
+    stream: StreamedAnswer | None = None
+
+    def __post_init__(self) -> None:
+        if self.request.params.num_sequences == 1:
+            self.stream = StreamedAnswer(self.texts, self.request)
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self.began
+
+    def look(self, run: Run) -> None:
+        """Take what the last step of a run came to. A token that ends the answer is not seen."""
+        stream = self.stream
+        for sequence in run.scheduler.running:
+            if sequence.num_known_outputs and not self.first_token_s:
+                self.first_token_s = self.passed_s
+            if stream is not None:
+                thought, text = len(stream.thought), len(stream.text)
+                stream.feed(sequence.known_outputs(stream.num_tokens))
+                self.on_text(stream.thought[thought:], stream.text[text:])

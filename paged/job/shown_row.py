@@ -1,0 +1,162 @@
+"""ShownRow: one row of an input as a model will read it, found without the model's weights."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.inputs.reader import open_inputs
+from pagedrun.paged.job.inputs.row import Columns
+from pagedrun.paged.job.listener import JobListener, Phase
+from pagedrun.paged.job.output.manifest import DEFAULT_ORIGIN, Setting, sampling_values
+from pagedrun.paged.job.plan_model import PlanModel
+from pagedrun.paged.job.prepare import Prepared, prepare
+from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.planning.request_tree import request_tree
+from pagedrun.paged.text.prompts.overlong import Overlong
+from pagedrun.paged.text.prompts.prompt_parts import PromptPart, prompt_parts
+from pagedrun.paged.values.errors import RowError, UsageError, WrittenError
+from pagedrun.paged.values.option_names import as_flag, option
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+
+_CUT_END = {Overlong.TRUNCATE_LEFT: "left", Overlong.TRUNCATE_RIGHT: "right"}
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPart:
+    """So many leading `tokens` of a prompt are those of so many `rows`, its own among them."""
+
+    tokens: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRow:
+    """A row as the model will read it; written as `json_fields` does, with the same keys for all.
+
+    `line` is where the row begins in the input (what it counts is `unit`). `text` is that of the
+    `token_ids`, which is that of its `parts`. `truncated_tokens` were cut off the prompt, at the
+    end `truncated_from` names, to fit `max_model_len`; `max_tokens_clamped` says whether the answer
+    was. `shared` has the prefixes in common with others of the `rows` that are planned together,
+    the shortest first. `continuations` are scored behind the prompt, in place of sampling.
+    `sampling` has the parameters in effect and where each is from: "flag", "recipe", "model",
+    "row", "room" (what the prompt leaves) or "default".
+
+    A row that cannot be asked has an `error` and neither text nor tokens.
+    """
+
+    index: int
+    id: str | int
+    line: int
+    unit: str
+    text: str | None
+    parts: tuple[PromptPart, ...]
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    truncated_tokens: int
+    truncated_from: str | None
+    max_tokens_clamped: bool
+    max_model_len: int
+    rows: int
+    shared: tuple[SharedPart, ...]
+    continuations: tuple[str, ...]
+    sampling: Mapping[str, Setting]
+    input: Columns
+    error: WrittenError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A row to show; `error` is why it cannot be asked, None if it can."""
+
+    row: ShownRow
+    error: RowError | None
+
+
+def show_row(
+    config: JobConfig, listener: JobListener, *, index: int | None = None, id: str | None = None
+) -> Found:
+    """Return the row of the job's input with this index, else with this id, else the first.
+
+    Raises `UsageError` for what a run would refuse as a whole, and if there is no such row.
+    """
+    is_wanted, name = _wanted(index, id)
+    with open_inputs(config.inputs, config.max_line_bytes) as source:
+        prepared = prepare(config, source, listener, PlanModel)
+        num_rows = 0
+        for window in chain([prepared.rows], prepared.more or ()):
+            for row in window:
+                if is_wanted(row):
+                    listener.on_phase(Phase.PLAN)
+                    return Found(_shown(row, window, prepared, config), row.error)
+            num_rows += len(window)
+    raise _no_such_row(config, name, num_rows)
+
+
+def _wanted(index: int | None, id: str | None) -> tuple[Callable[[JobRow], bool], str]:
+    """Return what tells the row from others, and how to name it where there is none."""
+    if index is None and id is not None:
+        return lambda row: str(row.id) == id, f"{option('id')} {id}"
+    return lambda row: row.index == (index or 0), f"{option('row')} {index or 0}"
+
+
+def _no_such_row(config: JobConfig, name: str, num_rows: int) -> UsageError:
+    read = f"the first {num_rows:,} rows" if num_rows == config.limit else f"{num_rows:,} rows"
+    numbers = f"numbered 0 to {num_rows - 1}" if num_rows > 1 else "numbered 0"
+    return UsageError(
+        f"{name}: there is no such row among {read} of {config.input_shown}, {numbers}"
+    )
+
+
+def _shown(
+    row: JobRow, window: Sequence[JobRow], prepared: Prepared, config: JobConfig
+) -> ShownRow:
+    model, request = prepared.model, row.request
+    assert isinstance(model, PlanModel)
+    shared = () if request is None else _shared(request, window, config.engine.block_size)
+    ids = () if request is None else request.prompt_token_ids
+    parts = prompt_parts(model.tokenizer, ids, shared[-1].tokens if shared else 0)
+    continuations = () if request is None else request.continuations
+    is_sampled = request is not None and not continuations
+    return ShownRow(
+        index=row.index,
+        id=row.id,
+        line=row.line,
+        unit=row.unit,
+        text=None if request is None else "".join(part.text for part in parts),
+        parts=parts,
+        token_ids=ids,
+        prompt_tokens=row.num_prompt_tokens,
+        truncated_tokens=row.num_truncated_tokens,
+        truncated_from=_CUT_END[config.on_overlong] if row.num_truncated_tokens else None,
+        max_tokens_clamped=row.clamped,
+        max_model_len=prepared.max_model_len,
+        rows=len(window),
+        shared=shared,
+        continuations=tuple(each.text for each in continuations),
+        sampling=_sampling(request.params, config, clamped=row.clamped)
+        if request is not None and is_sampled
+        else {},
+        input=row.input,
+        error=None if row.error is None else row.error.to_dict(as_flag),
+    )
+
+
+def _shared(request: Request, window: Sequence[JobRow], block_size: int) -> tuple[SharedPart, ...]:
+    """Return what a prompt has in common with others of its window."""
+    requests = [row.request for row in window if row.request is not None]
+    tree = request_tree(requests, block_size)
+    place = next(place for place, each in enumerate(requests) if each is request)
+    return tuple(SharedPart(each.num_tokens, each.num_rows) for each in tree.prefixes_of(place))
+
+
+def _sampling(params: SamplingParams, config: JobConfig, *, clamped: bool) -> dict[str, Setting]:
+    """Return each parameter in effect; what is not as the job has it was the row's to say."""
+    of_job, found = sampling_values(config.sampling), {}
+    for name, value in sampling_values(params).items():
+        origin = config.origins.get(name, DEFAULT_ORIGIN)
+        if value != of_job[name]:
+            origin = "room" if clamped and name in ("max_tokens", "min_tokens") else "row"
+        found[name] = Setting(value, origin)
+    return found

@@ -1,0 +1,84 @@
+"""TimedRun: what a run on this machine took, kept in the user's cache for plans to come."""
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from pagedrun.kernels.environment.code_folder import private_folder
+from pagedrun.paged.files.atomic import replace_json
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.job.output.file_digests import config_digest
+from pagedrun.paged.report.record.hardware import describe_hardware
+from pagedrun.paged.report.record.report_sections import JobReport
+from pagedrun.paged.report.record.step_costs import StepCosts
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import ModelError
+
+MIN_RUN_SECONDS = 1.0  # what is shorter is mostly its own beginning
+FOLDER = "times"
+MOST_SECONDS = 1e9
+# What decides how long a step takes, beside the model and the machine.
+_SETTINGS = ("dtype", "quantization", "kv_cache_dtype", "kernel_set", "model_impl")
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """Seconds: `load_s` until model and kernels were ready, and what steps took."""
+
+    load_s: float
+    step_s: float
+    prompt_token_s: float
+    generated_token_s: float
+    usual_token_s: float
+
+    @property
+    def costs(self) -> StepCosts:
+        """What steps took."""
+        return {
+            "step_s": self.step_s,
+            "prompt_token_s": self.prompt_token_s,
+            "generated_token_s": self.generated_token_s,
+            "usual_token_s": self.usual_token_s,
+        }
+
+    @classmethod
+    def read(cls, config: EngineConfig, device: str) -> "TimedRun | None":
+        """Return what the last run with such settings took on this machine, None if none is
+        known."""
+        try:
+            path = _path(config, device)
+            if path is None:
+                return None
+            found = JsonObject.parse(str(path), path.read_bytes())
+            return cls(*(found.number(each.name, 0.0, MOST_SECONDS) for each in fields(cls)))
+        except (OSError, ModelError):
+            return None
+
+
+def note_run(config: EngineConfig, report: JobReport) -> None:
+    """Keep what a run took, if it was long enough to say something; where it cannot be, it is not.
+
+    No text of the file is kept, and no name: a digest of the model's shape, the processor and the
+    settings is what it is found by.
+    """
+    costs, times = report.get("step_costs"), report["time"]
+    if costs is None or times["run_s"] < MIN_RUN_SECONDS:
+        return
+    with suppress(OSError):
+        path = _path(config, report["hardware"]["device"])
+        if path is not None:
+            load_s = times["load_s"] + times.get("compile_s", 0.0)
+            replace_json(path, asdict(TimedRun(load_s, **costs)))
+
+
+def _path(config: EngineConfig, device: str) -> Path | None:
+    folder = private_folder(FOLDER)
+    if folder is None:
+        return None
+    hardware = describe_hardware(device)
+    machine = (device, hardware["processor"], hardware["threads"])
+    settings = [str(getattr(config, name)) for name in _SETTINGS]
+    known = [config_digest(config.model), *machine, *settings]
+    return folder / f"{hashlib.sha256(json.dumps(known).encode()).hexdigest()}.json"

@@ -1,0 +1,64 @@
+"""Warm-up: the kernels that runs of a model use, compiled ahead of them."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from pagedrun.paged.job.listener import JobListener, Phase
+from pagedrun.paged.job.model import LocalModel
+from pagedrun.paged.machine.code_caches import CacheFacts, code_caches
+from pagedrun.paged.values.engine_config import EngineConfig
+
+
+class WarmUp(TypedDict):
+    """`compile_s` are the seconds in which kernels were compiled or read, of all `dtypes`.
+    `new_files` were not there before; `caches` are where compiled code is kept now.
+    """
+
+    model: str
+    device: str
+    dtypes: list[str]
+    load_s: float
+    compile_s: float
+    new_files: int
+    caches: list[CacheFacts]
+
+
+def warm_up(
+    configs: Sequence[EngineConfig], tokenizer: Path | None, listener: JobListener
+) -> WarmUp:
+    """Load the model of each configuration and run a few tokens, so that its kernels are compiled.
+
+    `configs` differ in their dtype only; there is at least one. `tokenizer` is a folder, None for
+    the model's own. Raises `ModelError` where a model cannot be used, `UsageError` where the device
+    cannot.
+    """
+    before = _num_files(code_caches())
+    load_s = compile_s = 0.0
+    dtypes, device = [], ""
+    for config in configs:
+        began = time.perf_counter()
+        listener.on_phase(Phase.LOAD)
+        engine = LocalModel(config, tokenizer or config.model, None).load_engine()
+        loaded = time.perf_counter()
+        listener.on_phase(Phase.COMPILE)
+        engine.warm_up()
+        load_s += loaded - began
+        compile_s += time.perf_counter() - loaded
+        dtypes.append(str(engine.loaded.dtype).removeprefix("torch."))
+        device = engine.loaded.device.torch_device.type
+    caches = code_caches()
+    return {
+        "model": str(configs[0].model),
+        "device": device,
+        "dtypes": dtypes,
+        "load_s": load_s,
+        "compile_s": compile_s,
+        "new_files": _num_files(caches) - before,
+        "caches": caches,
+    }
+
+
+def _num_files(caches: list[CacheFacts]) -> int:
+    return sum(each["files"] for each in caches)

@@ -1,0 +1,83 @@
+"""StepCosts: what steps, prompt tokens and new tokens take, in seconds each."""
+
+from itertools import combinations
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+MIN_STEPS = 20  # fewer say too little
+# Where steps are all alike, as if a step cost as many prompt tokens, and a new one so many.
+USUAL_STEP, USUAL_NEW_TOKEN = 64.0, 8.0
+_USUAL = np.array([USUAL_STEP, 1.0, USUAL_NEW_TOKEN])
+PULL = 0.02  # towards these, as a share of what the steps say
+
+
+class StepCosts(TypedDict):
+    """`step_costs` of a report: a step takes the sum of the first three, each by how many it has.
+
+    `usual_token_s` is what a prompt token takes if a step takes as much as `USUAL_STEP` of them and
+    a new one as much as `USUAL_NEW_TOKEN`.
+    """
+
+    step_s: float
+    prompt_token_s: float
+    generated_token_s: float
+    usual_token_s: float
+
+
+class StepFit:
+    """Fits `StepCosts` to a run's steps by least squares; no cost is negative.
+
+    Of steps that are all alike any split of their time fits as well as any other; then the usual
+    one is taken.
+    """
+
+    def __init__(self) -> None:
+        self._products = np.zeros((3, 3))
+        self._seconds = np.zeros(3)
+
+    def add(self, seconds: float, num_prompt: int, num_generated: int) -> None:
+        """Note a step that computed so many prompt tokens and made so many new ones."""
+        made = np.array([1.0, num_prompt, num_generated])
+        self._products += np.outer(made, made)
+        self._seconds += made * seconds
+
+    @property
+    def costs(self) -> StepCosts | None:
+        """What was fitted; None after too few steps."""
+        if self._products[0, 0] < MIN_STEPS:
+            return None
+        found = [self._fitted(kept) for size in (1, 2, 3) for kept in combinations(range(3), size)]
+        best = min((each for each in found if (each >= 0).all()), key=self._error)
+        step, prompt, generated = best.tolist()
+        return {
+            "step_s": step,
+            "prompt_token_s": prompt,
+            "generated_token_s": generated,
+            "usual_token_s": self._usual_token_s,
+        }
+
+    def _fitted(self, kept: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return the best costs of which only those at some places are not 0."""
+        products, seconds = self._pulled
+        costs, at = np.zeros(3), list(kept)
+        costs[at] = np.linalg.lstsq(products[np.ix_(at, at)], seconds[at])[0]
+        return costs
+
+    def _error(self, costs: NDArray[np.float64]) -> float:
+        """Return the sum of squared errors, but for a constant."""
+        products, seconds = self._pulled
+        return float(costs @ products @ costs - 2 * seconds @ costs)
+
+    @property
+    def _pulled(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Products and seconds, as if some of the steps had cost what is usual."""
+        pull = PULL * np.diag(self._products)
+        usual = _USUAL * self._usual_token_s
+        return self._products + np.diag(pull), self._seconds + pull * usual
+
+    @property
+    def _usual_token_s(self) -> float:
+        made = self._products[0]  # steps, prompt tokens and new ones
+        return float(self._seconds[0] / max(made @ _USUAL, 1.0))

@@ -1,0 +1,94 @@
+"""How long a run still takes, as an interval: of runs whose truth is known."""
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pagedrun.cli.progress.durations import show_span
+from pagedrun.cli.progress.time_left import TimeLeft
+from pagedrun.paged.job.answer_lengths import AnswerLengths
+from pagedrun.paged.report.record.timeline import StepRecord
+
+STEP_S = 0.1
+MAX_TOKENS = 128
+
+
+def moments(answers: list[int], seats: int) -> Iterator[tuple[StepRecord, AnswerLengths]]:
+    """Run answers of these lengths, so many at a time, a token each a step; give each step."""
+    lengths, waiting, running = AnswerLengths(), list(reversed(answers)), list[list[int]]()
+    lengths.allow(MAX_TOKENS)
+    step = generated = 0
+    while waiting or running:
+        while waiting and len(running) < seats:
+            running.append([0, waiting.pop()])
+        step += 1
+        generated += len(running)
+        for row in running:
+            row[0] += 1
+        for row in [each for each in running if each[0] == each[1]]:
+            running.remove(row)
+            lengths.note(row[1])
+        counts = (lengths.count, len(answers), 0, 0, generated, 0)
+        record = StepRecord(step * STEP_S, step, len(running), len(waiting), 1, 1, 0, 0, 1, *counts)
+        yield record, lengths
+
+
+def share_that_holds(answers: list[int], seats: int) -> float:
+    """Return at how many of the moments at which something is said the truth lies within."""
+    total_s = sum(1 for _ in moments(answers, seats)) * STEP_S
+    held = []
+    for record, lengths in moments(answers, seats):
+        left = TimeLeft.of(record.t, STEP_S, record, lengths)
+        if left is not None:
+            held.append(left.low_s <= total_s - record.t <= left.high_s)
+    assert held
+    return sum(held) / len(held)
+
+
+def lengths_of(kind: str, count: int, seed: int = 4) -> list[int]:
+    rng = random.Random(seed)
+    drawn: dict[str, Callable[[], int]] = {
+        "equal": lambda: 20,
+        "any": lambda: rng.randrange(1, 60),
+        "memoryless": lambda: min(1 + int(rng.expovariate(1 / 30)), MAX_TOKENS),
+        "two kinds": lambda: rng.choice([4, 4, 4, 80]),
+    }
+    return [drawn[kind]() for _ in range(count)]
+
+
+@pytest.mark.parametrize("seats", [4, 32])
+@pytest.mark.parametrize("kind", ["equal", "any", "memoryless", "two kinds"])
+def test_the_interval_holds_the_truth(kind: str, seats: int) -> None:
+    assert share_that_holds(lengths_of(kind, 200), seats) >= 0.85
+
+
+def test_the_interval_is_narrow_once_there_is_something_to_learn_from() -> None:
+    """From nothing to for ever would hold any truth."""
+    answers = lengths_of("any", 2000)
+    for record, lengths in moments(answers, 16):
+        left = TimeLeft.of(record.t, STEP_S, record, lengths)
+        if record.finished > 400 and record.waiting > 400:
+            assert left is not None
+            assert left.high_s < 2.2 * left.low_s
+
+
+def test_nothing_is_said_before_a_row_is_back() -> None:
+    record, lengths = next(moments([5, 5], 2))
+    assert TimeLeft.of(record.t, STEP_S, record, lengths) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (0.2, 0.7, "0 s to 1 s"),
+        (4.0, 4.0, "4 s"),
+        (33, 58, "30 s to 1 min"),
+        (50, 70, "50 s to 2 min"),
+        (200, 280, "3 min to 5 min"),
+        (4200, 6000, "1 h 10 min to 1 h 40 min"),
+        (7100, 90_000, "1 h 50 min to 25 h"),
+    ],
+)
+def test_an_interval_as_people_read_it(low: float, high: float, wanted: str) -> None:
+    assert show_span(low, high) == wanted

@@ -1,0 +1,218 @@
+"""A weight in few bits multiplies as what it means in bfloat16 does: bit by bit, in every batch."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.cpu.packed.linear import QuantizedLinear
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.packed_weight import GroupScales, PackedWeight, joined_neighbours
+from tests.every_pair import every_pair
+from tests.kernels.cpu.products import (
+    THREADS,
+    assert_rows_keep_their_bytes,
+    misaligned,
+    skip_unless_supported,
+    threads,
+)
+
+# Around the heights of tiles, of pairs of them, and of the rows that pass a chunk of weights.
+ROW_COUNTS = [1, 2, 15, 16, 17, 31, 32, 33, 48, 49, 64, 70]
+OUT = 70  # two panels and a part
+
+
+def random(*shape: int, seed: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def codes(low: int, high: int, out: int, columns: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(low, high, (out, columns), generator=generator, dtype=torch.int8)
+
+
+def halves(out: int, groups: int) -> GroupScales:
+    return GroupScales((random(out, groups, seed=2) / 50 + 0.001).half())
+
+
+def six_bits(out: int, groups: int, seed: int) -> GroupScales:
+    values = (random(out, groups, seed=seed) * 64).to(torch.uint8)
+    return GroupScales(values, (random(out, groups // 8, seed=seed + 1) / 1000).half())
+
+
+def q4_0(out: int, columns: int) -> PackedWeight:
+    return PackedWeight(codes(-8, 8, out, columns), 4, halves(out, -(-columns // 32)), 32)
+
+
+def q4_1(out: int, columns: int) -> PackedWeight:
+    scales = halves(out, columns // 32)
+    minima = GroupScales((random(out, columns // 32, seed=9) / 10).half())
+    return PackedWeight(codes(0, 16, out, columns), 4, scales, 32, minima=minima)
+
+
+def awq(out: int, columns: int) -> PackedWeight:
+    zeros = codes(-8, 8, out, -(-columns // 128))
+    scales = halves(out, -(-columns // 128))
+    return PackedWeight(codes(-8, 8, out, columns), 4, scales, 128, zeros=zeros)
+
+
+def rows_of_four_bits(out: int, columns: int) -> PackedWeight:
+    scales = GroupScales((random(out, 1, seed=3) / 50).bfloat16())
+    return PackedWeight(codes(-8, 8, out, columns), 4, scales, columns)
+
+
+def two_bits(out: int, columns: int) -> PackedWeight:
+    return PackedWeight(codes(-2, 2, out, columns), 2, halves(out, columns // 32), 32)
+
+
+def q4_k(out: int, columns: int) -> PackedWeight:
+    scales, minima = (six_bits(out, columns // 32, seed) for seed in (4, 6))
+    return PackedWeight(codes(0, 16, out, columns), 4, scales, 32, minima=minima)
+
+
+def q5_0(out: int, columns: int) -> PackedWeight:
+    return PackedWeight(codes(-16, 16, out, columns), 5, halves(out, columns // 32), 32)
+
+
+def q5_k(out: int, columns: int) -> PackedWeight:
+    scales, minima = (six_bits(out, columns // 32, seed) for seed in (4, 6))
+    return PackedWeight(codes(0, 32, out, columns), 5, scales, 32, minima=minima)
+
+
+def q6_k(out: int, columns: int) -> PackedWeight:
+    factors = (random(out, columns // 256, seed=5) / 1000).half()
+    scales = GroupScales(codes(-128, 127, out, columns // 16), factors)
+    return PackedWeight(codes(-32, 32, out, columns), 6, scales, 16)
+
+
+def q8_0(out: int, columns: int) -> PackedWeight:
+    return PackedWeight(codes(-128, 127, out, columns), 8, halves(out, -(-columns // 32)), 32)
+
+
+def int8_rows(out: int, columns: int) -> PackedWeight:
+    scales = GroupScales(random(out, 1, seed=3) / 500)
+    return PackedWeight(codes(-128, 127, out, columns), 8, scales, columns)
+
+
+def float8(out: int, columns: int) -> PackedWeight:
+    """Every code, denormal ones too; a scale for blocks of 48 rows and 128 columns."""
+    bits = torch.arange(out * columns).view(out, columns) * 7 % 256
+    bits[(bits & 0x7F) == 0x7F] = 0
+    scales = GroupScales(random(-(-out // 48), -(-columns // 128), seed=3) / 500)
+    return PackedWeight(bits.byte().view(torch.float8_e4m3fn), 8, scales, 128, 48)
+
+
+FORMS = {
+    each.__name__: each
+    for each in (
+        *(q4_0, q4_1, awq, rows_of_four_bits, two_bits, q4_k),
+        *(q5_0, q5_k, q6_k, q8_0, int8_rows, float8),
+    )
+}
+
+
+@pytest.fixture(autouse=True)
+def amx() -> None:
+    skip_unless_supported(KernelSet.AMX)
+
+
+def cancelling(weight: Tensor, num_rows: int) -> Tensor:
+    """Return inputs of which the order of summation is most of what is left in the first output."""
+    x = torch.randn(num_rows, weight.shape[1], generator=torch.Generator().manual_seed(8))
+    half = weight.shape[1] // 2
+    first = weight[0].double()
+    x[:, half : 2 * half] = (-x[:, :half].double() * first[:half] / first[half : 2 * half]).float()
+    return x.nan_to_num(0.0, 0.0, 0.0).clamp(-1e4, 1e4).bfloat16()
+
+
+@every_pair(
+    form=[*FORMS], columns=[256, 768], has_bias=[True, False], num_threads=THREADS, cancel=[0, 1]
+)
+def test_the_bits_of_plain_numbers(
+    form: str, columns: int, has_bias: bool, num_threads: int, cancel: int
+) -> None:
+    """768 columns are a chunk of steps and a part."""
+    weight = FORMS[form](OUT, columns)
+    plain = cpu.dequantize(weight, torch.bfloat16)
+    bias = random(OUT, seed=7).bfloat16() if has_bias else None
+    backend = CpuBackend(KernelSet.AMX)
+    assert backend.packs_quantized(weight, torch.bfloat16)
+    x = torch.randn(ROW_COUNTS[-1], columns, generator=torch.Generator().manual_seed(8)).bfloat16()
+    if cancel:
+        x = cancelling(plain, len(x))
+    with threads(num_threads):
+        layer = backend.pack_quantized(weight, torch.bfloat16, bias)
+        expected = backend.pack_linear(plain, bias)(x)
+        assert expected.isfinite().all()
+        assert (expected != 0).any()
+        assert torch.equal(layer(x), expected)
+        assert_rows_keep_their_bytes(layer, x, expected, ROW_COUNTS)
+        assert torch.equal(layer(misaligned(x)), expected)
+        assert torch.equal(layer(x[::3]), expected[::3])
+
+
+@pytest.mark.parametrize("form", ["q4_0", "awq", "q8_0", "float8", "rows_of_four_bits"])
+@pytest.mark.parametrize("shape", [(1, 40), (33, 333), (1000, 576)])
+def test_odd_sizes(form: str, shape: tuple[int, int]) -> None:
+    weight = FORMS[form](*shape)
+    plain = cpu.dequantize(weight, torch.bfloat16)
+    backend = CpuBackend(KernelSet.AMX)
+    layer = backend.pack_quantized(weight, torch.bfloat16)
+    for num_rows in (1, 40, 600):  # 600: more than pass a chunk at once
+        x = random(num_rows, shape[1], seed=num_rows).bfloat16() - 0.5
+        assert torch.equal(layer(x), backend.pack_linear(plain)(x))
+    assert layer(x[:0]).shape == (0, shape[0])
+
+
+@pytest.mark.parametrize("form", ["q4_0", "q4_k", "q8_0"])
+def test_nan_stays_in_its_row(form: str) -> None:
+    x = torch.ones(37, 256, dtype=torch.bfloat16)
+    layer = QuantizedLinear(FORMS[form](OUT, 256))
+    expected = layer(x)
+    x[36] = torch.nan
+    found = layer(x)
+    assert found[36].isnan().all()
+    assert torch.equal(found[:36], expected[:36])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_held_is_what_was_given_and_little_more(form: str) -> None:
+    weight = FORMS[form](96, 1024)
+    layer = QuantizedLinear(weight)
+    held = sum(each.nbytes for each in layer.arrays)
+    assert layer.num_bytes <= held <= 1.04 * layer.num_bytes
+    assert held < (0.6 if weight.num_bits == 8 else 0.5) * 2 * 96 * 1024
+
+
+def test_parts_side_by_side() -> None:
+    """Those that are alike become one matrix, scales of a whole one too."""
+    one, other = FORMS["q4_k"](40, 256), FORMS["q4_k"](24, 256)
+    wide = FORMS["q6_k"](8, 256)
+    joined = list(joined_neighbours([one, other, wide, wide, one]))
+    assert [each.out_features for each in joined] == [64, 16, 40]
+    expected = [reference.dequantize(each, torch.float32) for each in (one, other)]
+    assert torch.equal(reference.dequantize(joined[0], torch.float32), torch.cat(expected))
+    scaled = PackedWeight(codes(-8, 8, 6, 32), 8, GroupScales(torch.tensor([[0.5]])), 32, 6)
+    rows = PackedWeight(codes(-8, 8, 2, 32), 8, GroupScales(torch.tensor([[2.0], [3.0]])), 32)
+    [both] = joined_neighbours([scaled, rows])
+    expected = [reference.dequantize(each, torch.float32) for each in (scaled, rows)]
+    assert torch.equal(reference.dequantize(both, torch.float32), torch.cat(expected))
+
+
+def test_what_no_kernel_is_for_is_held_in_plain_numbers() -> None:
+    weight = FORMS["q4_0"](OUT, 256)
+    scattered = PackedWeight(
+        weight.codes, 4, weight.scales, 32, group_of=torch.arange(256).flip(0) // 32
+    )
+    uneven = PackedWeight(weight.codes, 4, halves(OUT, 7), 40)
+    for each in (scattered, uneven):
+        backend = CpuBackend(KernelSet.AMX)
+        assert not backend.packs_quantized(each, torch.bfloat16)
+        plain = cpu.dequantize(each, torch.bfloat16)
+        x = random(3, 256, seed=1).bfloat16()
+        layer = backend.pack_quantized(each, torch.bfloat16)
+        assert torch.equal(layer(x), backend.pack_linear(plain)(x))
+        assert layer.num_bytes == plain.nbytes
+    for kernel_set in KernelSet.supported():
+        assert not CpuBackend(kernel_set).packs_quantized(weight, torch.float32)

@@ -1,0 +1,96 @@
+"""Models whose weights stay in few bits say what they say in plain numbers, in less memory."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from pagedrun import LLM, SamplingParams
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.read_once import NEVER
+from pagedrun.paged.execution.devices.device_facts import DeviceFacts
+from pagedrun.paged.job.planned_weights import PlannedWeights
+from pagedrun.paged.models.checkpoint_header import CheckpointHeader
+from pagedrun.paged.models.model_config import ModelConfig
+from tests.conftest import MakeModel
+from tests.kernels.cpu.products import skip_unless_supported
+from tests.models.gguf_files.test_gguf_models import mixed, wide
+from tests.models.gguf_files.writer import write_gguf
+from tests.models.quantized.checkpoints import write, write_plain
+from tests.models.quantized.eight_bits import blocks
+from tests.models.quantized.few_bits import AwqWriter, GptqWriter
+from tests.models.quantized.test_few_bits import int8, pack
+
+PROMPTS = [[7, 8, 9], list(range(3, 40)), [5] * 18]
+PARAMS = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=3)
+AWQ: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}
+ANY_ORDER = {**GPTQ, "desc_act": True}
+FP8 = {"quant_method": "fp8", "weight_block_size": [24, 32]}
+
+
+@pytest.fixture(autouse=True)
+def amx() -> None:
+    skip_unless_supported(KernelSet.AMX)
+
+
+def answers(model: Path, **options: Any) -> tuple[list[Any], int]:
+    """Return what a model answers, and the bytes of its weights."""
+    llm = LLM(model, dtype="bfloat16", device="cpu", kernel_set="amx", **options)
+    outputs = [done.outputs for done in llm.generate(PROMPTS, PARAMS)]
+    return outputs, llm.report["memory"]["weights"]
+
+
+def planned(model: Path) -> int:
+    """Return the bytes that a plan says of the weights."""
+    config, header = ModelConfig.from_folder(model), CheckpointHeader.read(model)
+    facts = DeviceFacts(NEVER, holds_codes=True)
+    return PlannedWeights(config, header, "bfloat16", facts).held_bytes
+
+
+@pytest.mark.parametrize(
+    ("quantization", "writer", "share"),
+    [
+        (AWQ, AwqWriter(32), 0.34),
+        (GPTQ, GptqWriter(4, 32), 0.32),
+        (ANY_ORDER, GptqWriter(4, 32, shuffled=True), 1.0),
+        (*pack(4, 32, symmetric=False), 0.34),
+        (FP8, blocks(24, 32), 0.57),
+        (int8("channel"), blocks(1, 0, torch.int8, "weight_scale"), 0.57),
+    ],
+    ids=["awq", "gptq", "gptq in any order", "pack-quantized", "fp8", "int-quantized"],
+)
+def test_of_a_folder(
+    quantization: dict[str, Any], writer: Any, share: float, make_model: MakeModel, tmp_path: Path
+) -> None:
+    """One projection is stored in plain numbers, beside others that are not."""
+    dense = make_model("qwen2", "quantized", tie_word_embeddings=False)
+    meant = write(dense, tmp_path / "codes", quantization, writer, keeps="v_proj")
+    write_plain(dense, tmp_path / "plain", meant)
+    (found, held), (expected, plain) = (answers(tmp_path / each) for each in ("codes", "plain"))
+    assert found == expected
+    assert planned(tmp_path / "codes") == held
+    packed = sum(weight.numel() for name, weight in meant.items() if "v_proj" not in name)
+    assert plain - held >= (1 - share) * 2 * packed
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_of_a_gguf_file(tied: bool, make_model: MakeModel, tmp_path: Path) -> None:
+    """A mix of types: query, key and value of unlike ones, the embedding in blocks."""
+    folder = wide(make_model, "llama")
+    if not tied:
+        folder = make_model(
+            "llama", "gguf-head", hidden_size=256, intermediate_size=512, tie_word_embeddings=False
+        )
+    path = tmp_path / "model.gguf"
+    meant = write_gguf(folder, path, mixed)
+    plain = shutil.copytree(folder, tmp_path / "plain")
+    save_file(meant, plain / "model.safetensors", metadata={"format": "pt"})
+    found, held = answers(path, tokenizer=folder)
+    expected, in_plain = answers(plain)
+    assert found == expected
+    assert planned(path) == held
+    assert held < 0.45 * in_plain
