@@ -30,16 +30,16 @@ Answers are written as JSONL, Parquet or CSV, by the ending of OUT.
 
 Examples:
 
-  pagedrun generate prompts.jsonl
+  pagedrun generate prompts.jsonl --model Qwen/Qwen3-0.6B
   pagedrun generate prompts.jsonl -o answers.jsonl --model ./model --max-tokens 64
-  pagedrun generate rows.jsonl --prompt-template "Translate: {{ text }}"
+  pagedrun generate rows.jsonl --prompt-template "Translate: {{ text }}" --model ./model
   pagedrun generate rows.jsonl --recipe judge --model ./model
-  pagedrun generate rows.csv.gz --prompt-field question
-  pagedrun generate 'data/*.jsonl' more.csv -o answers.jsonl
-  pagedrun generate hf:openai/gsm8k@main:test --prompt-field question --limit 100
-  pagedrun generate prompts.jsonl -o answers.parquet --columns id,text,input.category
-  pagedrun generate prompts.jsonl --html memory.html
-  pagedrun generate - -o - < rows.jsonl > answers.jsonl
+  pagedrun generate rows.csv.gz --prompt-field question --model ./model
+  pagedrun generate 'data/*.jsonl' more.csv -o answers.jsonl --model ./model
+  pagedrun generate hf:openai/gsm8k@main:test --prompt-field question --model ./model
+  pagedrun generate rows.jsonl -o answers.parquet --columns id,text --model ./model
+  pagedrun generate rows.jsonl --html memory.html --model ./model
+  pagedrun generate - -o - --model ./model < rows.jsonl > answers.jsonl
 
 Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, 4 stopped early, \
 130 interrupted by SIGINT, 143 by SIGTERM, 129 by SIGHUP: resumable, like 1 and 4.

@@ -16,7 +16,8 @@ from pagedrun.paged.values.flag import Flag, Panel
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings
 
-HELP = """Say what a run of INPUT would compute, hold and share; the model's weights are not loaded.
+HELP = """Say what a run of INPUT would compute, hold and share; the model's weights are not loaded \
+without --calibrate.
 
 Shows the tree of shared prefixes, what sharing saves, the KV memory over time, what fits into it, \
 the block size that suits the file, and what in the prompts breaks sharing. Answers are taken to \
@@ -25,9 +26,10 @@ be as long as --max-tokens allows.
 Examples:
 
   pagedrun plan prompts.jsonl --model ./model --max-tokens 64
-  pagedrun plan rows.jsonl --prompt-template @prompt.jinja --kv-cache-memory-bytes 4GiB
+  pagedrun plan prompts.jsonl --model ./model --calibrate
+  pagedrun plan rows.jsonl --model ./model --prompt-template @prompt.jinja
   pagedrun plan rows.jsonl --recipe judge.yaml
-  pagedrun plan prompts.jsonl --json --quiet | jq .tokens
+  pagedrun plan prompts.jsonl --model ./model --json --quiet | jq .tokens
 
 Exit status: 0 planned, 1 failure, 2 refused.
 """
@@ -53,6 +55,15 @@ class PlanOptions:
             "Show how shared prefixes begin. Off, no text of the file is shown.",
             Panel.DISPLAY,
             declared=("--show-text",),
+        ),
+    ] = False
+    calibrate: Annotated[
+        bool,
+        Flag(
+            "Load the model and time it for at most ten seconds, so that the time of a run is "
+            "known before the first one.",
+            Panel.DISPLAY,
+            declared=("--calibrate",),
         ),
     ] = False
 
@@ -109,6 +120,7 @@ def _run(settings: "Settings") -> None:
             listener,
             max_simulated_rows=options.simulate_rows or DEFAULT_SIMULATED_ROWS,
             show_text=options.show_text,
+            calibrates=options.calibrate,
         )
     if not display.quiet:
         draw_forecast(forecast, console)

@@ -42,7 +42,7 @@ def draw_inspection(found: ShownInspection, console: Console) -> None:
     bars = 0 if console.options.ascii_only else note_width
     _draw(console, "KV pool", pool_figures(found, bars))
     if states := found.get("states"):
-        _draw(console, "States of recurrent layers", state_figures(states))
+        _draw(console, "States (of recurrent layers, or a library's caches)", state_figures(states))
     _draw(console, "Prefix cache", cache_figures(found["statistics"], found["beams"]))
     _draw_map(console, found)
     if found["rows"]:

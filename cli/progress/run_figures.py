@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pagedrun.cli.progress.speed import SpeedLog
 from pagedrun.cli.progress.time_left import TimeLeft
 from pagedrun.paged.job.answer import Answer
 from pagedrun.paged.job.listener import Phase
@@ -68,6 +69,7 @@ class RunWatch:
         self._record: StepRecord | None = None
         self._tally: Tally | None = None
         self._samples: deque[StepRecord] = deque()
+        self._speed = SpeedLog()
         self._latest: Answer | None = None
 
     def on_phase(self, phase: Phase) -> None:
@@ -86,6 +88,7 @@ class RunWatch:
         while len(samples) > 2 and record.t - samples[0].t > RATE_WINDOW_SECONDS:
             samples.popleft()
         self._record = record
+        self._speed.note(record)
 
     def on_answer(self, answer: Answer) -> None:
         """Keep it as the latest."""
@@ -150,7 +153,7 @@ class RunWatch:
         first = self._samples[0]
         num_steps = max(record.step - first.step, 1)
         step_s = (record.t - first.t) / num_steps if first is not record else record.t / record.step
-        return TimeLeft.of(now - self.run_began, step_s, record, tally.lengths)
+        return TimeLeft.of(now - self.run_began, step_s, record, tally.lengths, self._speed.range)
 
     def _eta(self, now: float, done: int, total: int) -> float | None:
         answered = done - self._done_before_run

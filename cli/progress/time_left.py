@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+from pagedrun.cli.progress.speed import SpeedRange
 from pagedrun.paged.job.answer_lengths import AnswerLengths
 from pagedrun.paged.report.record.timeline import StepRecord
 
 # What rows differ in besides the length of their answers, as a share of the mean.
 OTHER_SPREAD = 0.3
 LEAST_WIDTH = 0.25  # machines have other work, and rows of one kind come together
+STEADY = SpeedRange()
 DEVIATIONS = 1.6  # nine in ten draws are within so many standard deviations
 
 
@@ -20,12 +22,18 @@ class TimeLeft:
 
     @classmethod
     def of(
-        cls, run_s: float, step_s: float, record: StepRecord, lengths: AnswerLengths
+        cls,
+        run_s: float,
+        step_s: float,
+        record: StepRecord,
+        lengths: AnswerLengths,
+        speed: SpeedRange = STEADY,
     ) -> "TimeLeft | None":
         """Return what is left of a run; None while no row has come back.
 
         run_s: since it began. step_s: what a step takes at present. lengths: of the answers that
-        came back.
+        came back. speed: how far it varied so far; what is left may be as slow as the slowest part
+        or as fast as the fastest.
 
         What is left is what the waiting rows have before them, and those under way: at least what
         the mean answer leaves of theirs, and at most what is left of answers that one comes upon,
@@ -52,4 +60,5 @@ class TimeLeft:
         tail_s = longest * step_s if left else 0.0
         begun = max(record.total - waiting, 1)
         least_s = min(low * token_s, run_s * waiting / begun)
-        return cls(least_s / width, high * token_s * width + tail_s)
+        high_s = high * token_s * width + tail_s
+        return cls(least_s / width / max(speed.most, 1.0), high_s / min(speed.least, 1.0))

@@ -92,7 +92,7 @@ def _rows(forecast: PlanReport) -> list[Line]:
 def _time(forecast: PlanReport) -> list[Line]:
     time = forecast["run_time"]
     if time is None:
-        note = "no run of this model with such settings was timed on this machine yet"
+        note = "nothing like it was timed on this machine yet; pass --calibrate"
         return [("a run takes", "unknown", note)]
     note = "with loading; answers of one token, to as long as max_tokens allows"
     return [("a run takes", show_span(time["low_s"], time["high_s"]), note)]

@@ -56,7 +56,9 @@ def summary(result: "JobResult", output: str) -> list[str]:
     if "copied" in rows:
         told = f"{told} ({_taken(rows)})"
     report = [f"memory report → {result.report_path}"] if result.report_path else []
-    return [told, *report]
+    journal = result.journal_path
+    kept = [f"rows so far, for --resume --retry-errors → {journal}"] if journal else []
+    return [told, *kept, *report]
 
 
 def _taken(rows: "RowCounts") -> str:

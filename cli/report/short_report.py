@@ -8,6 +8,7 @@ from rich.console import Console
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, WIDTH, figure_lines, heading
 from pagedrun.cli.report.report_figures import failed_rows, shown_seconds
+from pagedrun.cli.report.state_figures import states_owner
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.report.record.endings import endings
 from pagedrun.paged.report.record.report_sections import JobReport
@@ -60,7 +61,7 @@ def _memory(report: JobReport) -> Iterator[Figure]:
     used = f"{kv['peak_blocks'] / kv['num_blocks']:.1%} in use at peak"
     yield Figure("KV pool", show_size(memory["kv_pool"]), used)
     if "states" in memory:
-        yield Figure("states", show_size(memory["states"]), "of recurrent layers")
+        yield Figure("states", show_size(memory["states"]), states_owner(report.get("library")))
     rest = memory["activations_peak"] + memory["other"]
     yield Figure("everything else", show_size(rest), "at peak: activations, Python, torch")
     yield Figure("memory of the machine", show_size(memory["device_total"]))

@@ -17,6 +17,11 @@ def states_title(library: LibraryPath | None) -> str:
     return "States of recurrent layers" if has_blocks(library) else "Caches of Transformers"
 
 
+def states_owner(library: LibraryPath | None) -> str:
+    """Return whose they are, for a note."""
+    return "of recurrent layers" if has_blocks(library) else "caches of Transformers"
+
+
 def state_figures(states: StateFigures) -> list[Figure]:
     """Return the lines about what recurrent layers keep of each sequence."""
     each, peak = show_size(states["bytes_per_slot"]), show_size(states["peak_bytes"])

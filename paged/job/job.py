@@ -50,7 +50,8 @@ from pagedrun.paged.values.request import Request
 class JobResult:
     """A finished job: its report, where that and the manifest were written, if anywhere, and what
     became of every block; None if no row needed the engine. `first_answers` are those of the first
-    rows that this run has written, in the order of the input.
+    rows that this run has written, in the order of the input. `journal_path` is that of the journal
+    which is kept beside files that have failed rows, so that these can be tried again.
     """
 
     report: JobReport
@@ -59,6 +60,7 @@ class JobResult:
     manifest_path: Path | None
     snapshot: Snapshot | None = None
     first_answers: tuple[Answer, ...] = ()
+    journal_path: Path | None = None
 
 
 def run_job(
@@ -226,7 +228,8 @@ class _Job:
             if self._earlier is not None:
                 self._earlier.close()
         paths = self._config.report_path, self._config.manifest_path
-        return JobResult(report, num_failed, *paths, snapshot, self._first.kept())
+        journal = Path(self._layout.journal) if self._layout.files and num_failed else None
+        return JobResult(report, num_failed, *paths, snapshot, self._first.kept(), journal)
 
     def _convert(self, writer: RowWriter) -> None:
         """Make the files of the rows, where the output is not the journal itself."""

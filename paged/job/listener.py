@@ -15,6 +15,7 @@ class Phase(StrEnum):
     ENCODE = "encoding prompts"
     LOAD = "loading the model"
     COMPILE = "compiling the kernels (the first run on a machine takes a minute)"
+    CALIBRATE = "timing a few rows"
     PLAN = "planning"
     RUN = "running"
     FINISH = "writing the report"

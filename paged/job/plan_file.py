@@ -52,16 +52,18 @@ def plan_file(
     *,
     max_simulated_rows: int = DEFAULT_SIMULATED_ROWS,
     show_text: bool = False,
+    calibrates: bool = False,
     device: DeviceFacts | None = None,
 ) -> PlanReport:
     """Return the forecast of the job, an object that JSON can hold.
 
     Raises `UsageError` for what a run would refuse as a whole. At most `max_simulated_rows` are
-    simulated. Texts from the file are in it only with `show_text`. `device` is the one to plan
+    simulated. Texts from the file are in it only with `show_text`. With `calibrates` the model
+    is loaded and timed for seconds, so that the time of a run is known. `device` is the one to plan
     for; None takes the one that a run would take.
     """
     device = device or probe_device(config.engine.device, config.engine.kernel_set)
-    return _FilePlan(config, listener, device, max_simulated_rows, show_text).run()
+    return _FilePlan(config, listener, device, max_simulated_rows, show_text).run(calibrates)
 
 
 class _FilePlan:
@@ -87,7 +89,7 @@ class _FilePlan:
         self._num_rows = 0
         self._began = time.perf_counter()
 
-    def run(self) -> PlanReport:
+    def run(self, calibrates: bool) -> PlanReport:
         config = self._config
         with open_inputs(config.inputs, config.max_line_bytes) as source:
             prepared = prepare(config, source, self._listener, PlanModel)
@@ -103,6 +105,8 @@ class _FilePlan:
             advice = advisor.advise(rows, show_text=self._show_text)
             self._lap("advice_s")
         self._times["total_s"] = sum(self._times.values())
+        if calibrates and forecast["rows"]["planned"]:
+            self._calibrate()
         if model.config.library is not None:
             forecast["library"] = model.config.library
         return {
@@ -117,6 +121,12 @@ class _FilePlan:
             "config": {"model": str(config.engine.model), **_engine_flags(model.settings)},
         }
 
+    def _calibrate(self) -> None:
+        from pagedrun.paged.job.calibration import calibrate  # imports torch
+
+        config = self._config
+        calibrate(config.engine, config.tokenizer or config.engine.model, self._listener)
+
     def _run_time(self, forecast: ForecastFigures) -> RunTime | None:
         """Return how long a run takes; None where none was timed with such a model and settings."""
         config = self._config.engine
@@ -128,6 +138,7 @@ class _FilePlan:
             timed.costs,
             read_s=self._times["encode_s"] + self._times["plan_s"],
             load_s=timed.load_s,
+            compile_s=timed.compile_s,
             max_num_batched_tokens=config.max_num_batched_tokens,
             ignore_eos=self._config.sampling.ignore_eos,
         )

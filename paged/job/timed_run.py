@@ -25,9 +25,11 @@ _SETTINGS = ("dtype", "quantization", "kv_cache_dtype", "kernel_set", "model_imp
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """Seconds: `load_s` until model and kernels were ready, and what steps took."""
+    """Seconds: `load_s` until the model was loaded, `compile_s` until its kernels were ready, and
+    what steps took. Kernels that were compiled are read from disk the next time."""
 
     load_s: float
+    compile_s: float
     step_s: float
     prompt_token_s: float
     generated_token_s: float
@@ -56,6 +58,12 @@ class TimedRun:
         except (OSError, ModelError):
             return None
 
+    def keep(self, config: EngineConfig, device: str) -> None:
+        """Write it where `read` finds it. Raises `OSError`."""
+        path = _path(config, device)
+        if path is not None:
+            replace_json(path, asdict(self))
+
 
 def note_run(config: EngineConfig, report: JobReport) -> None:
     """Keep what a run took, if it was long enough to say something; where it cannot be, it is not.
@@ -67,10 +75,8 @@ def note_run(config: EngineConfig, report: JobReport) -> None:
     if costs is None or times["run_s"] < MIN_RUN_SECONDS:
         return
     with suppress(OSError):
-        path = _path(config, report["hardware"]["device"])
-        if path is not None:
-            load_s = times["load_s"] + times.get("compile_s", 0.0)
-            replace_json(path, asdict(TimedRun(load_s, **costs)))
+        timed = TimedRun(times["load_s"], times.get("compile_s", 0.0), **costs)
+        timed.keep(config, report["hardware"]["device"])
 
 
 def _path(config: EngineConfig, device: str) -> Path | None:

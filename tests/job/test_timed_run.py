@@ -43,7 +43,7 @@ def test_the_next_plan_finds_it_and_that_of_another_model_does_not(
 ) -> None:
     assert TimedRun.read(CONFIG, "cpu") is None
     note_run(CONFIG, report())
-    assert TimedRun.read(CONFIG, "cpu") == TimedRun(3.0, **COSTS)
+    assert TimedRun.read(CONFIG, "cpu") == TimedRun(2.0, 1.0, **COSTS)
     assert TimedRun.read(replace(CONFIG, max_num_seqs=3), "cpu") is not None
     for other in (replace(CONFIG, dtype="float32"), replace(CONFIG, quantization="int8")):
         assert TimedRun.read(other, "cpu") is None
@@ -61,7 +61,7 @@ def test_what_was_over_at_once_says_nothing(cache: Path) -> None:
 def test_a_damaged_file_is_as_if_it_were_not_there(cache: Path, data: bytes) -> None:
     note_run(CONFIG, report())
     (path,) = cache.rglob("*.json")
-    assert set(json.loads(path.read_bytes())) == {"load_s", *COSTS}  # no name, no text
+    assert set(json.loads(path.read_bytes())) == {"load_s", "compile_s", *COSTS}  # no name, no text
     path.write_bytes(data)
     assert TimedRun.read(CONFIG, "cpu") is None
 
@@ -91,6 +91,7 @@ def test_answers_may_have_a_token_or_all_they_may() -> None:
             COSTS,
             read_s=1.0,
             load_s=2.0,
+            compile_s=30.0,
             max_num_batched_tokens=100,
             ignore_eos=ignore_eos,
         )
@@ -100,6 +101,6 @@ def test_answers_may_have_a_token_or_all_they_may() -> None:
     assert found["low_s"] == pytest.approx((3 + usual_s) / MARGIN)
     usual_s = (400 * 64 + 1000 + 5000 * 8) * 0.0005
     assert usual_s > 1 + 400 * 0.01 + 5000 * 0.002
-    assert found["high_s"] == pytest.approx((3 + usual_s) * MARGIN)
+    assert found["high_s"] == pytest.approx((3 + 30 + usual_s) * MARGIN)
     assert sure["low_s"] == pytest.approx((3 + 1 + 400 * 0.01 + 5000 * 0.002) / MARGIN)
     assert sure["high_s"] == found["high_s"]

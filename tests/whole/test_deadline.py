@@ -81,6 +81,42 @@ def test_the_rows_done_are_of_all_groups_and_the_rest_follows(
     assert comparable_rows(output) == comparable_rows(config.output)
 
 
+def test_a_table_is_made_when_the_rest_is_there(config: JobConfig, tmp_path: Path) -> None:
+    """A table of the rows so far, that passes for the whole, or a journal of which rows are lost."""
+    columns = ("index", "text", "outputs")
+    whole = replace(config, output=str(tmp_path / "whole.parquet"), columns=columns)
+    run_job(whole)
+    output = tmp_path / "out.parquet"
+    job = replace(whole, output=str(output), deadline=HOUR)
+    with pytest.raises(JobInterrupted, match="Stopped at the deadline"):
+        run_job(job, UntilRows(12))
+    assert not output.exists()
+    assert len(read_jsonl(tmp_path / "out.parquet.journal.jsonl")) == 12
+    run_job(replace(job, resume=True, deadline=None))
+    assert output.read_bytes() == Path(whole.output).read_bytes()
+
+
+def test_answers_of_an_earlier_run_go_on_behind_a_deadline(
+    config: JobConfig, tmp_path: Path
+) -> None:
+    """Rows copied twice, or forgotten, by the run that does the rest."""
+    rows = read_jsonl(config.input)
+    write_jsonl(tmp_path / "short.jsonl", [{**row, "max_tokens": 2} for row in rows])
+    short = replace(
+        config, input=str(tmp_path / "short.jsonl"), output=str(tmp_path / "short.out.jsonl")
+    )
+    run_job(short)
+    output = tmp_path / "out.jsonl"
+    job = replace(config, output=str(output), deadline=HOUR, from_output=Path(short.output))
+    with pytest.raises(JobInterrupted, match="Stopped at the deadline"):
+        run_job(job, UntilRows(25))
+    assert len(read_jsonl(output)) == 25
+    counts = run_job(replace(job, resume=True, deadline=None)).report["rows"]
+    assert counts["skipped"] == 25
+    assert counts["copied"] + counts["continued"] == 15
+    assert comparable_rows(output) == comparable_rows(config.output)
+
+
 def test_a_deadline_that_is_far_changes_no_byte(config: JobConfig, tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     run_job(replace(config, output=str(output), deadline=HOUR))

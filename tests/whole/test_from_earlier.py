@@ -201,6 +201,24 @@ def test_another_file_takes_the_rows_that_are_computed_alike(
     assert comparable_rows(tmp_path / "new.jsonl") == comparable_rows(config.output)
 
 
+@pytest.mark.parametrize("name", ["new.parquet", "new.csv", "new.jsonl.gz", "new.jsonl"])
+def test_rows_taken_over_into_other_files(
+    name: str, old: JobConfig, fresh: JobConfig, tmp_path: Path
+) -> None:
+    """Copied rows that miss the journal, of which the files are made, or come twice."""
+    columns = ("index", "id", "text", "finish_reason", "outputs", "error")
+    shards = 3 if name == "new.jsonl" else None
+    changes: dict[str, Any] = {"columns": columns, "shards": shards}
+    files = []
+    for folder, earlier in ((tmp_path / "fresh", None), (tmp_path / "from", Path(old.output))):
+        output = str(folder / name)
+        run(replace(fresh, output=output, out_dir=folder, from_output=earlier, **changes))
+        made = folder.glob(f"{Path(name).stem}-0*" if shards else name)
+        files.append({path.name: path.read_bytes() for path in made})
+    assert len(files[0]) == (shards or 1)
+    assert files[0] == files[1]
+
+
 def test_an_edited_template_computes_what_it_changed(model: Path, tmp_path: Path) -> None:
     rows = [{"q": f"What is {number}?", "hard": number % 4 == 0} for number in range(24)]
     text = "Answer in one word, as briefly as you can. " * 4

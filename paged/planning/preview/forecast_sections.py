@@ -150,11 +150,12 @@ class PeakMemory(TypedDict):
 
 
 class RunTime(TypedDict):
-    """`run_time`, in seconds: of reading and encoding the file, of loading the model, and of all
-    at least and at most."""
+    """`run_time`, in seconds: of reading and encoding the file, of loading the model, of
+    compiling its kernels, if they are not compiled, and of all at least and at most."""
 
     read_s: float
     load_s: float
+    compile_s: float
     low_s: float
     high_s: float
 

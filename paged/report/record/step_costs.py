@@ -37,6 +37,11 @@ class StepFit:
         self._products = np.zeros((3, 3))
         self._seconds = np.zeros(3)
 
+    def include(self, other: "StepFit") -> None:
+        """Note all steps that `other` was told of."""
+        self._products += other._products
+        self._seconds += other._seconds
+
     def add(self, seconds: float, num_prompt: int, num_generated: int) -> None:
         """Note a step that computed so many prompt tokens and made so many new ones."""
         made = np.array([1.0, num_prompt, num_generated])
@@ -46,7 +51,11 @@ class StepFit:
     @property
     def costs(self) -> StepCosts | None:
         """What was fitted; None after too few steps."""
-        if self._products[0, 0] < MIN_STEPS:
+        return self.costs_after(MIN_STEPS)
+
+    def costs_after(self, min_steps: int) -> StepCosts | None:
+        """Return what was fitted; None after fewer than `min_steps` steps."""
+        if self._products[0, 0] < min_steps:
             return None
         found = [self._fitted(kept) for size in (1, 2, 3) for kept in combinations(range(3), size)]
         best = min((each for each in found if (each >= 0).all()), key=self._error)

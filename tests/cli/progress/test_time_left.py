@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pagedrun.cli.progress.durations import show_span
+from pagedrun.cli.progress.speed import SpeedLog, SpeedRange
 from pagedrun.cli.progress.time_left import TimeLeft
 from pagedrun.paged.job.answer_lengths import AnswerLengths
 from pagedrun.paged.report.record.timeline import StepRecord
@@ -71,6 +72,31 @@ def test_the_interval_is_narrow_once_there_is_something_to_learn_from() -> None:
         if record.finished > 400 and record.waiting > 400:
             assert left is not None
             assert left.high_s < 2.2 * left.low_s
+
+
+def run_at(speeds: list[float]) -> SpeedLog:
+    """Run ten steps a second at speed 1, for a second at each of the speeds."""
+    log, at_s = SpeedLog(), 0.0
+    for step in range(10 * len(speeds)):
+        at_s += 0.1 / speeds[step // 10]
+        log.note(StepRecord(at_s, step + 1, 1, 1, 1, 1, 0, 0, 1, 0, 9, 0, 0, 8 * step, 0))
+    return log
+
+
+def test_a_run_that_others_slow_down_is_not_sure_of_its_speed() -> None:
+    steady, slowed = run_at([1.0] * 12).range, run_at([1.0] * 10 + [0.25] * 2).range
+    assert steady.least > 0.8
+    assert steady.most < 1.2
+    assert slowed.least < 0.6
+    assert slowed.most > 1.4
+    assert run_at([1.0]).range == SpeedRange()  # too short to tell
+    answers = lengths_of("any", 100)
+    record, lengths = list(moments(answers, 8))[len(answers)]
+    sure = TimeLeft.of(record.t, STEP_S, record, lengths)
+    unsure = TimeLeft.of(record.t, STEP_S, record, lengths, slowed)
+    assert sure is not None
+    assert unsure is not None
+    assert unsure.low_s < sure.low_s < sure.high_s < unsure.high_s
 
 
 def test_nothing_is_said_before_a_row_is_back() -> None:

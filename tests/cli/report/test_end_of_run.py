@@ -12,7 +12,7 @@ from rich.console import Console
 from pagedrun.cli.options.choices import ReportView
 from pagedrun.cli.progress.answer_lines import MAX_LINES
 from pagedrun.cli.report.end_of_run import draw_end
-from pagedrun.cli.report.report import draw_report
+from pagedrun.cli.report.report import draw_report, summary
 from pagedrun.paged.job.answer import Answer
 from pagedrun.paged.job.first_answers import FirstAnswers
 from pagedrun.paged.job.job import JobResult
@@ -80,6 +80,24 @@ def test_answers_come_before_rows_before_memory_on_eight_lines() -> None:
         assert len(memory) == 8
         assert memory[:2] == ["weights 1.1 MiB", "KV pool 2.0 GiB 75.0% in use at peak"]
         assert "hit rate 81.0% of prompt tokens; 83.0% was achievable" in memory
+
+
+def test_a_librarys_caches_are_not_called_states_of_recurrent_layers() -> None:
+    memory = {**REPORT["memory"], "states": 2**20}
+    library: Any = {"path": "library"}
+    own: Any = {**REPORT, "memory": memory}
+    assert "of recurrent layers" in end(80, own)
+    text = end(80, {**own, "library": library})
+    assert "caches of Transformers" in text
+    assert "of recurrent layers" not in text
+
+
+def test_a_journal_that_is_kept_is_named() -> None:
+    """Else nobody knows what the large file beside a table with failed rows is for."""
+    result = JobResult(REPORT, 2, None, None, journal_path=Path("o.csv.journal.jsonl"))
+    assert summary(result, "o.csv")[1:] == [
+        "rows so far, for --resume --retry-errors → o.csv.journal.jsonl"
+    ]
 
 
 def test_the_full_view_has_the_whole_report() -> None:

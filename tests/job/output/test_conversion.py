@@ -150,8 +150,9 @@ def test_failed_rows_are_tried_again(place: Path) -> None:
     """A journal that goes although rows failed: their neighbours would be computed again."""
     rows = [*ROWS, "torn {"]
     config = config_for(place, rows, output=str(place / "out.parquet"))
-    run_job(config, None, ScriptedModel().open())
+    first = run_job(config, None, ScriptedModel().open())
     journal = place / "out.parquet.journal.jsonl"
+    assert first.journal_path == journal
     assert len(journal.read_bytes().splitlines()) == 4
     again = replace(config, resume=True, retry_errors=True)
     result = run_job(again, None, ScriptedModel().open())
