@@ -16,12 +16,12 @@ from pagedrun.paged.values.flag import Flag, Panel
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings
 
-HELP = """Say what a run of INPUT would compute, hold and share; the model's weights are not loaded \
-without --calibrate.
+HELP = """Say what a run of INPUT would compute, hold and share, without loading the weights.
 
 Shows the tree of shared prefixes, what sharing saves, the KV memory over time, what fits into it, \
 the block size that suits the file, and what in the prompts breaks sharing. Answers are taken to \
-be as long as --max-tokens allows.
+be as long as --max-tokens allows. How long a run takes is known once one was timed here, or with \
+--calibrate, which loads the weights.
 
 Examples:
 

@@ -153,7 +153,7 @@ class RunWatch:
         first = self._samples[0]
         num_steps = max(record.step - first.step, 1)
         step_s = (record.t - first.t) / num_steps if first is not record else record.t / record.step
-        return TimeLeft.of(now - self.run_began, step_s, record, tally.lengths, self._speed.range)
+        return TimeLeft.of(now - self.run_began, step_s, record, tally.lengths, self._speed.spread)
 
     def _eta(self, now: float, done: int, total: int) -> float | None:
         answered = done - self._done_before_run

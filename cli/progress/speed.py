@@ -1,22 +1,17 @@
-"""SpeedRange: how far a run's speed has varied, as other programs take the processor from it."""
+"""SpeedLog: how a run's speed varies, as other programs take the processor from it."""
 
-from dataclasses import dataclass
+from math import log
+
+import numpy as np
 
 from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.step_costs import USUAL_NEW_TOKEN, USUAL_STEP
 from pagedrun.paged.report.record.timeline import StepRecord
 
 NUM_MARKS = 128
-NUM_PARTS = 6
+NUM_PARTS = 8
+MIN_PARTS = 3
 MIN_PART_S = 0.5  # shorter ones vary by what their steps computed
-
-
-@dataclass(frozen=True, slots=True)
-class SpeedRange:
-    """The slowest and the fastest part of a run, as shares of its mean speed."""
-
-    least: float = 1.0
-    most: float = 1.0
 
 
 class SpeedLog:
@@ -35,16 +30,14 @@ class SpeedLog:
             self._marks.add(record.step, (record.t, done))
 
     @property
-    def range(self) -> SpeedRange:
-        """How far the speed of parts of the run was from that of the whole."""
+    def spread(self) -> float:
+        """The standard deviation of the logarithm of the speed, over equal parts of the run so far;
+        0 where there is too little to tell."""
         marks = self._marks.items
-        if not marks or marks[-1][0] < 2 * MIN_PART_S:
-            return SpeedRange()
-        end_s, all_done = marks[-1]
-        part_s = max(end_s / NUM_PARTS, MIN_PART_S)
+        part_s = max(marks[-1][0] / NUM_PARTS, MIN_PART_S) if marks else MIN_PART_S
         speeds, began_s, before = [], 0.0, 0.0
         for at_s, done in marks:
             if at_s - began_s >= part_s:
-                speeds.append((done - before) / (at_s - began_s) * end_s / all_done)
+                speeds.append(log((done - before) / (at_s - began_s)))
                 began_s, before = at_s, done
-        return SpeedRange(min(speeds, default=1.0), max(speeds, default=1.0))
+        return float(np.std(speeds)) if len(speeds) >= MIN_PARTS else 0.0

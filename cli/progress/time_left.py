@@ -1,15 +1,15 @@
 """TimeLeft: how long a running job still takes, as an interval, learnt from the run itself."""
 
 from dataclasses import dataclass
+from math import exp
 
-from pagedrun.cli.progress.speed import SpeedRange
 from pagedrun.paged.job.answer_lengths import AnswerLengths
 from pagedrun.paged.report.record.timeline import StepRecord
 
 # What rows differ in besides the length of their answers, as a share of the mean.
 OTHER_SPREAD = 0.3
 LEAST_WIDTH = 0.25  # machines have other work, and rows of one kind come together
-STEADY = SpeedRange()
+DISTURBED_S = 1.0  # that other programs may take at any time
 DEVIATIONS = 1.6  # nine in ten draws are within so many standard deviations
 
 
@@ -27,20 +27,21 @@ class TimeLeft:
         step_s: float,
         record: StepRecord,
         lengths: AnswerLengths,
-        speed: SpeedRange = STEADY,
+        speed_spread: float = 0.0,
     ) -> "TimeLeft | None":
         """Return what is left of a run; None while no row has come back.
 
         run_s: since it began. step_s: what a step takes at present. lengths: of the answers that
-        came back. speed: how far it varied so far; what is left may be as slow as the slowest part
-        or as fast as the fastest.
+        came back. speed_spread: the standard deviation of the speed's logarithm.
 
         What is left is what the waiting rows have before them, and those under way: at least what
         the mean answer leaves of theirs, and at most what is left of answers that one comes upon,
         which are the long ones. The mean is at least that of the answers that came back, and at
         most what it is if all others under way become as long as they may. What was spent so far
         has paid for no more than the rows that were begun. To that comes what so few rows cannot
-        tell, and the longest answer, as at the end there are no others to compute beside it.
+        tell, and the longest answer, as at the end there are no others to compute beside it. What
+        is left may run as much faster or slower as parts of the run did, and of a young run it is
+        not known yet whether it was disturbed.
         """
         left = record.total - record.finished
         if not lengths.count or record.generated_tokens <= 0:
@@ -60,5 +61,5 @@ class TimeLeft:
         tail_s = longest * step_s if left else 0.0
         begun = max(record.total - waiting, 1)
         least_s = min(low * token_s, run_s * waiting / begun)
-        high_s = high * token_s * width + tail_s
-        return cls(least_s / width / max(speed.most, 1.0), high_s / min(speed.least, 1.0))
+        swing = exp(speed_spread) * (1 + DISTURBED_S / max(run_s, DISTURBED_S))
+        return cls(least_s / width / swing, (high * token_s * width + tail_s) * swing)

@@ -82,7 +82,7 @@ def test_the_rows_done_are_of_all_groups_and_the_rest_follows(
 
 
 def test_a_table_is_made_when_the_rest_is_there(config: JobConfig, tmp_path: Path) -> None:
-    """A table of the rows so far, that passes for the whole, or a journal of which rows are lost."""
+    """A table of the rows so far, that passes for the whole, or a journal that lost rows."""
     columns = ("index", "text", "outputs")
     whole = replace(config, output=str(tmp_path / "whole.parquet"), columns=columns)
     run_job(whole)

@@ -4,7 +4,7 @@ from pagedrun.paged.planning.preview.forecast_sections import ForecastFigures, R
 from pagedrun.paged.report.record.step_costs import USUAL_NEW_TOKEN, USUAL_STEP, StepCosts
 
 # Another batch, other lengths of context, another load of the machine.
-MARGIN = 1.35
+MARGIN = 1.5
 
 
 def run_time(

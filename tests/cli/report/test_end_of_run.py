@@ -83,11 +83,10 @@ def test_answers_come_before_rows_before_memory_on_eight_lines() -> None:
 
 
 def test_a_librarys_caches_are_not_called_states_of_recurrent_layers() -> None:
-    memory = {**REPORT["memory"], "states": 2**20}
-    library: Any = {"path": "library"}
-    own: Any = {**REPORT, "memory": memory}
+    own: JobReport = {**REPORT, "memory": {**REPORT["memory"], "states": 2**20}}
     assert "of recurrent layers" in end(80, own)
-    text = end(80, {**own, "library": library})
+    library: Any = {**own, "library": {"path": "library"}}
+    text = end(80, library)
     assert "caches of Transformers" in text
     assert "of recurrent layers" not in text
 
