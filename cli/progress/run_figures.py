@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pagedrun.cli.progress.speed import SpeedLog
 from pagedrun.cli.progress.time_left import TimeLeft
-from pagedrun.paged.job.answer import Answer
 from pagedrun.paged.job.listener import Phase
+from pagedrun.paged.job.shown_answer import ShownAnswer
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.timeline import StepRecord
 
@@ -70,7 +70,7 @@ class RunWatch:
         self._tally: Tally | None = None
         self._samples: deque[StepRecord] = deque()
         self._speed = SpeedLog()
-        self._latest: Answer | None = None
+        self._latest: ShownAnswer | None = None
 
     def on_phase(self, phase: Phase) -> None:
         """Note the phase."""
@@ -90,7 +90,7 @@ class RunWatch:
         self._record = record
         self._speed.note(record)
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_answer(self, answer: ShownAnswer) -> None:
         """Keep it as the latest."""
         self._latest = answer
 
@@ -103,7 +103,7 @@ class RunWatch:
         self._warn(message)
 
     @property
-    def latest(self) -> Answer | None:
+    def latest(self) -> ShownAnswer | None:
         """The answer that was written last; None before the first."""
         return self._latest
 

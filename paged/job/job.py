@@ -6,7 +6,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pagedrun.paged.job.answer import Answer
 from pagedrun.paged.job.awaited_rows import AwaitedRows
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.control.disk_space import missing_space, space_warning
@@ -18,7 +17,6 @@ from pagedrun.paged.job.earlier.earlier_rows import EarlierRows
 from pagedrun.paged.job.earlier.open_earlier import at_its_time, open_earlier
 from pagedrun.paged.job.earlier.questions import Questions
 from pagedrun.paged.job.earlier.row_digests import RowDigests
-from pagedrun.paged.job.earlier_run import EarlierRun
 from pagedrun.paged.job.first_answers import FirstAnswers
 from pagedrun.paged.job.inputs.reader import file_stamp, open_inputs
 from pagedrun.paged.job.inputs.reading_stop import ReadingStop
@@ -35,7 +33,9 @@ from pagedrun.paged.job.output.writer import RowWriter
 from pagedrun.paged.job.output.written_row import answered_row, failed_row
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare, warn_of_rows
 from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.job.resumed_run import ResumedRun
 from pagedrun.paged.job.sharing_check import check_sharing
+from pagedrun.paged.job.shown_answer import ShownAnswer
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.report_sections import EngineReport, JobReport
 from pagedrun.paged.report.record.snapshot import Snapshot
@@ -59,7 +59,7 @@ class JobResult:
     report_path: Path | None
     manifest_path: Path | None
     snapshot: Snapshot | None = None
-    first_answers: tuple[Answer, ...] = ()
+    first_answers: tuple[ShownAnswer, ...] = ()
     journal_path: Path | None = None
 
 
@@ -105,14 +105,14 @@ def run_job(
         if config.resume and not output.is_regular:
             raise UsageError(f"{option('resume')} goes on with a file; name it with -o")
         config = at_its_time(config)
-        earlier = EarlierRun(config, layout, output) if config.resume else None
-        config = config if earlier is None else earlier.at_its_time()
+        resumed = ResumedRun(config, layout, output) if config.resume else None
+        config = config if resumed is None else resumed.at_its_time()
         stamps = [file_stamp(name) for name in config.inputs]
         stop = ReadingStop()
         with open_inputs(config.inputs, config.max_line_bytes, stop) as source:
             prepared = prepare(config, source, listener, open_model or _open_local, stop)
             job = _Job(config, layout, listener, guard, ward, prepared, stop)
-            result = job.run(output, earlier)
+            result = job.run(output, resumed)
         for name, stamp in zip(config.inputs, stamps, strict=True):
             if file_stamp(name) != stamp:
                 listener.on_warning(
@@ -163,13 +163,13 @@ class _Job:
         self._digests = RowDigests(path, self._questions, listener)
         self._earlier: EarlierRows | None = None
 
-    def run(self, output: OutputFile, earlier: EarlierRun | None) -> JobResult:
+    def run(self, output: OutputFile, resumed: ResumedRun | None) -> JobResult:
         prepared = self._prepared
         manifest = Manifest.start(
             self._config, prepared.source(), prepared.max_model_len, prepared.model.arithmetic()
         )
-        if earlier is not None:
-            self._finished = earlier.finished_rows(manifest, self._guard.hold)
+        if resumed is not None:
+            self._finished = resumed.finished_rows(manifest, self._guard.hold)
         size, listener = prepared.model.config.vocab_size, self._listener
         self._earlier = open_earlier(self._config, manifest, self._questions, size, listener)
         self._tally.has_earlier = self._earlier is not None
@@ -352,7 +352,7 @@ class _Job:
                 line = writer.write(answered_row(row, completion))
                 self._digests.note(line, completion)
                 self._tally.note_completion(row, completion)
-            self._tell(Answer.of(row, completion))
+            self._tell(ShownAnswer.of(row, completion))
         self._ward.rest()
         if run.is_cut and (self._waiting or self._prepared.more is not None):
             raise JobInterrupted(DEADLINE)
@@ -365,9 +365,9 @@ class _Job:
                 with self._guard.hold():
                     writer.write(failed_row(row, row.error))
                     self._tally.note_failed(row, row.error)
-                self._tell(Answer.failed(row, row.error))
+                self._tell(ShownAnswer.failed(row, row.error))
 
-    def _tell(self, answer: Answer) -> None:
+    def _tell(self, answer: ShownAnswer) -> None:
         """Say that a row is written."""
         self._first.add(answer)
         self._listener.on_answer(answer)

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Protocol
 
-from pagedrun.paged.job.answer import Answer
+from pagedrun.paged.job.shown_answer import ShownAnswer
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.timeline import StepRecord
 
@@ -30,7 +30,7 @@ class JobListener(Protocol):
     def on_step(self, record: StepRecord) -> None:
         """Take the engine's state after a step."""
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_answer(self, answer: ShownAnswer) -> None:
         """Take what became of a row that was written."""
 
     def on_tally(self, tally: Tally) -> None:
@@ -49,7 +49,7 @@ class SilentListener:
     def on_step(self, record: StepRecord) -> None:
         """Ignore it."""
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_answer(self, answer: ShownAnswer) -> None:
         """Ignore it."""
 
     def on_tally(self, tally: Tally) -> None:

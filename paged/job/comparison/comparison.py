@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict
 
-from pagedrun.paged.job.comparison.answer import Answer, common_length
+from pagedrun.paged.job.comparison.compared_answer import ComparedAnswer, common_length
 from pagedrun.paged.job.comparison.output_index import OutputFigures, OutputIndex
 
 CONTEXT = 24  # characters before a difference
@@ -102,26 +102,26 @@ def compare(path_a: Path, path_b: Path, most_shown: int) -> Comparison:
 
 def _differing(
     a: OutputIndex, b: OutputIndex, in_a: dict[str, int], in_b: dict[str, int]
-) -> Iterator[tuple[Answer, Answer]]:
+) -> Iterator[tuple[ComparedAnswer, ComparedAnswer]]:
     """Yield the answers of rows that are in both and whose lines are not the same."""
     for key, offset in in_a.items():
         if key not in in_b:
             continue
         lines = a.read(offset), b.read(in_b[key])
         if lines[0] != lines[1]:
-            one, other = map(Answer.parse, lines)
+            one, other = map(ComparedAnswer.parse, lines)
             if one is not None and other is not None:  # they were, when the files were read
                 yield one, other
 
 
-def _change(one: Answer, other: Answer, what: str) -> Change:
+def _change(one: ComparedAnswer, other: ComparedAnswer, what: str) -> Change:
     at = None
     if one.text is not None and other.text is not None and one.text != other.text:
         at = common_length(one.text, other.text)
     return {"id": other.id, "what": what, "at": at, "a": _side(one, at), "b": _side(other, at)}
 
 
-def _side(answer: Answer, at: int | None) -> Side:
+def _side(answer: ComparedAnswer, at: int | None) -> Side:
     text = answer.text
     if text is not None:
         begin = max((at or 0) - CONTEXT, 0)
@@ -141,7 +141,7 @@ def _ids(
     """Return the ids of the first rows that are meant, in the order of the file."""
     found: list[str | int] = []
     for key in (key for key in places if key in keys):
-        answer = Answer.parse(index.read(places[key]))
+        answer = ComparedAnswer.parse(index.read(places[key]))
         if len(found) == most_shown or answer is None:
             break
         found.append(answer.id)

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TypedDict
 
-from pagedrun.paged.job.comparison.answer import Answer
+from pagedrun.paged.job.comparison.compared_answer import ComparedAnswer
 from pagedrun.paged.values.errors import UsageError
 
 
@@ -66,7 +66,7 @@ class OutputIndex:
         }
 
     def _take(self, number: int, line: bytes, offset: int) -> None:
-        answer = Answer.parse(line)
+        answer = ComparedAnswer.parse(line)
         if answer is None:
             raise UsageError(
                 f"{self.path}, line {number} is not an output row; name two outputs of pagedrun "

@@ -13,8 +13,8 @@ from pagedrun.cli.progress.durations import show_seconds
 from pagedrun.cli.progress.live import draw_figures
 from pagedrun.cli.progress.progress import Pace, every, line, show_progress
 from pagedrun.cli.progress.run_figures import RunWatch
-from pagedrun.paged.job.answer import Answer
 from pagedrun.paged.job.listener import JobListener, Phase
+from pagedrun.paged.job.shown_answer import ShownAnswer
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.timeline import StepRecord
 
@@ -50,7 +50,7 @@ def play(listener: JobListener) -> None:
     listener.on_phase(Phase.RUN)
     listener.on_tally(Tally(total=8, failed=1))
     listener.on_step(record())
-    listener.on_answer(Answer(0, HOSTILE, f"東京{HOSTILE}\n" * 100))
+    listener.on_answer(ShownAnswer(0, HOSTILE, f"東京{HOSTILE}\n" * 100))
     listener.on_tally(Tally(total=8, ok=1, failed=1))
     listener.on_warning(HOSTILE)
 
@@ -175,7 +175,7 @@ class TestOnATerminal:
         play(watch)
         stream = io.StringIO()
         console = Console(file=stream, width=width, color_system=None)
-        for answer in (watch.latest, Answer(1, 5, None, HOSTILE)):
+        for answer in (watch.latest, ShownAnswer(1, 5, None, HOSTILE)):
             before = stream.getvalue()
             console.print(draw_figures(watch.figures(), latest=None))
             without = stream.getvalue().removeprefix(before)

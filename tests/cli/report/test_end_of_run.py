@@ -13,22 +13,22 @@ from pagedrun.cli.options.choices import ReportView
 from pagedrun.cli.progress.answer_lines import MAX_LINES
 from pagedrun.cli.report.end_of_run import draw_end
 from pagedrun.cli.report.report import draw_report, summary
-from pagedrun.paged.job.answer import Answer
 from pagedrun.paged.job.first_answers import FirstAnswers
 from pagedrun.paged.job.job import JobResult
+from pagedrun.paged.job.shown_answer import ShownAnswer
 from pagedrun.paged.report.record.advice import advise
 from pagedrun.paged.report.record.report_sections import JobReport
 from tests.cli.report.full_report import REPORT
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07[/red]\u202e\u200b\r\n\n<a>"
 ANSWERS = (
-    Answer(0, "plain", "Paris."),
-    Answer(1, f"id {HOSTILE}", f"{HOSTILE} first\nsecond\t\x00third"),
-    Answer(2, "日本語のとても長い識別子でありますよね", "東京は日本の首都です。" * 40),
-    Answer(3, "❤️👩‍👩‍👧🇩🇪", "🇩🇪❤️" * 200),
-    Answer(4, "word", "x" * 2000),
-    Answer(5, 7, None, f"no prompt {HOSTILE}"),
-    Answer(6, "none", " \n "),
+    ShownAnswer(0, "plain", "Paris."),
+    ShownAnswer(1, f"id {HOSTILE}", f"{HOSTILE} first\nsecond\t\x00third"),
+    ShownAnswer(2, "日本語のとても長い識別子でありますよね", "東京は日本の首都です。" * 40),
+    ShownAnswer(3, "❤️👩‍👩‍👧🇩🇪", "🇩🇪❤️" * 200),
+    ShownAnswer(4, "word", "x" * 2000),
+    ShownAnswer(5, 7, None, f"no prompt {HOSTILE}"),
+    ShownAnswer(6, "none", " \n "),
 )
 
 
@@ -121,5 +121,5 @@ def test_a_share_is_of_the_same_whole_in_table_and_advice() -> None:
 def test_the_first_answers_are_those_of_the_first_rows() -> None:
     first = FirstAnswers()
     for index in (8, 3, 9, 1, 5, 0, 7):
-        first.add(Answer(index, str(index), ""))
+        first.add(ShownAnswer(index, str(index), ""))
     assert [each.index for each in first.kept()] == [0, 1, 3]

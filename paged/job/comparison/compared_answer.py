@@ -1,4 +1,4 @@
-"""Answer: what a line of an output says in answer to its row, for two of them to be compared."""
+"""ComparedAnswer: what a line of an output answers its row, for two of them to be compared."""
 
 import json
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _IDS = ("custom_id", "id")  # the former in answers to OpenAI batch rows, whose 
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ComparedAnswer:
     """A row by its index and id, and what can be told of its answer.
 
     `text` is None for a failed row, `error` its code. `finish_reasons` are those of its outputs,
@@ -32,7 +32,7 @@ class Answer:
     whole: JSONValue = field(repr=False)
 
     @classmethod
-    def parse(cls, line: bytes) -> "Answer | None":
+    def parse(cls, line: bytes) -> "ComparedAnswer | None":
         """Return the answer that a line holds; None if it is no output row."""
         try:
             row: JSONValue = json.loads(line)
@@ -56,7 +56,7 @@ class Answer:
             whole=_answer_of(row),
         )
 
-    def difference(self, other: "Answer") -> str | None:
+    def difference(self, other: "ComparedAnswer") -> str | None:
         """Return in what two answers differ, the first that a reader would look at; None if in
         nothing.
         """

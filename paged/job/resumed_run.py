@@ -1,4 +1,4 @@
-"""EarlierRun: what an earlier run of the same job has left, for this one to go on with."""
+"""ResumedRun: what an earlier run of the same job has left, for this one to go on with."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,7 +14,7 @@ from pagedrun.paged.job.output.same_job import check_same_job
 from pagedrun.paged.job.output.saved_manifest import at_time_of
 
 
-class EarlierRun:
+class ResumedRun:
     """The run that began the claimed `output`, if any did.
 
     A file without a whole line may still be somebody's: only an empty one can be begun.
