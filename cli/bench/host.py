@@ -16,15 +16,18 @@ HELP = """Measure what the host does in a step, with kernels that cost nothing.
 
 The engine plans, schedules and looks at every token as in any run, but the model is one layer \
 whose kernels compute nothing and whose tokens are random. What is left caps every device, however \
-fast it is. Rows enter and finish all the time: each number of seats runs eight times as many rows.
+fast it is. Rows enter and finish all the time: each number of seats runs several times as many \
+rows.
 
 Shows generated tokens per second, what a row costs in a step where all seats decode, and what a \
-step takes that lets rows in. What a row costs should not rise with the number of seats.
+step takes that lets rows in. What a row costs should not rise with the number of seats. With \
+--as-gpu the steps are launched as on a GPU, and what was replayed and copied is counted.
 
 Examples:
 
   pagedrun bench host
   pagedrun bench host --seats 1024 --repeat 5
+  pagedrun bench host --seats 1024 --rows-per-seat 4 --as-gpu
   pagedrun bench host --seats 64,256 --shared 0 --unique 512 --output 16:64 --json > host.json
 """
 
@@ -58,4 +61,6 @@ def host_bench(options: HostOptions) -> "HostBench":
         unique=options.unique,
         output=Lengths.of(lengths(options.output, "--output")),
         repeat=options.repeat,
+        rows_per_seat=options.rows_per_seat,
+        as_gpu=options.as_gpu,
     )

@@ -12,8 +12,11 @@ class HostOptions:
     """How many rows run at once, and what they are."""
 
     seats: Annotated[
-        str, Flag("Rows that run at once; eight times as many are run in all.", Heading.ROWS, "N,N")
+        str, Flag("Rows that run at once; several times as many are run.", Heading.ROWS, "N,N")
     ] = "128,1024,4096"
+    rows_per_seat: Annotated[
+        int, Flag("Rows that are run for each that runs at once.", Heading.ROWS, "N", low=1)
+    ] = 8
     shared: Annotated[
         int, Flag("Tokens that prompts begin with alike.", Heading.ROWS, "N", low=0)
     ] = 1024
@@ -27,3 +30,10 @@ class HostOptions:
         ),
     ] = "32:256"
     repeat: Annotated[int, Flag("Runs of each number of seats.", Heading.COMPARED, "N", low=1)] = 1
+    as_gpu: Annotated[
+        bool,
+        Flag(
+            "Launch steps as on a GPU, one ahead of its tokens; captured ones compute nothing.",
+            Heading.COMPARED,
+        ),
+    ] = False

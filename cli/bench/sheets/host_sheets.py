@@ -21,7 +21,7 @@ def host_sheets(result: HostBenchFigures) -> list[Sheet]:
         for point in result["points"]
     ]
     of_several = f" Middle of {result['repeat']} runs (least…most)." if result["repeat"] > 1 else ""
-    return [
+    own = [
         Sheet(
             "The host's own work",
             header,
@@ -30,6 +30,38 @@ def host_sheets(result: HostBenchFigures) -> list[Sheet]:
             f"Admission: steps that let rows in, likewise.{of_several}",
         )
     ]
+    return [*own, _launches(result)] if result["as_gpu"] else own
+
+
+def _launches(result: HostBenchFigures) -> Sheet:
+    """Return what was asked of the device, step for step."""
+    header = (
+        *("seats", "steps", "host, ms/step", "with prompts", "replayed", "eager decode"),
+        *("captured", "copies/step", "kB/step"),
+    )
+    rows = []
+    for point in result["points"]:
+        steps, asked = point["steps"], point["asked"]
+        shares = (asked[name] / steps for name in ("prefills", "replays", "decodes"))
+        rows.append(
+            (
+                f"{point['seats']:,}",
+                f"{steps:,}",
+                show_spread(point["step_s"], show_ms),
+                *(f"{share:.0%}" for share in shares),
+                f"{asked['captures']}",
+                f"{asked['copies'] / steps:.1f}",
+                f"{asked['bytes_copied'] / steps / 1000:,.0f}",
+            )
+        )
+    return Sheet(
+        "What a GPU would be asked",
+        header,
+        rows,
+        "With prompts: steps that compute tokens of prompts. Replayed, eager decode: steps whose "
+        "generated tokens are a captured step's, and those where they are computed kernel by "
+        "kernel. Nothing is computed here, and a copy is the host's own.",
+    )
 
 
 def describe_host_rows(result: HostBenchFigures) -> str:

@@ -17,6 +17,7 @@ from pagedrun.kernels.routing import Routing
 from pagedrun.kernels.softmax import Softmax
 from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.kernels.token_logprobs import TokenLogprobs
+from pagedrun.paged.bench.host.step_counts import StepCounts
 
 NUM_DRAWN = 1 << 16
 FIRST_TOKEN = 2  # those before it end a sequence
@@ -25,7 +26,7 @@ FIRST_TOKEN = 2  # those before it end a sequence
 class CostlessBackend:
     """Every op returns the right shape with any content; tokens are drawn at random beforehand.
 
-    Weights are read as everywhere.
+    Weights are read as everywhere. `counts` has what a model of one layer asked for.
     """
 
     name = "costless"
@@ -36,6 +37,7 @@ class CostlessBackend:
     dequantize = staticmethod(reference.dequantize)
 
     def __init__(self, vocab_size: int) -> None:
+        self.counts = StepCounts()
         generator = torch.Generator().manual_seed(0)
         self._drawn = torch.randint(FIRST_TOKEN, vocab_size, (NUM_DRAWN,), generator=generator)
         self._num_given = 0
@@ -44,7 +46,7 @@ class CostlessBackend:
         self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
     ) -> "CostlessAttention":
         """Return attention that gives queries back."""
-        return CostlessAttention()
+        return CostlessAttention(self.counts)
 
     def pack_linear(
         self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
@@ -183,9 +185,13 @@ class CostlessBackend:
         position: Tensor,
     ) -> Tensor:
         """Return the next of the tokens that were drawn, [num_rows] int64."""
-        first = self._num_given if self._num_given + len(logits) <= NUM_DRAWN else 0
-        self._num_given = first + len(logits)
-        return self._drawn[first : self._num_given].clone()
+        return self.draw(len(logits)).clone()
+
+    def draw(self, count: int) -> Tensor:
+        """Return the next of the tokens that were drawn, [count] int64; not to be written to."""
+        first = self._num_given if self._num_given + count <= NUM_DRAWN else 0
+        self._num_given = first + count
+        return self._drawn[first : self._num_given]
 
     def count_tokens(
         self, token_ids: Tensor, counts: Tensor, num_ids: Tensor, places: Tensor, tokens: Tensor
@@ -261,7 +267,10 @@ class CostlessGroupedLinear:
 
 
 class CostlessAttention:
-    """Gives queries back."""
+    """Gives queries back, and counts how often."""
+
+    def __init__(self, counts: StepCounts) -> None:
+        self._counts = counts
 
     def prefill(
         self,
@@ -271,6 +280,7 @@ class CostlessAttention:
         window: int | None = None,
     ) -> Tensor:
         """Return the queries."""
+        self._counts.prefills += 1
         return q
 
     def prefix(self, q: Tensor, layer: KVLayer, softmax: Softmax) -> PrefixResult | None:
@@ -286,6 +296,7 @@ class CostlessAttention:
         prefix: PrefixResult | None = None,
     ) -> Tensor:
         """Return the queries."""
+        self._counts.decodes += 1
         return q
 
     def regroup(self, groups: PrefixGroups) -> None:

@@ -2,18 +2,21 @@
 
 Everything is the engine's own but the kernels, which cost nothing and answer with random tokens:
 planning, scheduling, laying out, sampling's parameters, looking at tokens, decoding text. What is
-left is what caps every device, however fast.
+left is what caps every device, however fast. The steps are those of a processor, or those of a GPU
+on which captured steps are replayed.
 """
 
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
 from pagedrun.paged.bench.host.costless_backend import CostlessBackend
+from pagedrun.paged.bench.host.costless_gpu import CostlessGpu
 from pagedrun.paged.bench.host.host_figures import HostBenchFigures, HostPoint
+from pagedrun.paged.bench.host.step_counts import StepCounts
 from pagedrun.paged.bench.result import plain_spread
 from pagedrun.paged.bench.runs.lengths import Lengths
 from pagedrun.paged.bench.runs.model import BenchModel
@@ -24,7 +27,7 @@ from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 
-ROWS_PER_SEAT = 8
+ROWS_PER_SEAT = 8  # if nobody says
 MAX_BATCHED_TOKENS = 8192
 MODEL = "tiny"  # what torch takes for its few tensors is counted
 
@@ -36,13 +39,15 @@ class HostRun:
     """One run: seconds of its steps and what each did.
 
     `decode_s`: of steps in which all seats decode and nobody comes in, seconds a row.
-    `admission_s`: of steps that let rows in, seconds.
+    `admission_s`: of steps that let rows in, seconds. `counts`: what they asked of the device.
     """
 
     seconds: float
     num_tokens: int
+    num_steps: int
     decode_s: float | None
     admission_s: float | None
+    counts: StepCounts
 
     @property
     def tokens_per_s(self) -> float:
@@ -52,10 +57,11 @@ class HostRun:
 
 @dataclass(frozen=True, slots=True)
 class HostBench:
-    """`seats`: how many rows run at once, each a run of `ROWS_PER_SEAT` times as many rows.
+    """`seats`: how many rows run at once, each a run of `rows_per_seat` times as many rows.
 
     Rows have `shared` and `unique` prompt tokens and get as many tokens as `output` draws. Each run
-    is done `repeat` times. Raises `UsageError` for values out of range.
+    is done `repeat` times. `as_gpu` drives the steps as a GPU's. Raises `UsageError` for values out
+    of range.
     """
 
     seats: Seq[int] = (128, 1024, 4096)
@@ -63,6 +69,8 @@ class HostBench:
     unique: int = 64
     output: Lengths = field(default_factory=lambda: Lengths(32, 256))
     repeat: int = 1
+    rows_per_seat: int = ROWS_PER_SEAT
+    as_gpu: bool = False
 
     def __post_init__(self) -> None:
         least = min(self.seats, default=0)
@@ -80,7 +88,11 @@ class HostBench:
         say("Loading")
         kernels = CostlessBackend(model.config.vocab_size)
         engine = model.engine(
-            kernels, device="cpu", dtype="float32", max_num_batched_tokens=MAX_BATCHED_TOKENS
+            kernels,
+            CostlessGpu.of(kernels) if self.as_gpu else None,
+            device="cpu",
+            dtype="float32",
+            max_num_batched_tokens=MAX_BATCHED_TOKENS,
         )
         self._measure(engine, 16)  # the first run of a process compiles and imports
         points = []
@@ -88,11 +100,12 @@ class HostBench:
             runs = [self._measure(engine, seats) for _ in range(self.repeat)]
             rate = median(run.tokens_per_s for run in runs)
             say(f"{seats:,} seats: {rate:,.0f} tokens/s")
-            points.append(_point(seats, runs))
+            points.append(_point(seats, seats * self.rows_per_seat, runs))
         return {
             "device": {"type": "cpu"},
+            "as_gpu": self.as_gpu,
             "workload": {
-                "rows_per_seat": ROWS_PER_SEAT,
+                "rows_per_seat": self.rows_per_seat,
                 "shared": self.shared,
                 "unique": self.unique,
                 "output": self.output.to_dict(),
@@ -111,10 +124,13 @@ class HostBench:
             )
 
     def _workload(self, seats: int) -> Workload:
-        return Workload(seats * ROWS_PER_SEAT, self.shared, self.unique, self.output)
+        return Workload(seats * self.rows_per_seat, self.shared, self.unique, self.output)
 
     def _measure(self, engine: Engine, seats: int) -> HostRun:
         log: list[tuple[float, StepRecord]] = []
+        kernels = engine.loaded.device.kernels
+        assert isinstance(kernels, CostlessBackend), "made with other kernels"
+        kernels.counts.clear()
         run = engine.reconfigured(max_num_seqs=seats).start(
             self._workload(seats).requests(engine.loaded.config.vocab_size),
             on_step=lambda record: log.append((time.perf_counter(), record)),
@@ -133,21 +149,26 @@ class HostBench:
         return HostRun(
             seconds,
             log[-1][1].generated_tokens,
+            log[-1][1].step,
             median(decode) if decode else None,
             median(admission) if admission else None,
+            replace(kernels.counts),
         )
 
 
-def _point(seats: int, runs: Seq[HostRun]) -> HostPoint:
+def _point(seats: int, num_rows: int, runs: Seq[HostRun]) -> HostPoint:
     def spread(values: list[float | None]) -> SpreadFigures | None:
         return plain_spread(Spread.of(value for value in values if value is not None))
 
     return {
         "seats": seats,
-        "rows": seats * ROWS_PER_SEAT,
+        "rows": num_rows,
         "generated_tokens": runs[0].num_tokens,
         "total_s": spread([run.seconds for run in runs]),
         "tokens_per_s": spread([run.tokens_per_s for run in runs]),
         "decode_s_per_row": spread([run.decode_s for run in runs]),
         "admission_step_s": spread([run.admission_s for run in runs]),
+        "step_s": spread([run.seconds / run.num_steps for run in runs]),
+        "steps": runs[0].num_steps,
+        "asked": asdict(runs[0].counts),
     }

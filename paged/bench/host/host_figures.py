@@ -17,7 +17,10 @@ class HostRows(TypedDict):
 
 
 class HostPoint(TypedDict):
-    """One entry of `points`: so many rows at once. None where no step told."""
+    """One entry of `points`: so many rows at once. None where no step told.
+
+    step_s: seconds of a step, on average. steps, asked: of the first run, see `StepCounts`.
+    """
 
     seats: int
     rows: int
@@ -26,11 +29,15 @@ class HostPoint(TypedDict):
     tokens_per_s: SpreadFigures | None
     decode_s_per_row: SpreadFigures | None
     admission_step_s: SpreadFigures | None
+    step_s: SpreadFigures | None
+    steps: int
+    asked: dict[str, int]
 
 
 class HostBenchFigures(Measured):
     """The whole."""
 
+    as_gpu: bool
     workload: HostRows
     repeat: int
     points: list[HostPoint]

@@ -10,6 +10,7 @@ import torch
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.runs.run_figures import ModelDescription
 from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_config import ModelConfig
@@ -41,13 +42,15 @@ class BenchModel:
         """Return the model in a folder; raises `ModelError`."""
         return cls(folder.name, ModelConfig.from_folder(folder), folder)
 
-    def engine(self, kernels: Backend | None = None, **flags: Any) -> Engine:
+    def engine(
+        self, kernels: Backend | None = None, on: Device | None = None, **flags: Any
+    ) -> Engine:
         """Load the model, or make it up. `flags` are fields of `EngineConfig`.
 
-        `kernels` replace those of the device.
+        `on` replaces the device of the flags, `kernels` those of the device.
         """
         config = EngineConfig(model=self.folder or Path(self.name), **flags)
-        device = choose_device(config.device, config.kernel_set)
+        device = on or choose_device(config.device, config.kernel_set)
         if kernels is not None:
             device = replace(device, kernels=kernels)
         read = None

@@ -1,15 +1,14 @@
 """DecodeGraph: one step that only decodes, captured for so many rows, and replayed."""
 
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.attention_shapes import attention_shapes
 from pagedrun.paged.execution.decode_graphs.decode_buffers import DecodeBuffers
+from pagedrun.paged.execution.devices.captured_step import CapturedStep
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.models.model import Model
@@ -74,6 +73,7 @@ class DecodeGraph:
         self._model = model
         self._sampler = sampler
         self._cache = cache
+        self._device = device
         rooms = [shape.num_shared_partitions * spec.reads_together for spec in cache.specs]
         self._attentions = tuple(
             device.kernels.prepare(inputs, attention_shape, room=room)
@@ -81,23 +81,14 @@ class DecodeGraph:
                 self.buffers.attentions, attention_shapes(model, cache), rooms, strict=True
             )
         )
-        self._captured: _Captured | None = None
+        self._captured: CapturedStep | None = None
 
-    def capture(self, pool: Any) -> None:
-        """Record the step on a GPU. The buffers must hold no rows yet.
+    def capture(self, memory: object) -> None:
+        """Record the step on the device, with scratch memory to share with other graphs.
 
-        It is computed once before, since neither compiling a kernel nor a library's first use of a
-        device can be recorded. `pool`: scratch memory to share with other graphs.
+        It is computed once for that: the buffers must hold no rows yet.
         """
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._step()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            ids = self._step()
-        self._captured = _Captured(graph, ids)
+        self._captured = self._device.capture(self._step, memory)
 
     def run(self, groups: PrefixGroups | None, *, is_new: bool) -> Tensor:
         """Compute the step for the rows in the buffers; `groups` are their shared prefixes.
@@ -112,14 +103,8 @@ class DecodeGraph:
                     attention.regroup(groups)
         if self._captured is None:
             return self._step()
-        self._captured.graph.replay()
+        self._captured.replay()
         return self._captured.ids
 
     def _step(self) -> Tensor:
         return self.buffers.step(self._model, self._cache, self._attentions, self._sampler)
-
-
-@dataclass(frozen=True, slots=True)
-class _Captured:
-    graph: torch.cuda.CUDAGraph
-    ids: Tensor

@@ -45,7 +45,8 @@ class DecodeGraphs:
         self._sampler = sampler
         self._device = device
         self._sharing = PrefixSharing(share=shared_prefix_attention)
-        self._pool = torch.cuda.graph_pool_handle() if capture else None
+        self._capture = capture
+        self._memory = device.graph_memory() if capture else None
         self._graphs: dict[GraphShape, DecodeGraph] = {}
         self._last: _Loaded | None = None
 
@@ -101,8 +102,8 @@ class DecodeGraphs:
         graph = self._graphs.get(shape)
         if graph is None:
             graph = DecodeGraph(shape, self._model, self._cache, self._sampler, self._device)
-            if self._pool is not None:
-                graph.capture(self._pool)
+            if self._capture:
+                graph.capture(self._memory)
             self._graphs[shape] = graph
         eos_token_ids = self._sampler.eos_token_ids
         stops = EarlyStops.of(step.draws, eos_token_ids, shape.num_stop_ids)

@@ -1,6 +1,6 @@
 """CudaDevice: a GPU, which has a memory and a time of its own. AMD's go by torch's same names."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pagedrun.paged.execution.devices.captured_step import CapturedStep
+from pagedrun.paged.execution.devices.cuda_step import CudaStep
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_dtypes import GpuDtypes
 from pagedrun.paged.execution.devices.gpu_description import GpuDescription
@@ -106,6 +108,14 @@ class CudaDevice(Device):
         with torch.cuda.stream(self.side_stream):
             yield
         torch.cuda.current_stream().wait_stream(self.side_stream)
+
+    def graph_memory(self) -> object:
+        """Return a pool of memory for CUDA graphs."""
+        return torch.cuda.graph_pool_handle()
+
+    def capture(self, step: Callable[[], Tensor], memory: object) -> CapturedStep:
+        """Record a step in a CUDA graph; see `Device.capture`."""
+        return CudaStep.of(step, memory)
 
     def place(self, tensor: Tensor) -> Tensor:
         """Return a host tensor on the device, without waiting for the copy.

@@ -1,5 +1,6 @@
 """Device: where a model runs, with which kernels, and what is true there. This one is the host."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -10,6 +11,7 @@ from torch import Tensor
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.read_once import ON_GPU, ReadOnce
+from pagedrun.paged.execution.devices.captured_step import CapturedStep
 from pagedrun.paged.execution.devices.cpu_caches import largest_cpu_cache
 from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes, DeviceDtypes
 from pagedrun.paged.execution.devices.gpu_description import GpuDescription
@@ -117,6 +119,18 @@ class Device:
         it; the host waits for neither.
         """
         return nullcontext()
+
+    def graph_memory(self) -> object:
+        """Return scratch memory that captured steps may share, None where none is captured."""
+        return None
+
+    def capture(self, step: Callable[[], Tensor], memory: object) -> CapturedStep:
+        """Record a step, with scratch memory of `graph_memory`; only where the device `captures`.
+
+        It is computed once before, since neither compiling a kernel nor a library's first use of a
+        device can be recorded.
+        """
+        raise NotImplementedError(f"{self.torch_device.type} captures no steps")
 
     def place(self, tensor: Tensor) -> Tensor:
         """Return a host tensor on the device, without waiting for the copy."""

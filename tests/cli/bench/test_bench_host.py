@@ -28,7 +28,7 @@ class TestHost:
         for point in result["points"]:
             assert list(point) == [
                 *("seats", "rows", "generated_tokens", "total_s", "tokens_per_s"),
-                *("decode_s_per_row", "admission_step_s"),
+                *("decode_s_per_row", "admission_step_s", "step_s", "steps", "asked"),
             ]
             assert point["total_s"]["count"] == 2
         for words in (
@@ -58,6 +58,6 @@ class TestHost:
             "decode_s_per_row": None,
             "admission_step_s": spread(0.00367),
         }
-        result: Any = {"points": [point], "repeat": 1}
+        result: Any = {"points": [point], "repeat": 1, "as_gpu": False}
         (sheet,) = host_sheets(result)
         assert sheet.rows == [("1,024", "8,192", "205,104", "–", "3.67", "5.75")]
