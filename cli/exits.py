@@ -57,7 +57,8 @@ def boundary(guard: SignalGuard | None = None) -> Iterator[None]:
         if os.environ.get(DEBUG_VARIABLE) == "1":
             traceback.print_exc()
         sentence = describe(error)
-        if sentence is not None:
+        is_told = isinstance(error, JobInterrupted) and guard is not None and not guard.take_word()
+        if sentence is not None and not is_told:
             LossyStream(sys.stderr).write(f"{sentence}\n")
         raise typer.Exit(status_of(error)) from error
 

@@ -84,6 +84,10 @@ class SignalGuard:
                 pending, self._pending = self._pending, None
                 self._stop(pending)
 
+    def take_word(self) -> bool:
+        """Return whether nobody else has said yet why the process ends; see `Watchdog`."""
+        return self._watchdog is None or self._watchdog.take_word()
+
     def look_after(self, ward: Ward) -> None:
         """Let the watchdog, if there is one, look after `ward` from now on."""
         if self._watchdog is not None:

@@ -57,6 +57,7 @@ class Watchdog:
         self._ward: Ward | None = None
         self._pipe: tuple[int, int] | None = None
         self._previous_fd = -1
+        self._word = threading.Lock()  # of whoever says first why the process ends
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -85,6 +86,12 @@ class Watchdog:
     def has_something_to_lose(self) -> bool:
         """Whether the process should be given the time to stop by itself."""
         return self._ward is not None and self._ward.has_begun
+
+    def take_word(self) -> bool:
+        """Return whether the caller is the first who wants to say why the process ends: no other
+        then does.
+        """
+        return self._word.acquire(blocking=False)
 
     def end_stopped(self, signum: int) -> None:
         """End the process because of a signal, with what its ward has to say."""
@@ -127,7 +134,10 @@ class Watchdog:
             leaving = threading.Thread(target=lambda: told.append(ward.leave()), daemon=True)
             leaving.start()
             leaving.join(LEAVE_SECONDS)
-        self._say("; ".join(part for part in [sentence, *(told or [otherwise])] if part))
+        if self.take_word():
+            self._say("; ".join(part for part in [sentence, *(told or [otherwise])] if part))
+        else:
+            time.sleep(LEAVE_SECONDS)  # the main thread is just saying it, and ends by itself
         self._exit(status)
 
 

@@ -91,9 +91,12 @@ class _StrictReader:
 
 
 def shown_key(key: str) -> str:
-    """Return `key` fit for an error row: short, and valid as UTF-8."""
+    """Return `key` fit for a sentence: short, on one line, and valid as UTF-8."""
     cut = key if len(key) <= MAX_SHOWN_KEY else key[: MAX_SHOWN_KEY - 1] + "…"
-    return cut.encode("utf-8", "replace").decode("utf-8")
+    text = cut.encode("utf-8", "replace").decode("utf-8")
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def _invalid(reason: str) -> RowError:

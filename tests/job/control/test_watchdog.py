@@ -85,6 +85,17 @@ def test_a_signal_that_nobody_heeds(watched: tuple[Watchdog, Ended], signum: int
     assert ward.num_left == 1
 
 
+def test_what_the_main_thread_says_is_not_said_again(watched: tuple[Watchdog, Ended]) -> None:
+    """It may come to its own words when the time that it has is almost over."""
+    watchdog, ended = watched
+    watchdog.look_after(Busy())
+    assert watchdog.take_word()
+    os.kill(os.getpid(), signal.SIGINT)
+    ended.happened.wait()
+    assert (ended.statuses, ended.said) == ([130], [])
+    assert not watchdog.take_word()
+
+
 @pytest.mark.parametrize("grace_s", [1e9])
 def test_a_second_one_at_once(watched: tuple[Watchdog, Ended]) -> None:
     watchdog, ended = watched

@@ -113,3 +113,7 @@ def test_nor_does_any_other_kind_of_input_crash(suffix: str, data: st.DataObject
     rows = answer(raw, suffix)
     if rows is not None:
         assert sorted(row["index"] for row in rows) == list(range(len(rows)))
+
+
+def test_a_column_with_a_line_end_in_its_name_leaves_a_refusal_one_line() -> None:
+    assert answer(b'[{},{"\\n":null}]', ".json") is None

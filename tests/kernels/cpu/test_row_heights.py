@@ -25,7 +25,7 @@ class Multiply:
 
     def __call__(self, x: Tensor, packed: Tensor) -> Tensor:
         self.heights.append(len(x))
-        y = (x.double() @ packed.double().T).to(x.dtype)  # each sum is exact, whatever the order
+        y = x[:, :1] + packed[:, 0]  # no sum of many, which would have an order
         for row in range(len(x)):
             if self.is_odd(len(x), row):
                 y[row] += 1
