@@ -10,6 +10,7 @@ from pagedrun.cli.page.headline import Headline
 from pagedrun.cli.page.report_reading import LedgerPart, ReportReading
 from pagedrun.cli.page.run_data import MAX_PREFIXES, kept_moments, run_data
 from pagedrun.cli.report.group_figures import group_name
+from pagedrun.cli.report.report_figures import shown_seconds
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.report.inspect.groups import inspected_groups
 from pagedrun.paged.report.inspect.inspection_sections import InspectedGroup
@@ -105,12 +106,12 @@ def headlines(reading: ReportReading) -> list[Headline]:
         Headline(
             "of KV not computed again",
             show_size(prefix["bytes_saved"]),
-            f"about {seconds:,.2f} s of computing" if seconds else "",
+            f"about {shown_seconds(seconds)} of computing" if seconds else "",
         ),
         Headline(
             "generated tokens a second",
             f"{reading.time['generated_tokens_per_s']:,.0f}",
-            f"{reading.tokens['generated']:,.0f} in {reading.time['run_s']:,.2f} s",
+            f"{reading.tokens['generated']:,.0f} in {shown_seconds(reading.time['run_s'])}",
         ),
         Headline(
             "preemptions",
