@@ -1,7 +1,7 @@
 """Engine: a loaded model, ready to start runs."""
 
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any
@@ -15,13 +15,15 @@ from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_identity import model_identity
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.earlier_answers import EarlierAnswers
-from pagedrun.paged.planning.planner import Planner, RequestLimits
-from pagedrun.paged.planning.pool_sizing import PoolSizer
-from pagedrun.paged.planning.slot_sizing import SlotSizer, longest_row
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.planner import PlannedWindow, RequestLimits
+from pagedrun.paged.planning.run_sizing import PlanBasis, RunSizing
+from pagedrun.paged.planning.slot_sizing import longest_row
 from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom
 from pagedrun.paged.report.record.report_sections import LoadTimes
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run import Run
+from pagedrun.paged.run_hooks import NO_HOOKS, RunHooks
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.deadline import Deadline
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -107,29 +109,47 @@ class Engine:
         user should know and that stops nothing.
         Raises `UsageError` if the kernels fail their self-check.
         """
-        config, specs, loaded = self.config, self.kv_cache_specs, self.loaded
+        config, loaded = self.config, self.loaded
         loaded.device.check(loaded.dtype)
-        library, notice = loaded.model.library, loaded.config.notice
-        if warn is not None and notice is not None:
-            warn(notice)
-        if warn is not None and library is not None and library["rows_depend_on_batch"]:
-            warn(
-                f"what {library['computed_by']} computes of this model was seen to depend on what "
-                "runs beside a row: another batch or pool may give other answers"
-            )
-        budget = loaded.memory.budget(config, specs)
+        if warn is not None:
+            self._warn(warn)
         longest = self.max_model_len
         if more is None:
             longest = longest_row(requests, longest)
-        kept = self._bytes_per_state(longest)
-        states = SlotSizer(config, kept, budget, are_opaque=self._are_opaque)
-        sizer = PoolSizer(config, specs, states.rest, self.max_model_len)
-        sizer.check_max_model_len()
-        planner = self._planner(sizer.most, states.max_beam_width, done, earlier, deadline)
+        sizing = self.sizing(longest)
+        planner = self.basis(sizing).planner(config, done, earlier, deadline)
         first = planner.window(requests, has_next=more is not None)
-        sizes = sizer.sizes(first.plan, is_whole=more is None)
-        slots = states.sizes(first.plan, is_whole=more is None)
-        cache, graphs = loaded.memory.take(config, specs, sizes, slots)
+        windows = iter([first]) if more is None else Ahead(first, planner.windows(more))
+        return self.run(
+            windows,
+            sizing,
+            first.plan,
+            is_whole=more is None,
+            reserved_len=planner.reserved_len(requests),
+            hooks=RunHooks(on_step, on_window, warn),
+            ends_at=None if deadline is None else deadline.at,
+        )
+
+    def run(
+        self,
+        windows: Iterator[PlannedWindow],
+        sizing: RunSizing,
+        first: Plan,
+        *,
+        is_whole: bool,
+        reserved_len: int,
+        hooks: RunHooks = NO_HOOKS,
+        ends_at: float | None = None,
+    ) -> Run:
+        """Return the run of windows that are planned already, here or elsewhere.
+
+        first: the plan of the first, by which the pools are sized, and of all rows if it
+        `is_whole`. reserved_len: the tokens that one length for all rows would reserve. ends_at:
+        see `Run`.
+        """
+        config, loaded = self.config, self.loaded
+        sizes, slots = sizing.sizes(first, is_whole=is_whole)
+        cache, graphs = loaded.memory.take(config, self.kv_cache_specs, sizes, slots)
         return Run(
             engine_config=config,
             policy=self.policy,
@@ -140,41 +160,58 @@ class Engine:
             sampler=loaded.sampler,
             grammars=loaded.grammar_mask,
             device=loaded.device,
-            windows=iter([first]) if more is None else Ahead(first, planner.windows(more)),
-            max_model_len=planner.reserved_len(requests),
-            budget=budget,
+            windows=windows,
+            max_model_len=reserved_len,
+            budget=sizing.budget,
             times=self._times,
             stored_weight_bytes=loaded.stored_bytes,
-            on_step=on_step,
-            stored=self._stored_prefixes(cache, warn),
-            on_window=on_window,
-            ends_at=None if deadline is None else deadline.at,
+            on_step=hooks.on_step,
+            stored=self._stored_prefixes(cache, hooks.warn),
+            on_window=hooks.on_window,
+            ends_at=ends_at,
         )
 
-    def _planner(
-        self,
-        max_blocks: int,
-        max_beam_width: int | None,
-        done: Container[int],
-        earlier: EarlierAnswers | None,
-        deadline: Deadline | None,
-    ) -> Planner:
+    def sizing(self, longest: int) -> RunSizing:
+        """Return what sizes a run's pools within the memory that there is now.
+
+        longest: the most tokens of a prompt and its answer together.
+        """
+        return RunSizing(
+            self.config,
+            self.kv_cache_specs,
+            self.loaded.memory.budget(self.config, self.kv_cache_specs),
+            self.max_model_len,
+            bytes_per_slot=self._bytes_per_state(longest),
+            are_opaque=self._are_opaque,
+        )
+
+    def basis(self, sizing: RunSizing) -> PlanBasis:
+        """Return what a planner of this engine's windows has to know."""
         room = NO_ROOM
         if self.loaded.prefix_store is not None:
             size = self.bytes_per_token
-            kept = self._bytes_per_state()
-            room = StoreRoom(self.config.prefix_store_bytes // size, kept // size)
-        return Planner(
-            self.config,
-            RequestLimits(self.max_model_len, self.loaded.config.vocab_size, max_beam_width),
-            max_blocks=max_blocks,
+            room = StoreRoom(
+                self.config.prefix_store_bytes // size, self._bytes_per_state() // size
+            )
+        vocab_size = self.loaded.config.vocab_size
+        return PlanBasis(
+            RequestLimits(self.max_model_len, vocab_size, sizing.max_beam_width),
+            max_blocks=sizing.max_blocks,
             read_once=self._read_once,
-            done=done,
-            earlier=earlier,
             store_room=room,
             keeps_states=bool(self.loaded.model.state_specs()),
-            sample_seed=None if deadline is None else deadline.seed,
         )
+
+    def _warn(self, warn: Callable[[str], None]) -> None:
+        """Tell what the user should know of the model."""
+        library, notice = self.loaded.model.library, self.loaded.config.notice
+        if notice is not None:
+            warn(notice)
+        if library is not None and library["rows_depend_on_batch"]:
+            warn(
+                f"what {library['computed_by']} computes of this model was seen to depend on what "
+                "runs beside a row: another batch or pool may give other answers"
+            )
 
     def _stored_prefixes(
         self, cache: KVCache, warn: Callable[[str], None] | None

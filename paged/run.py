@@ -31,6 +31,7 @@ from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.answers import Answers
 from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.planned_feed import PlannedFeed
 from pagedrun.paged.planning.planner import PlannedWindow
 from pagedrun.paged.planning.too_large import too_large
 from pagedrun.paged.report.record.memory_report import memory_report
@@ -82,6 +83,7 @@ class Run:
         ends_at: float | None = None,
     ) -> None:
         """Run the `windows`, each taken when the one before is out; waits for one not yet there.
+        A `PlannedFeed` may have none for now: the run goes on with the rows that it has.
         on_window: called for each but the first. stored_weight_bytes: see `LoadedModel`. ends_at:
         what would not be finished by then, on the clock of `time.monotonic`, is not begun.
         """
@@ -177,9 +179,12 @@ class Run:
         """Take the next window if one is out; yield the completions of rows that cannot be run.
 
         That is the only point at which the run waits for the planner: which rows are in which step
-        does not depend on when a window was ready.
+        does not depend on when a window was ready. Of a feed it does, and no row's bytes.
         """
         while self.scheduler.is_out and not self._is_last:
+            is_idle = not (self.scheduler.has_work or self._in_flight)
+            if isinstance(self._windows, PlannedFeed) and not self._windows.is_ready(wait=is_idle):
+                return
             window = next(self._windows, None)
             if window is None:
                 self._is_last = True

@@ -86,6 +86,9 @@ class RowError(PagedrunError):
         self.param = param
         self.line = line
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _row_error, (self.code, self.marked, self.param, self.line)
+
     @property
     def message(self) -> str:
         """The message, with options as arguments."""
@@ -99,3 +102,8 @@ class RowError(PagedrunError):
             "param": self.param,
             "line": self.line,
         }
+
+
+def _row_error(code: str, message: str, param: str | None, line: int | None) -> RowError:
+    """Return an error that was pickled."""
+    return RowError(code, message, param=param, line=line)

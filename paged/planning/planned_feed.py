@@ -1,0 +1,40 @@
+"""PlannedFeed: planned windows that come from elsewhere, at times that nobody here decides."""
+
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+from pagedrun.paged.planning.planner import PlannedWindow
+
+
+class PlannedFeed(Iterator[PlannedWindow]):
+    """A queue of windows: one thread puts them in, the one that runs them takes them out."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[PlannedWindow | None] = SimpleQueue()
+        self._next: PlannedWindow | None = None
+        self._is_over = False
+
+    def put(self, window: PlannedWindow) -> None:
+        """Add a window behind those that were put."""
+        self._queue.put(window)
+
+    def end(self) -> None:
+        """Say that none follows those that were put."""
+        self._queue.put(None)
+
+    def is_ready(self, *, wait: bool) -> bool:
+        """Return whether there is a window, or it is known that there will be none.
+
+        wait: until it is so.
+        """
+        if self._next is None and not self._is_over and (wait or not self._queue.empty()):
+            self._next = self._queue.get()
+            self._is_over = self._next is None
+        return self._next is not None or self._is_over
+
+    def __next__(self) -> PlannedWindow:
+        self.is_ready(wait=True)
+        window, self._next = self._next, None
+        if window is None:
+            raise StopIteration
+        return window
