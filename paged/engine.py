@@ -15,9 +15,9 @@ from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_identity import model_identity
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.earlier_answers import EarlierAnswers
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.planner import PlannedWindow, RequestLimits
-from pagedrun.paged.planning.run_sizing import PlanBasis, RunSizing
+from pagedrun.paged.planning.run_sizing import PlanBasis, RunSizes, RunSizing
 from pagedrun.paged.planning.slot_sizing import longest_row
 from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom
 from pagedrun.paged.report.record.report_sections import LoadTimes
@@ -112,7 +112,8 @@ class Engine:
         config, loaded = self.config, self.loaded
         loaded.device.check(loaded.dtype)
         if warn is not None:
-            self._warn(warn)
+            for notice in self.notices():
+                warn(notice)
         longest = self.max_model_len
         if more is None:
             longest = longest_row(requests, longest)
@@ -122,9 +123,8 @@ class Engine:
         windows = iter([first]) if more is None else Ahead(first, planner.windows(more))
         return self.run(
             windows,
-            sizing,
-            first.plan,
-            is_whole=more is None,
+            sizing.sizes(first.plan, is_whole=more is None),
+            sizing.budget,
             reserved_len=planner.reserved_len(requests),
             hooks=RunHooks(on_step, on_window, warn),
             ends_at=None if deadline is None else deadline.at,
@@ -133,23 +133,20 @@ class Engine:
     def run(
         self,
         windows: Iterator[PlannedWindow],
-        sizing: RunSizing,
-        first: Plan,
+        sizes: RunSizes,
+        budget: MemoryBudget,
         *,
-        is_whole: bool,
         reserved_len: int,
         hooks: RunHooks = NO_HOOKS,
         ends_at: float | None = None,
     ) -> Run:
         """Return the run of windows that are planned already, here or elsewhere.
 
-        first: the plan of the first, by which the pools are sized, and of all rows if it
-        `is_whole`. reserved_len: the tokens that one length for all rows would reserve. ends_at:
-        see `Run`.
+        sizes: those of the pools, from a `RunSizing` with this budget. reserved_len: the tokens
+        that one length for all rows would reserve. ends_at: see `Run`.
         """
         config, loaded = self.config, self.loaded
-        sizes, slots = sizing.sizes(first, is_whole=is_whole)
-        cache, graphs = loaded.memory.take(config, self.kv_cache_specs, sizes, slots)
+        cache, graphs = loaded.memory.take(config, self.kv_cache_specs, *sizes)
         return Run(
             engine_config=config,
             policy=self.policy,
@@ -162,7 +159,7 @@ class Engine:
             device=loaded.device,
             windows=windows,
             max_model_len=reserved_len,
-            budget=sizing.budget,
+            budget=budget,
             times=self._times,
             stored_weight_bytes=loaded.stored_bytes,
             on_step=hooks.on_step,
@@ -200,15 +197,16 @@ class Engine:
             read_once=self._read_once,
             store_room=room,
             keeps_states=bool(self.loaded.model.state_specs()),
+            windows=sizing.windows,
         )
 
-    def _warn(self, warn: Callable[[str], None]) -> None:
-        """Tell what the user should know of the model."""
+    def notices(self) -> Iterator[str]:
+        """Yield what the user should know of the model."""
         library, notice = self.loaded.model.library, self.loaded.config.notice
         if notice is not None:
-            warn(notice)
+            yield notice
         if library is not None and library["rows_depend_on_batch"]:
-            warn(
+            yield (
                 f"what {library['computed_by']} computes of this model was seen to depend on what "
                 "runs beside a row: another batch or pool may give other answers"
             )

@@ -19,6 +19,7 @@ from pagedrun.paged.models.hub import cached_models, resolve_model
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.replica_config import ReplicaConfig
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.recipes.demo import DEMO, demo_model_folder, demo_prompts_path
 
@@ -57,6 +58,7 @@ def job_config(settings: Settings) -> JobConfig:
         more_inputs=inputs[1:],
         output=output,
         engine=settings.read(EngineConfig, model=model),
+        replicas=settings.read(ReplicaConfig),
         tokenizer=_tokenizer_folder(settings),
         sampling=_sampling(settings, by_model),
         prompts=settings.read(PromptConfig),

@@ -10,6 +10,7 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.text.prompts.overlong import Overlong
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.flag import Flag, Form, Panel, check_fields
+from pagedrun.paged.values.replica_config import ReplicaConfig
 from pagedrun.paged.values.rules import spans
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.paged.values.window_size import WindowSize
@@ -128,6 +129,7 @@ class JobConfig:
     prompts: PromptConfig = field(default_factory=PromptConfig)
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
     window: WindowSize = field(default_factory=WindowSize)
+    replicas: ReplicaConfig = field(default_factory=ReplicaConfig)
     from_output: Annotated[
         Path | None,
         Flag(

@@ -110,7 +110,7 @@ def run_job(
         stamps = [file_stamp(name) for name in config.inputs]
         stop = ReadingStop()
         with open_inputs(config.inputs, config.max_line_bytes, stop) as source:
-            prepared = prepare(config, source, listener, open_model or _open_local, stop)
+            prepared = prepare(config, source, listener, open_model or _opener(config), stop)
             job = _Job(config, layout, listener, guard, ward, prepared, stop)
             result = job.run(output, resumed)
         for name, stamp in zip(config.inputs, stamps, strict=True):
@@ -120,6 +120,24 @@ def run_job(
                     "they were when they were read"
                 )
         return result
+
+
+def _opener(config: JobConfig) -> ModelOpener:
+    """Return what opens the model: here, or for replicas."""
+    if config.replicas.replicas is None:
+        return _open_local
+
+    def opened(
+        engine_config: EngineConfig, tokenizer_folder: Path, chat_template: str | None
+    ) -> OpenModel:
+        from pagedrun.paged.job.replicated_model import ReplicatedModel  # imports torch
+
+        replicas, stall_timeout = config.replicas, config.stall_timeout
+        return ReplicatedModel(
+            engine_config, tokenizer_folder, chat_template, replicas, stall_timeout
+        )
+
+    return opened
 
 
 def _open_local(

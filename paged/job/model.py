@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.describe import describe_model
@@ -15,11 +16,35 @@ from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling.structure import Structure
 
 
-class LocalModel:
-    """A model folder on this machine; implements `interfaces.OpenModel`.
+class ModelFolder:
+    """What is known of a model before its weights are read: shape, tokenizer, structures.
 
     Raises `ModelError` if the shape or the tokenizer cannot be read.
     """
+
+    def __init__(
+        self, engine_config: EngineConfig, tokenizer_folder: Path, chat_template: str | None
+    ) -> None:
+        shape = describe_model(engine_config.model, engine_config.model_impl)
+        self.config = shape.held_as(engine_config.quantization, engine_config.model)
+        self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
+        shape = self.config
+        self._grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)
+        self._engine_config = shape.settings(engine_config)
+
+    def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
+        """Return those that no answer can have, and why."""
+        return self._grammars.refused(structures)
+
+    def _arithmetic_on(self, device: Device) -> Mapping[str, object]:
+        """Return what the last bits of every answer depend on, as plain JSON values."""
+        dtypes, config = device.dtypes, self._engine_config
+        arithmetic = device.arithmetic(dtypes.of_model(config.dtype, self.config.dtype))
+        return {**arithmetic, **self.config.network.arithmetic()}
+
+
+class LocalModel(ModelFolder):
+    """A model folder whose model runs in this process; implements `interfaces.OpenModel`."""
 
     def __init__(
         self,
@@ -28,24 +53,13 @@ class LocalModel:
         chat_template: str | None,
         policy: RunPolicy = DEFAULT_POLICY,
     ) -> None:
-        shape = describe_model(engine_config.model, engine_config.model_impl)
-        self.config = shape.held_as(engine_config.quantization, engine_config.model)
-        self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
-        shape = self.config
-        self._grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)
-        self._engine_config = shape.settings(engine_config)
+        super().__init__(engine_config, tokenizer_folder, chat_template)
         self._policy = policy
         self._device = choose_device(engine_config.device, engine_config.kernel_set)
 
     def arithmetic(self) -> Mapping[str, object]:
         """Return what the last bits of every answer depend on, as plain JSON values."""
-        config, device = self._engine_config, self._device
-        arithmetic = device.arithmetic(device.dtypes.of_model(config.dtype, self.config.dtype))
-        return {**arithmetic, **self.config.network.arithmetic()}
-
-    def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
-        """Return those that no answer can have, and why."""
-        return self._grammars.refused(structures)
+        return self._arithmetic_on(self._device)
 
     def load_engine(self) -> Engine:
         """Read the weights."""

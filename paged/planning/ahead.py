@@ -58,6 +58,11 @@ class Ahead(Iterator[T]):
                 del made  # its frames hold this one
         raise StopIteration
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next item is there, or it is known that there is none."""
+        return self._first is not None or self._is_over or not self._made.empty()
+
     def close(self) -> None:
         """Make nothing more, and wait for the end of the thread. `rest` has to come to an end.
 

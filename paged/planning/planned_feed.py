@@ -1,6 +1,6 @@
 """PlannedFeed: planned windows that come from elsewhere, at times that nobody here decides."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 from pagedrun.paged.planning.planner import PlannedWindow
@@ -9,7 +9,11 @@ from pagedrun.paged.planning.planner import PlannedWindow
 class PlannedFeed(Iterator[PlannedWindow]):
     """A queue of windows: one thread puts them in, the one that runs them takes them out."""
 
-    def __init__(self) -> None:
+    def __init__(self, before_wait: Callable[[], None], on_taken: Callable[[], None]) -> None:
+        """Both are called in the thread that takes windows: before it waits for one, and when it
+        has taken one."""
+        self._before_wait = before_wait
+        self._on_taken = on_taken
         self._queue: SimpleQueue[PlannedWindow | None] = SimpleQueue()
         self._next: PlannedWindow | None = None
         self._is_over = False
@@ -28,6 +32,8 @@ class PlannedFeed(Iterator[PlannedWindow]):
         wait: until it is so.
         """
         if self._next is None and not self._is_over and (wait or not self._queue.empty()):
+            if self._queue.empty():
+                self._before_wait()
             self._next = self._queue.get()
             self._is_over = self._next is None
         return self._next is not None or self._is_over
@@ -37,4 +43,5 @@ class PlannedFeed(Iterator[PlannedWindow]):
         window, self._next = self._next, None
         if window is None:
             raise StopIteration
+        self._on_taken()
         return window

@@ -65,14 +65,19 @@ class PoolSizer:
         need everything. Raises `UsageError` where rows of the plan need more together than the
         memory holds: one that is long, and another one with many beams in windows.
         """
-        config = self._config
-        windows = [spec.window for spec in self._specs[1:] if spec.window is not None]
-        demand = PoolDemand.of(first, windows, is_whole=is_whole)
+        demand = PoolDemand.of(first, self.windows, is_whole=is_whole)
         needed = self.most
         is_filled = self._budget.is_filled and self._specs[0].bytes_per_token > 0
         if is_whole and not is_filled:
-            needed = first.num_blocks_needed(config.max_num_seqs)
-        sizes = self._choose(demand, min(needed, self._most_in_use))
+            needed = first.num_blocks_needed(self._config.max_num_seqs)
+        return self.sizes_for(demand, needed)
+
+    def sizes_for(self, demand: PoolDemand, num_needed: int = sys.maxsize) -> Sizes:
+        """Return the pools' sizes for rows that take so much, and at most so many blocks in all.
+
+        Raises `UsageError` where `sizes` does.
+        """
+        sizes = self._choose(demand, min(num_needed, self.most, self._most_in_use))
         if sizes[0] < demand.largest:
             raise UsageError(
                 f"the memory for keys and values has no room for a row of {demand.largest} blocks "
@@ -80,6 +85,11 @@ class PoolSizer:
                 f"{option('kv_cache_memory_bytes')}, or a smaller {option('beam_width')}"
             )
         return sizes
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Those of the groups of layers that have one."""
+        return tuple(spec.window for spec in self._specs[1:] if spec.window is not None)
 
     @property
     def _longest(self) -> int:

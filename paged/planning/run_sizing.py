@@ -10,6 +10,7 @@ from pagedrun.paged.planning.earlier_answers import EarlierAnswers
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planner import Planner, RequestLimits
+from pagedrun.paged.planning.pool_demand import PoolDemand
 from pagedrun.paged.planning.pool_sizing import PoolSizer
 from pagedrun.paged.planning.pool_split import Sizes
 from pagedrun.paged.planning.slot_sizing import SlotSizer, SlotSizes
@@ -17,13 +18,15 @@ from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom
 from pagedrun.paged.values.deadline import Deadline
 from pagedrun.paged.values.engine_config import EngineConfig
 
+RunSizes = tuple[Sizes, SlotSizes | None]
+
 
 @dataclass(frozen=True, slots=True)
 class PlanBasis:
     """What a planner has to know of the engine that runs its windows; can be pickled.
 
-    `max_blocks` is the most blocks that the engine's pool can have. The rest is as `Planner` has
-    it.
+    `max_blocks` is the most blocks that the engine's pool can have. `windows` are those of its
+    groups of layers that have one. The rest is as `Planner` has it.
     """
 
     limits: RequestLimits
@@ -31,6 +34,7 @@ class PlanBasis:
     read_once: ReadOnce
     store_room: StoreRoom = NO_ROOM
     keeps_states: bool = False
+    windows: tuple[int, ...] = ()
 
     def planner(
         self,
@@ -83,10 +87,19 @@ class RunSizing:
         """The most beams that a row can have, None if nothing forbids any."""
         return self._states.max_beam_width
 
-    def sizes(self, first: Plan, *, is_whole: bool) -> tuple[Sizes, SlotSizes | None]:
+    def sizes(self, first: Plan, *, is_whole: bool) -> RunSizes:
         """Return what a file needs that begins with the window `first`, and is that if `is_whole`.
 
         Raises `UsageError` where `PoolSizer.sizes` does.
         """
         pools = self._pools.sizes(first, is_whole=is_whole)
         return pools, self._states.sizes(first, is_whole=is_whole)
+
+    def sizes_for(self, demand: PoolDemand) -> RunSizes:
+        """Return what rows need of which no more is known than that."""
+        return self._pools.sizes_for(demand), self._states.most()
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Those of the groups of layers that have one."""
+        return self._pools.windows

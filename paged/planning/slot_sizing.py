@@ -125,6 +125,13 @@ class SlotSizer:
             num_forking = max(seats // 2, widest) if widest > 1 else 0
             depth = 0 if first.states is None else first.states.depth
             num_slots = max(seats, widest) + num_forking + depth + 1
+        return self._sized(num_slots)
+
+    def most(self) -> SlotSizes | None:
+        """Return the most that there can be, None if there are no states."""
+        return self._sized(self._most) if self._bytes_per_slot else None
+
+    def _sized(self, num_slots: int) -> SlotSizes:
         num_slots = max(min(num_slots, self._most), LEAST_SLOTS)
         return SlotSizes(
             num_slots, self._num_host_slots, self._bytes_per_slot, are_opaque=self._are_opaque

@@ -28,6 +28,7 @@ class Panel(StrEnum):
     STRUCTURE = "Structured output"
     MEMORY = "Memory and batching"
     PREFIXES = "Shared prefixes"
+    REPLICAS = "Several machines"
     DISPLAY = "Display"
 
 

@@ -212,6 +212,7 @@ def _settings(config: JobConfig, max_model_len: int) -> dict[str, Setting]:
     values = {
         **sampling_values(config.sampling),
         **asdict(config.engine),
+        **asdict(config.replicas),
         "max_model_len": max_model_len,
         "tokenizer": config.tokenizer,
         "chat_template": text_digest(config.chat_template),

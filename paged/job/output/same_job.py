@@ -30,6 +30,11 @@ _NOT_DECIDING = frozenset(
         "kernel_set",  # what it comes to is under "arithmetic"
         "prefix_store",
         "prefix_store_bytes",
+        "replicas",
+        "ray_address",
+        "cpus_per_replica",
+        "gpus_per_replica",
+        "push_model",
         "from_output",
         "overwrite",
         "resume",

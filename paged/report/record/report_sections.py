@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NotRequired, TypedDict, TypeVar, cast
 
 from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
+from pagedrun.paged.report.record.replica_figures import ReplicaFigures
 from pagedrun.paged.report.record.state_figures import StateFigures
 from pagedrun.paged.report.record.step_costs import StepCosts
 from pagedrun.paged.report.record.weight_figures import WeightFigures
@@ -246,6 +247,7 @@ class EngineReport(TypedDict):
     states: NotRequired[StateFigures]
     library: NotRequired[LibraryFigures]
     step_costs: NotRequired[StepCosts]
+    replicas: NotRequired[list[ReplicaFigures]]
 
 
 class MovableParts(TypedDict):

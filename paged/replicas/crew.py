@@ -1,0 +1,162 @@
+"""Crew: the replicas of a job by their stages: asked for, loading, ready, running, gone."""
+
+import time
+from collections.abc import Callable, Iterator
+
+from pagedrun.paged.replicas.member import Member, Stage
+from pagedrun.paged.replicas.replica_events import Died, Failed, Offered, Placed, ReplicaEvent, Tick
+from pagedrun.paged.replicas.replica_offer import ReplicaOffer
+from pagedrun.paged.replicas.replica_pool import Heard, ReplicaPool
+from pagedrun.paged.values.errors import EngineError, UsageError
+from pagedrun.paged.values.option_names import option
+
+POLL_SECONDS = 0.25  # so that a signal's handler is run in time
+PATIENCE_SECONDS = 10.0  # for replicas that have no room yet, once others are ready
+MOST_SILENT_SECONDS = 60.0  # of a replica that runs; it ticks once a second
+
+Warn = Callable[[str], None]
+
+
+class Crew:
+    """Keeps as many replicas as are wanted, and refuses those that would compute otherwise."""
+
+    def __init__(
+        self, pool: ReplicaPool, stall_timeout_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """stall_timeout_s: the most seconds that a step may take, 0 for any."""
+        self.pool = pool
+        self.members: dict[int, Member] = {}
+        self._stall_timeout_s = stall_timeout_s
+        self._clock = clock
+        self._first: ReplicaOffer | None = None
+        self.max_blocks = 0  # of the smallest pool that rows were planned for
+
+    def gather(self, warn: Warn) -> list[ReplicaOffer]:
+        """Ask for the replicas; return the offers of those that there is room for, when all of
+        them have loaded their models.
+
+        Raises `UsageError` or `EngineError` if one of them cannot, or differs from the first.
+        """
+        for _ in range(self.pool.num_wanted):
+            self.ask()
+        waited_s = 0.0
+        while not self._is_gathered(waited_s):
+            began = self._clock()
+            is_news = False
+            for number, event in self.hear():
+                is_news = True
+                self._refuse_failed(event)
+                if isinstance(event, Offered):
+                    self._check(self.members[number], event.offer)
+            waited_s = 0.0 if is_news else waited_s + self._clock() - began
+        offers = [each.offer for each in self.members.values() if each.offer is not None]
+        if len(offers) < self.pool.num_wanted:
+            warn(
+                f"there is room for {len(offers)} of {self.pool.num_wanted} replicas; the others "
+                "join when there is room for them"
+            )
+        self.max_blocks = min(each.basis.max_blocks for each in offers)
+        for message in dict.fromkeys(told for each in offers for told in each.warnings):
+            warn(message)
+        return offers
+
+    def ask(self) -> None:
+        """Ask for another replica."""
+        number = self.pool.add()
+        self.members[number] = Member(number)
+
+    def hear(self) -> Iterator[Heard]:
+        """Wait a moment; yield what has come, with the deaths of those that are not heard any more.
+
+        What was heard is noted in the members first.
+        """
+        began = self._clock()
+        heard = list(self.pool.events(POLL_SECONDS))
+        waited_s = self._clock() - began
+        names = {number for number, _ in heard}
+        for member in list(self.members.values()):
+            if member.is_there and member.number not in names:
+                member.silent_s += waited_s
+            if member.stage is Stage.RUNNING:
+                member.stuck_s += waited_s
+        for number, event in heard:
+            self._note(self.members[number], event)
+            yield number, event
+        for member in list(self.members.values()):
+            cause = self._why_hung(member)
+            if cause is not None:
+                self.pool.kill(member.number)
+                died = Died(cause)
+                self._note(member, died)
+                yield member.number, died
+
+    def admits(self, member: Member, offer: ReplicaOffer) -> str | None:
+        """Return why a replica that comes late is not taken, None if it is."""
+        differing = [] if self._first is None else self._first.differing(offer)
+        if differing:
+            return f"it has another {', another '.join(differing)} than the others"
+        if offer.basis.max_blocks < self.max_blocks:
+            return f"its pool has room for {offer.basis.max_blocks} blocks, not {self.max_blocks}"
+        return None
+
+    @property
+    def running(self) -> list[Member]:
+        """Those that run."""
+        return [each for each in self.members.values() if each.stage is Stage.RUNNING]
+
+    @property
+    def num_there(self) -> int:
+        """How many have a process."""
+        return sum(each.is_there for each in self.members.values())
+
+    def _is_gathered(self, waited_s: float) -> bool:
+        stages = [each.stage for each in self.members.values()]
+        if Stage.LOADING in stages or Stage.READY not in stages:
+            return False
+        return Stage.ASKED not in stages or waited_s >= PATIENCE_SECONDS
+
+    def _check(self, member: Member, offer: ReplicaOffer) -> None:
+        if self._first is None:
+            self._first = offer
+            return
+        differing = self._first.differing(offer)
+        if differing:
+            raise UsageError(
+                f"the replica on {member.node} has another {', another '.join(differing)} than the "
+                f"one on {self._first.node}: its rows would not have the same bytes"
+            )
+
+    def _refuse_failed(self, event: ReplicaEvent) -> None:
+        """Raise the error of a replica that cannot start."""
+        if isinstance(event, Died):
+            raise EngineError(f"a replica died before it had loaded the model: {event.cause}")
+        if isinstance(event, Failed):
+            kind = UsageError if event.is_usage else EngineError
+            raise kind(f"the replica on {event.node} cannot start: {event.message}")
+
+    def _note(self, member: Member, event: ReplicaEvent) -> None:
+        member.silent_s = 0.0
+        match event:
+            case Placed(node):
+                member.node, member.stage = node, Stage.LOADING
+            case Offered(offer):
+                member.offer, member.stage = offer, Stage.READY
+            case Tick(record):
+                member.note_record(record)
+            case Died(cause) | Failed(message=cause):
+                member.cause, member.stage = cause, Stage.GONE
+            case _:
+                pass
+
+    def _why_hung(self, member: Member) -> str | None:
+        """Return why a replica is to be ended: nothing was heard of it, or it takes no steps."""
+        limit = self._stall_timeout_s
+        is_running = member.stage is Stage.RUNNING
+        most = min(MOST_SILENT_SECONDS, limit or MOST_SILENT_SECONDS)
+        if not is_running:
+            most = limit or float("inf")
+        if member.is_there and member.silent_s > most:
+            return f"nothing was heard of it for {most:g} seconds"
+        if is_running and member.stuck_s > limit > 0:
+            return f"it took no step for {limit:g} seconds ({option('stall_timeout')})"
+        return None

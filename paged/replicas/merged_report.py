@@ -1,0 +1,185 @@
+"""The report of a run that replicas computed: their sums, and each of them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seq
+from typing import Any, cast
+
+from pagedrun.paged.replicas.member import Member
+from pagedrun.paged.replicas.replica_counts import ReplicaCounts
+from pagedrun.paged.report.record.replica_figures import ReplicaFigures
+from pagedrun.paged.report.record.report_sections import (
+    EngineReport,
+    KVSection,
+    MemoryFigures,
+    PrefixFigures,
+    TimeFigures,
+    TokenFigures,
+)
+
+_SUMMED_KV = ("num_blocks", "pool_bytes", "peak_blocks")
+_SUMMED_REQUESTS = ("contiguous_max_requests", "paged_max_requests")
+_SHARES_OF_PEAK = ("utilization_at_peak", "tail_waste", "tail_waste_expected")
+_MEANS = ("contiguous_utilization", "mean_use_when_short", "short_of_blocks")
+_GROUP_SUMS = ("num_blocks", "pool_bytes", "peak_blocks", "peak_bytes")
+
+
+def merged_report(
+    members: Seq[Member], counts: ReplicaCounts, load_s: float, config: Mapping[str, object]
+) -> EngineReport:
+    """Return the report; pools, rates and memory are those of the replicas that lived to the end.
+
+    load_s: until all replicas had loaded. config: the settings that they had.
+    """
+    figures = [_figures(each) for each in members if each.offer is not None]
+    reports = [each.ended.report for each in members if each.ended is not None]
+    report: dict[str, Any] = dict(reports[0]) if reports else {}
+    tokens = _tokens(figures, reports, counts)
+    run_s = max(counts.run_s, 1e-9)
+    times: TimeFigures = {
+        "load_s": load_s,
+        "plan_s": counts.plan_s,
+        "run_s": counts.run_s,
+        "prompt_tokens_per_s": tokens["prompt"] / run_s,
+        "generated_tokens_per_s": tokens["generated"] / run_s,
+    }
+    report |= {
+        "tokens": tokens,
+        "time": times,
+        "finish_reasons": dict(counts.finish_reasons),
+        "timeline": [record.to_dict() for record in counts.timeline.items],
+        "config": {name: _plain(value) for name, value in config.items()},
+        "replicas": figures,
+    }
+    report.pop("step_costs", None)  # of one replica, on a machine that it shares
+    if reports:
+        report |= {
+            "kv": _kv(reports),
+            "prefix": _prefix(reports, tokens, counts),
+            "copy_on_write": _summed([dict(each["copy_on_write"]) for each in reports]),
+            "preemptions": _summed([dict(each["preemptions"]) for each in reports]),
+            "memory": _memory(members),
+        }
+    for name in ("prefix_store", "states"):
+        found = [dict(cast(dict[str, Any], each)[name]) for each in reports if name in each]
+        if found:
+            report[name] = _summed(found)
+    if "states" in report:
+        report["states"]["bytes_per_slot"] = reports[0]["states"]["bytes_per_slot"]
+    return cast(EngineReport, report)
+
+
+def _figures(member: Member) -> ReplicaFigures:
+    """Return what the report says of one replica."""
+    record, ended = member.record, member.ended
+    prompt, cached, generated, steps = 0, 0, 0, 0
+    if record is not None:
+        prompt, cached = record.prompt_tokens, record.cached_tokens
+        generated, steps = record.generated_tokens, record.step
+    if ended is not None:
+        tokens = ended.report["tokens"]
+        prompt, cached, generated = tokens["prompt"], tokens["cached"], tokens["generated"]
+    figures: ReplicaFigures = {
+        "number": member.number,
+        "node": member.node,
+        "rows": member.num_rows,
+        "steps": steps,
+        "prompt_tokens": prompt,
+        "cached_tokens": cached,
+        "computed_tokens": prompt - cached,
+        "generated_tokens": generated,
+        "joined_s": member.joined_s,
+        "left_s": member.left_s,
+        "load_s": 0.0 if ended is None else ended.report["time"]["load_s"],
+    }
+    if ended is not None:
+        kv = ended.report["kv"]
+        figures["kv"] = {
+            "num_blocks": kv["num_blocks"],
+            "pool_bytes": kv["pool_bytes"],
+            "peak_blocks": kv["peak_blocks"],
+            "utilization_at_peak": kv["utilization_at_peak"],
+        }
+    if member.cause is not None:
+        figures["died"] = member.cause
+    return figures
+
+
+def _tokens(
+    figures: Iterable[ReplicaFigures], reports: Iterable[EngineReport], counts: ReplicaCounts
+) -> TokenFigures:
+    each = list(figures)
+    prompt = sum(one["prompt_tokens"] for one in each) + counts.copied_prompt_tokens
+    cached = sum(one["cached_tokens"] for one in each) + counts.copied_prompt_tokens
+    return {
+        "prompt": prompt,
+        "cached": cached,
+        "computed": prompt - cached,
+        "generated": sum(one["generated_tokens"] for one in each) + counts.copied_tokens,
+        "generated_copied": counts.copied_tokens,
+        "preempted_recomputed": sum(one["tokens"]["preempted_recomputed"] for one in reports),
+    }
+
+
+def _kv(reports: Seq[EngineReport]) -> KVSection:
+    pools = [dict(each["kv"]) for each in reports]
+    merged: dict[str, Any] = dict(pools[0])
+    for name in (*_SUMMED_KV, *_SUMMED_REQUESTS):
+        merged[name] = sum(each[name] for each in pools)
+    for name in _SHARES_OF_PEAK:
+        merged[name] = _mean(pools, name, lambda each: each["peak_blocks"])
+    for name in _MEANS:
+        merged[name] = _mean(pools, name, lambda each: 1)
+    if "groups" in merged:
+        columns = zip(*(each["groups"] for each in pools), strict=True)
+        merged["groups"] = [
+            {**each[0], **{name: sum(one[name] for one in each) for name in _GROUP_SUMS}}
+            for each in columns
+        ]
+    return cast(KVSection, merged)
+
+
+def _prefix(
+    reports: Seq[EngineReport], tokens: TokenFigures, counts: ReplicaCounts
+) -> PrefixFigures:
+    found = [dict(each["prefix"]) for each in reports]
+    merged = _summed([{**each, "seconds_saved": 0.0} for each in found])
+    saved = [each["seconds_saved"] for each in found if each["seconds_saved"] is not None]
+    prompt = max(tokens["prompt"], 1)
+    merged |= {
+        "hit_tokens": tokens["cached"],
+        "hit_rate": tokens["cached"] / prompt,
+        "achievable_hit_rate": counts.achievable_hit_tokens / prompt,
+        "block_hit_rate": counts.block_hit_tokens / prompt,
+        "possible_hit_rate": counts.common_tokens / prompt,
+        "duplicate_rows": counts.duplicate_rows,
+        "seconds_saved": sum(saved) if saved else None,
+    }
+    return cast(PrefixFigures, merged)
+
+
+def _memory(members: Seq[Member]) -> MemoryFigures:
+    """Return the sums over replicas; of a machine that several share, its memory once."""
+    found = [(each.node, each.ended.report["memory"]) for each in members if each.ended is not None]
+    merged = _summed([dict(each) for _, each in found])
+    if any("kv_pool" in each for _, each in found):
+        totals = {node: each["device_total"] for node, each in found}
+        merged["device_total"] = sum(totals.values())
+        used = sum(each["device_total"] - each["free"] for _, each in found)
+        merged["free"] = max(merged["device_total"] - used, 0)
+    return cast(MemoryFigures, merged)
+
+
+def _summed(sections: Seq[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a section whose figures are the sums of those of several."""
+    return {name: sum(each.get(name, 0) for each in sections) for name in sections[0]}
+
+
+def _mean(sections: Seq[Mapping[str, Any]], name: str, weight: Callable[[Any], float]) -> float:
+    weights = [weight(each) for each in sections]
+    total = sum(weights)
+    pairs = zip(sections, weights, strict=True)
+    return sum(each[name] * part for each, part in pairs) / total if total else 0.0
+
+
+def _plain(value: object) -> str | int | float | bool | None:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,300 @@
+"""ReplicaRun: the loop of a run that replicas compute. Hand out units, hear, yield what is new."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from pagedrun.paged.planning.ahead import Ahead
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.planned_window import PlannedWindow
+from pagedrun.paged.planning.too_large import too_large
+from pagedrun.paged.planning.units.unit_cuts import unit_cuts
+from pagedrun.paged.replicas.crew import Crew
+from pagedrun.paged.replicas.member import Member, Stage
+from pagedrun.paged.replicas.merged_report import merged_report
+from pagedrun.paged.replicas.merged_record import merged_record
+from pagedrun.paged.replicas.open_window import OpenWindow
+from pagedrun.paged.replicas.replica_counts import ReplicaCounts
+from pagedrun.paged.replicas.replica_events import (
+    Answered,
+    Begun,
+    Died,
+    Ended,
+    Failed,
+    Offered,
+    ReplicaEvent,
+    Tick,
+)
+from pagedrun.paged.replicas.run_terms import RunTerms
+from pagedrun.paged.replicas.unit_queue import (
+    MOST_DEATHS,
+    MOST_DEATHS_A_REPLICA,
+    UnitQueue,
+)
+from pagedrun.paged.report.record.report_sections import EngineReport
+from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.run_hooks import RunHooks
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import EngineError, RowError
+from pagedrun.paged.values.request import Completion
+
+STEP_SECONDS = 0.1  # between two records of the whole
+END_SECONDS = 5.0  # for replicas to say what they did
+
+
+class ReplicaRun:
+    """Planned windows of requests, run by a crew. Iterate it once; implements `RunLike`."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        config: EngineConfig,
+        windows: Iterator[PlannedWindow[Plan]],
+        terms: RunTerms,
+        hooks: RunHooks,
+        load_s: float,
+        ends_at: float | None = None,
+    ) -> None:
+        """Run the `windows` with the replicas that are ready, and those that become so.
+
+        load_s: how long these took to load. ends_at: until when rows may be begun, on the clock of
+        `time.monotonic`.
+        """
+        self._crew = crew
+        self._config = config
+        self._windows = windows
+        self._terms = terms
+        self._hooks = hooks
+        self._load_s = load_s
+        self._ends_at = ends_at
+        self._queue = UnitQueue(crew.pool.num_wanted)
+        self._open: dict[int, OpenWindow] = {}  # by number
+        self._of_row: dict[int, int] = {}  # row → its window's number
+        self._num_windows = self._num_records = 0
+        self._is_last = False
+        self._joined: set[int] = set()
+        self._first_cause: str | None = None
+        self.counts = ReplicaCounts()
+        self.is_cut = False
+        self._began = self._reported = time.perf_counter()
+
+    def __iter__(self) -> Iterator[Completion]:
+        """Yield one completion per request, as they finish."""
+        self._began = time.perf_counter()
+        yield from self._take_windows()
+        for member in list(self._crew.members.values()):
+            if member.stage is Stage.READY:
+                self._join(member)
+        while not self._queue.is_over and not self.is_cut:
+            self._hand_out()
+            for number, event in self._crew.hear():
+                yield from self._heard(self._crew.members[number], event)
+            yield from self._take_windows()
+            self._note_state()
+        self._end()
+
+    def close(self) -> None:
+        """End the planning of windows that will not be run, and the replicas."""
+        if isinstance(self._windows, Ahead):
+            self._windows.close()
+        self._crew.pool.close()
+
+    def report(self) -> EngineReport:
+        """Return what happened so far, of all replicas together and of each."""
+        members = list(self._crew.members.values())
+        return merged_report(members, self.counts, self._load_s, asdict(self._config))
+
+    def state(self) -> dict[str, object]:
+        """Return what each replica does; any thread may ask."""
+        return {
+            "rows_finished": self.counts.num_finished,
+            "units_waiting": self._queue.num_waiting,
+            "replicas": [
+                {
+                    "number": each.number,
+                    "node": each.node,
+                    "stage": each.stage.value,
+                    "steps": 0 if each.record is None else each.record.step,
+                    "running": 0 if each.record is None else each.record.running,
+                    "silent_s": each.silent_s,
+                    "stuck_s": each.stuck_s,
+                    "cause": each.cause,
+                }
+                for each in list(self._crew.members.values())
+            ],
+        }
+
+    def snapshot(self) -> Snapshot | None:
+        """Return what became of every block of the first replica that lived to the end."""
+        return next(iter(self.snapshots().values()), None)
+
+    def snapshots(self) -> dict[int, Snapshot]:
+        """Return what became of every block, by the replicas that lived to the end."""
+        members = self._crew.members.values()
+        return {each.number: each.ended.snapshot for each in members if each.ended is not None}
+
+    # ── Windows ─────────────────────────────────────────────────────────────────────────────────
+
+    def _take_windows(self) -> Iterator[Completion]:
+        """Take the next window when few units are left to hand out, if it is planned; wait for it
+        when no replica has anything to do."""
+        while not self._is_last and self._queue.num_waiting < self._crew.pool.num_wanted:
+            is_ready = not isinstance(self._windows, Ahead) or self._windows.is_ready
+            if self._of_row and not is_ready:
+                return
+            window = next(self._windows, None)
+            if window is None:
+                self._is_last = True
+                self._queue.end()
+            else:
+                yield from self._begin(window)
+
+    def _begin(self, window: PlannedWindow[Plan]) -> Iterator[Completion]:
+        number, plan = self._num_windows, window.plan
+        self._num_windows += 1
+        if number and self._hooks.on_window is not None:
+            self._hooks.on_window()
+        counts = self.counts
+        counts.plan_s += window.plan_s
+        counts.num_total += len(window)
+        counts.note_sharing(plan.sharing)
+        opened = OpenWindow(plan)
+        yield from map(self._completed, window.unrun())
+        for request in plan.too_large:
+            error = too_large(request, self._config.block_size, self._crew.max_blocks)
+            yield from map(self._completed, opened.refuse(request, error))
+        if opened.rows:
+            self._open[number] = opened
+            self._of_row |= dict.fromkeys(opened.rows, number)
+            has_next = isinstance(self._windows, Ahead)  # of the last one it is not known before
+            cuts = unit_cuts(plan.tree.common, self._crew.pool.num_wanted, has_next=has_next)
+            self._queue.add(number, opened.units(cuts.tolist()))
+
+    # ── Replicas ────────────────────────────────────────────────────────────────────────────────
+
+    def _hand_out(self) -> None:
+        for member in self._crew.running:
+            while (unit := self._queue.next(member.number)) is not None:
+                part = self._open[unit.window].part(unit.places)
+                self._crew.pool.feed(member.number, unit.number, part)
+            if not self._queue.num_open(member.number):
+                member.stuck_s = 0.0  # it has nothing to take steps for
+
+    def _heard(self, member: Member, event: ReplicaEvent) -> Iterator[Completion]:
+        number = member.number
+        match event:
+            case Answered(completions):
+                for each in completions:
+                    yield from self._answered(member, each)
+            case Begun(unit):
+                self._queue.begin(number, unit)
+            case Tick():
+                self._reported = 0.0  # the whole has changed
+            case Offered(offer):
+                refusal = self._crew.admits(member, offer)
+                if refusal is None:
+                    self._join(member)
+                else:
+                    self._crew.pool.kill(number)
+                    member.stage, member.cause = Stage.GONE, refusal
+                    self._warn(f"the replica on {member.node} is not taken: {refusal}")
+            case Ended():
+                self._note_end(member, event)
+                self.is_cut = self.is_cut or not self._crew.running
+            case Died(cause) | Failed(message=cause):
+                yield from self._died(member, cause)
+
+    def _answered(self, member: Member, completion: Completion) -> Iterator[Completion]:
+        row = completion.request.index
+        if not self._queue.answer(member.number, row):
+            self.counts.num_twice += 1
+            return
+        member.num_rows += 1
+        yield from map(self._completed, self._window_of(row).answer(completion))
+        self._let_go()
+
+    def _join(self, member: Member) -> None:
+        """Let a replica that is ready have units."""
+        left = None if self._ends_at is None else self._ends_at - time.monotonic()
+        terms = RunTerms(self._terms.demand, self._terms.reserved_len, left)
+        self._crew.pool.begin(member.number, terms)
+        self._queue.join(member.number)
+        self._joined.add(member.number)
+        member.stage, member.joined_s = Stage.RUNNING, self._elapsed
+
+    def _died(self, member: Member, cause: str) -> Iterator[Completion]:
+        """Hand the rows of a dead replica to others; yield those that are given up."""
+        member.left_s = self._elapsed
+        self._first_cause = self._first_cause or cause
+        self.counts.num_deaths += 1
+        where = f" on {member.node}" if member.node else ""
+        given_up: list[int] = []
+        if member.number in self._joined:
+            given_up = self._queue.died(member.number)
+        self._warn(f"replica {member.number}{where} died ({cause}); its rows go to others")
+        for row in given_up:
+            self.counts.num_given_up += 1
+            error = RowError(
+                "replica_died",
+                "two replicas died that computed this row, the second one with nothing beside it; "
+                f"the last one of: {cause}",
+            )
+            yield from map(self._completed, self._window_of(row).fail(row, error))
+        self._let_go()
+        most = MOST_DEATHS + MOST_DEATHS_A_REPLICA * self._crew.pool.num_wanted
+        if self._queue.is_lost or self.counts.num_deaths > most:
+            raise EngineError(
+                f"{self.counts.num_deaths} replicas died; the first one of: {self._first_cause}"
+            )
+        if not self._queue.is_over:
+            self._crew.ask()
+
+    def _end(self) -> None:
+        """Tell all replicas that it is over, and hear what they did."""
+        for member in self._crew.running:
+            self._crew.pool.end(member.number)
+        ends_at = time.perf_counter() + END_SECONDS
+        while self._crew.running and time.perf_counter() < ends_at:
+            for number, event in self._crew.hear():
+                if isinstance(event, Ended):
+                    self._note_end(self._crew.members[number], event)
+        self.counts.run_s = self._elapsed
+
+    def _note_end(self, member: Member, ended: Ended) -> None:
+        member.ended, member.stage, member.left_s = ended, Stage.GONE, self._elapsed
+
+    # ── Rows ────────────────────────────────────────────────────────────────────────────────────
+
+    def _window_of(self, row: int) -> OpenWindow:
+        """Return the window of a row that is answered now."""
+        return self._open[self._of_row.pop(row)]
+
+    def _let_go(self) -> None:
+        """Forget windows without open rows."""
+        for number in [each for each in self._open if not self._queue.num_left(each)]:
+            del self._open[number]
+
+    def _completed(self, completion: Completion) -> Completion:
+        self.counts.note_completion(completion)
+        return completion
+
+    def _note_state(self) -> None:
+        """Record the state of the whole, now and then, while there are replicas."""
+        now = time.perf_counter()
+        self.counts.run_s = now - self._began
+        if now - self._reported < STEP_SECONDS or not self._crew.num_there:
+            return
+        self._reported = now
+        record = merged_record(self._crew.members.values(), self.counts)
+        self._num_records += 1
+        self.counts.timeline.add(self._num_records, record)
+        if self._hooks.on_step is not None:
+            self._hooks.on_step(record)
+
+    def _warn(self, message: str) -> None:
+        if self._hooks.warn is not None:
+            self._hooks.warn(message)
+
+    @property
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._began
