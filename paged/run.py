@@ -32,8 +32,9 @@ from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.answers import Answers
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.planned_feed import PlannedFeed
-from pagedrun.paged.planning.planner import PlannedWindow
+from pagedrun.paged.planning.planned_window import PlannedWindow
 from pagedrun.paged.planning.too_large import too_large
+from pagedrun.paged.planning.window_plan import WindowPlan
 from pagedrun.paged.report.record.memory_report import memory_report
 from pagedrun.paged.report.record.report_sections import EngineReport, LoadTimes, StageTimes
 from pagedrun.paged.report.record.run_statistics import RunStatistics
@@ -72,7 +73,7 @@ class Run:
         sampler: Sampler,
         grammars: GrammarMask,
         device: Device,
-        windows: Iterator[PlannedWindow],
+        windows: Iterator[PlannedWindow[WindowPlan]],
         max_model_len: int,
         budget: MemoryBudget,
         times: LoadTimes,
@@ -192,7 +193,7 @@ class Run:
             else:
                 yield from self._begin(window)
 
-    def _begin(self, window: PlannedWindow) -> Iterator[Completion]:
+    def _begin(self, window: PlannedWindow[WindowPlan]) -> Iterator[Completion]:
         """Take up a window: its requests go to the scheduler, which makes sequences one by one;
         yield the completions of those that cannot be run."""
         self._num_windows += 1

@@ -8,34 +8,25 @@ where rows have priorities, or are drawn.
 
 from collections.abc import Container, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.kernels.read_once import ON_GPU, ReadOnce
-from pagedrun.paged.planning.block_names import BlockNames
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.earlier_answers import EarlierAnswer, EarlierAnswers
+from pagedrun.paged.planning.plan_end import PlanEnd
 from pagedrun.paged.planning.prefix_tree import PrefixTree
 from pagedrun.paged.planning.request_tree import request_tree
 from pagedrun.paged.planning.run_order import Draws, run_order
 from pagedrun.paged.planning.state_points import StatePoints
 from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom, tokens_to_store
+from pagedrun.paged.planning.units.plan_part import PlanPart
+from pagedrun.paged.planning.units.planned_part import PlannedPart
 from pagedrun.paged.values.branch_point import BranchPoint
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.planned_sharing import PlannedSharing
 from pagedrun.paged.values.request import Completion, Request
-
-
-@dataclass(frozen=True, slots=True)
-class PlanEnd:
-    """What the plan of the next window needs to know of the one before: its number, the request
-    that runs last, whose prefix may still be there, and where on that states are kept."""
-
-    window: int
-    last_request: Request | None
-    state_points: BranchPoint | None = None
 
 
 class Plan:
@@ -98,33 +89,19 @@ class Plan:
         is_left = np.array([self._requests[row].index not in finished for row in tree.order], bool)
         self.too_large = [self._requests[row] for row in tree.order[~fits & is_left]]
         self.tree = run_order(tree, fits & is_left, self._priorities(), draws, max_new_tokens)
-        self.states: StatePoints | None = None
-        if min_state_tokens is not None and prefix_caching:
-            self.states = StatePoints.of(
-                self.tree.common,
-                self._state_limits(),
-                block_size,
-                before=None if after is None else after.state_points,
-                has_next=has_next,
-                min_tokens=min_state_tokens,
-            )
+        # Nothing that takes time for many rows is left to whoever iterates.
+        whole = self._whole(store_room, min_state_tokens)
+        self._rows = PlannedPart(whole, after, has_next=has_next)
+        self.states: StatePoints | None = self._rows.states
         copied = self.duplicates.num_copied_tokens(without=self.too_large)
         common = self.tree.num_common_tokens
         self.sharing = PlannedSharing(
             achievable_hit_tokens=copied + common * prefix_caching,
-            block_hit_tokens=copied + self._num_block_hit_tokens * prefix_caching,
+            block_hit_tokens=copied + self._rows.num_block_hit_tokens * prefix_caching,
             common_tokens=copied + common,
             num_shared_blocks=self.tree.num_shared_blocks * prefix_caching,
             num_duplicates=self.duplicates.num_duplicates,
         )
-        # Nothing that takes time for many rows is left to whoever iterates.
-        self._to_store = tokens_to_store(self.tree.common, store_room)
-        self._num_shared_tokens = np.where(
-            self.num_samples > 1, self.tree.num_tokens, self.tree.num_shared_tokens
-        )
-        self._num_keep_blocks = self._keep_blocks(has_next=has_next)
-        self._block_names = self._named_blocks()
-        self._branches = _branches(self._num_keep_blocks)
 
     def __len__(self) -> int:
         return len(self.tree)
@@ -132,8 +109,7 @@ class Plan:
     @property
     def end(self) -> PlanEnd:
         """Where this plan ends, for the one of the next window."""
-        last = self._requests[self.tree.order[-1]] if len(self) else None
-        return PlanEnd(self._window, last, None if self.states is None else self.states.open)
+        return self._rows.end
 
     @property
     def num_copied(self) -> int:
@@ -143,6 +119,14 @@ class Plan:
     def copied(self) -> Iterator[Completion]:
         """Yield what an earlier run has answered to these, read one by one."""
         return (answer.completion(request) for request, answer in self._copied)
+
+    def part(self, begin: int, end: int) -> PlanPart:
+        """Return the rows at the places [`begin`, `end`) of the run order."""
+        return self.part_at(np.arange(begin, end))
+
+    def part_at(self, places: NDArray[np.int64]) -> PlanPart:
+        """Return the rows at some places of the run order, [num_rows] int64, none twice."""
+        return self._rows.part.at(places)
 
     def request(self, row: int) -> Request:
         """Return the request with this number in the tree."""
@@ -171,7 +155,7 @@ class Plan:
     @property
     def branch_points(self) -> Seq[BranchPoint]:
         """Where later rows leave the path of each, in run order."""
-        return self._branches
+        return self._rows.branch_points
 
     @property
     def num_blocks_at_full_length(self) -> NDArray[np.int64]:
@@ -186,8 +170,7 @@ class Plan:
     @property
     def num_blocks_found(self) -> NDArray[np.int64]:
         """[num_rows] int64, blocks of each that the one before has left, in run order."""
-        found = self.tree.num_hit_blocks.astype(np.int64)
-        return found if self._prefix_caching else np.zeros_like(found)
+        return self._rows.num_blocks_found
 
     @property
     def num_private_blocks(self) -> NDArray[np.int64]:
@@ -205,25 +188,29 @@ class Plan:
         return shared + int(private.sum()) + len(private)
 
     def __iter__(self) -> Iterator[PlannedRequest]:
-        tree = self.tree
-        rows = zip(tree.order.tolist(), self._block_names, strict=True)
-        for place, (row, block_keys) in enumerate(rows):
-            request = self._requests[row]
-            yield PlannedRequest(
-                request,
-                place,
-                block_keys,
-                num_shared_tokens=int(self._num_shared_tokens[place]),
-                num_read_once_tokens=self._num_read_once(tree, place),
-                num_keep_blocks=int(self._num_keep_blocks[place]),
-                group=(self._window, int(tree.group[place])),
-                num_common_tokens=int(tree.common[place]),
-                num_stored_tokens=int(self._to_store[place]),
-                branch_point=self._branches[place],
-                num_state_blocks=0 if self.states is None else self.states.begins[place],
-                state_points=self._state_points(place, request),
-                begun_token_ids=self._begun.get(request.index, ()),
-            )
+        return iter(self._rows)
+
+    def _whole(self, store_room: StoreRoom, min_state_tokens: int | None) -> PlanPart:
+        """Return all rows that run, with what is decided about them from all there are."""
+        tree, num_samples = self.tree, self.num_samples
+        num_tokens = tree.num_tokens
+        reads_samples = (num_samples >= self._read_once.min_rows) & (
+            num_samples * num_tokens >= self._read_once.min_work
+        )
+        return PlanPart(
+            window=self._window,
+            places=np.arange(len(tree)),
+            requests=tuple(self._requests[row] for row in tree.order.tolist()),
+            num_common_tokens=tree.common,
+            num_shared_tokens=np.where(num_samples > 1, num_tokens, tree.num_shared_tokens),
+            num_read_once_tokens=np.where(reads_samples, num_tokens, tree.num_read_once_tokens),
+            num_stored_tokens=tokens_to_store(tree.common, store_room),
+            groups=tree.group,
+            begun=self._begun,
+            block_size=tree.block_size,
+            prefix_caching=self._prefix_caching,
+            min_state_tokens=min_state_tokens,
+        )
 
     def _take(self, earlier: EarlierAnswers, tree: PrefixTree, done: Container[int]) -> None:
         """Take note of what an earlier run has answered, and of how it has begun other answers."""
@@ -242,44 +229,6 @@ class Plan:
         if self._reads_samples_once(request):
             return len(request.prompt_token_ids)
         return int(tree.num_read_once_tokens[place])
-
-    def _keep_blocks(self, *, has_next: bool) -> NDArray[np.int64]:
-        """Return how many leading blocks of each row the one after it needs again, [num_rows]."""
-        keep = self.tree.num_keep_blocks.astype(np.int64)
-        if has_next:
-            keep[-1:] = self.tree.num_tokens[-1:] // self.tree.block_size
-        return keep * self._prefix_caching
-
-    def _named_blocks(self) -> BlockNames:
-        """Return the keys of each row's blocks; only what somebody else has needs a name."""
-        tree, found = self.tree, self.num_blocks_found
-        shared = self._num_shared_tokens // tree.block_size * self._prefix_caching
-        num_keys = np.maximum(np.maximum(shared, found), self._num_keep_blocks)
-        found[:1] = 0  # of a row in another window
-        prompts = [self._requests[row].prompt_token_ids for row in tree.order.tolist()]
-        return BlockNames(prompts, num_keys, found, tree.block_size)
-
-    @property
-    def _num_block_hit_tokens(self) -> int:
-        """Prompt tokens that whole cached blocks spare, where states are needed with these."""
-        if self.states is None:
-            return self.tree.num_block_hit_tokens
-        return sum(self.states.begins) * self.tree.block_size
-
-    def _state_points(self, place: int, request: Request) -> BranchPoint | None:
-        if self.states is None:
-            return None
-        if request.params.num_drawn_samples > 1:
-            return self.states.left_by_samples(place, len(request.prompt_token_ids))
-        return self.states.left[place]
-
-    def _state_limits(self) -> NDArray[np.int64]:
-        """Return behind how many tokens each row can begin, in run order: there is one to compute,
-        and all that are to be scored."""
-        requests = (self._requests[row] for row in self.tree.order.tolist())
-        is_scored = (request.params.prompt_logprobs is not None for request in requests)
-        scored = np.fromiter(is_scored, dtype=np.bool_, count=len(self.tree))
-        return (self.tree.num_tokens - 1) * ~scored
 
     def _reads_samples_once(self, request: Request) -> bool:
         num_samples = request.params.num_sequences
@@ -315,19 +264,3 @@ class Plan:
                 if request.index in asked:
                     least[row] = min(each.priority for each in asked[request.index])
         return least
-
-
-def _branches(num_keep_blocks: NDArray[np.int64]) -> list[BranchPoint]:
-    """Return where later rows leave each row's path, in run order.
-
-    num_keep_blocks: [num_rows] int64, what the row after each has in common with it. A row behind
-    that one has the least of all between them.
-    """
-    found: list[BranchPoint] = []
-    following: BranchPoint | None = None
-    for count in reversed(num_keep_blocks.tolist()):
-        while following is not None and following.num_blocks >= count:
-            following = following.next
-        following = BranchPoint(count, following)
-        found.append(following)
-    return found[::-1]

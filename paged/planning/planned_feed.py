@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
-from pagedrun.paged.planning.planner import PlannedWindow
+from pagedrun.paged.planning.planned_window import PlannedWindow
+from pagedrun.paged.planning.window_plan import WindowPlan
 
 
-class PlannedFeed(Iterator[PlannedWindow]):
+class PlannedFeed(Iterator[PlannedWindow[WindowPlan]]):
     """A queue of windows: one thread puts them in, the one that runs them takes them out."""
 
     def __init__(self, before_wait: Callable[[], None], on_taken: Callable[[], None]) -> None:
@@ -14,11 +15,11 @@ class PlannedFeed(Iterator[PlannedWindow]):
         has taken one."""
         self._before_wait = before_wait
         self._on_taken = on_taken
-        self._queue: SimpleQueue[PlannedWindow | None] = SimpleQueue()
-        self._next: PlannedWindow | None = None
+        self._queue: SimpleQueue[PlannedWindow[WindowPlan] | None] = SimpleQueue()
+        self._next: PlannedWindow[WindowPlan] | None = None
         self._is_over = False
 
-    def put(self, window: PlannedWindow) -> None:
+    def put(self, window: PlannedWindow[WindowPlan]) -> None:
         """Add a window behind those that were put."""
         self._queue.put(window)
 
@@ -38,7 +39,7 @@ class PlannedFeed(Iterator[PlannedWindow]):
             self._is_over = self._next is None
         return self._next is not None or self._is_over
 
-    def __next__(self) -> PlannedWindow:
+    def __next__(self) -> PlannedWindow[WindowPlan]:
         self.is_ready(wait=True)
         window, self._next = self._next, None
         if window is None:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.planning.earlier_answers import EarlierAnswers
-from pagedrun.paged.planning.plan import Plan, PlanEnd
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan_end import PlanEnd
+from pagedrun.paged.planning.planned_window import PlannedWindow
 from pagedrun.paged.planning.prefix_nodes import prefix_nodes
 from pagedrun.paged.planning.state_points import MIN_STATE_TOKENS
 from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom
-from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.option_names import option
@@ -41,36 +42,6 @@ class RequestLimits:
                 f"memory for those of {most}; lower {option('beam_width')}",
                 param="beam_width",
             )
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedWindow:
-    """Requests that were planned together, and those that cannot be run.
-
-    `prefixes` is the tree of what they share; `plan_s` is how long it took to plan them, in
-    seconds.
-    """
-
-    plan: Plan
-    refused: Seq[Completion]
-    prefixes: PrefixNodes
-    plan_s: float
-
-    def unrun(self) -> Iterator[Completion]:
-        """Yield the completions of those that do not run: refused, or answered by an earlier run,
-        whose answers are read one by one.
-        """
-        yield from self.refused
-        yield from self.plan.copied()
-
-    def __len__(self) -> int:
-        return (
-            len(self.plan)
-            + len(self.plan.too_large)
-            + self.plan.num_copied
-            + self.plan.duplicates.num_duplicates
-            + len(self.refused)
-        )
 
 
 class Planner:
@@ -108,7 +79,7 @@ class Planner:
         self._min_state_tokens = MIN_STATE_TOKENS if keeps_states else None
         self._after: PlanEnd | None = None
 
-    def window(self, requests: Seq[Request | Completion], *, has_next: bool) -> PlannedWindow:
+    def window(self, requests: Seq[Request | Completion], *, has_next: bool) -> PlannedWindow[Plan]:
         """Plan the next window; `has_next` says whether another one follows.
 
         A completion in place of a request says why it cannot be asked, and is refused.
@@ -133,10 +104,10 @@ class Planner:
         prefixes = prefix_nodes(plan)
         return PlannedWindow(plan, refused, prefixes, time.perf_counter() - began)
 
-    def windows(self, more: Iterable[Seq[Request | Completion]]) -> Iterator[PlannedWindow]:
+    def windows(self, more: Iterable[Seq[Request | Completion]]) -> Iterator[PlannedWindow[Plan]]:
         """Plan the windows after the first, each when it is asked for."""
 
-        def plan_next(requests: Seq[Request | Completion]) -> PlannedWindow:
+        def plan_next(requests: Seq[Request | Completion]) -> PlannedWindow[Plan]:
             return self.window(requests, has_next=True)
 
         return map(plan_next, more)  # unlike a loop it lets go of a window before it asks for more

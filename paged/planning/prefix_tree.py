@@ -35,6 +35,25 @@ class TreeNodes(NamedTuple):
     num_rows: Int64s
     num_tokens_saved: Int64s
 
+    @classmethod
+    def of(cls, walk: TreeWalk, rows: Int64s, block_size: int) -> "TreeNodes":
+        """Return the nodes of a walk; `rows` are what its last len(rows) rows are called."""
+        parent = walk.node_parent[1:] - 1
+        end = walk.node_depth[1:]
+        start = walk.node_depth[walk.node_parent[1:]]
+        num_rows = walk.node_size[1:]
+        num_blocks = end // block_size - start // block_size
+        begin = len(walk.order) - len(rows)  # the row of the window before, if any
+        first = np.maximum(walk.node_first[1:] - begin, 0)
+        return cls(
+            parent=parent,
+            start=start,
+            end=end,
+            row=rows[first],
+            num_rows=num_rows,
+            num_tokens_saved=(num_rows - 1) * num_blocks.astype(np.int64) * block_size,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
@@ -213,22 +232,7 @@ class PrefixTree:
     @property
     def nodes(self) -> TreeNodes:
         """The prefixes that rows have in common, as a tree."""
-        walk = self._walk
-        parent = walk.node_parent[1:] - 1
-        end = walk.node_depth[1:]
-        start = walk.node_depth[walk.node_parent[1:]]
-        num_rows = walk.node_size[1:]
-        num_blocks = end // self.block_size - start // self.block_size
-        begin = len(walk.order) - len(self._walked)  # the row of the window before, if any
-        first = np.maximum(walk.node_first[1:] - begin, 0)
-        return TreeNodes(
-            parent=parent,
-            start=start,
-            end=end,
-            row=self._walked[first],
-            num_rows=num_rows,
-            num_tokens_saved=(num_rows - 1) * num_blocks.astype(np.int64) * self.block_size,
-        )
+        return TreeNodes.of(self._walk, self._walked, self.block_size)
 
 
 def _least_between(common: Int32s, places: Int64s) -> Int32s:

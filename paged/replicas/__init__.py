@@ -1,1 +1,1 @@
-"""Several engines that answer one file together, on one machine or on many."""
+"""One job on many engines: who runs what, and what becomes of it when one of them dies."""

@@ -1,0 +1,1 @@
+"""Parts of a window's plan: what is run of it in one place."""

@@ -1,0 +1,229 @@
+"""UnitQueue: which rows each replica gets, until every row is answered or given up.
+
+No clock, no threads, no engine: whoever drives replicas says what happened, and asks what is next.
+The first answer to a row counts. Answers do not depend on who computes them, so two replicas may
+have the same rows.
+
+A replica's death makes all of its unanswered rows suspect. They are cut into up to `PIECES` units
+that run apart, so that a row which kills its replica is found in a few deaths: among 4,096 rows it
+takes 5, where halves would take 13. A single suspect row runs alone; if its replica dies too, it is
+given up.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
+from itertools import count, islice
+
+from pagedrun.paged.replicas.held_unit import HeldUnit
+from pagedrun.paged.replicas.unit import Unit
+
+# Units that a replica has beside those that it has begun, so that it never waits for the next one.
+UNITS_AHEAD = 2
+# Units that are made of the rows of a dead replica.
+PIECES = 8
+# Deaths that a job survives: so many, and so many for each replica.
+MOST_DEATHS, MOST_DEATHS_A_REPLICA = 10, 2
+# Rows that are not shared between two idle replicas.
+FEW_ROWS = 16
+# Without a single answer a job ends after so many deaths, or as many as it has replicas.
+LEAST_FRUITLESS_DEATHS = 3
+
+
+class UnitQueue:
+    """Hands out units in order, then what is left of those that others have."""
+
+    def __init__(self, num_replicas: int) -> None:
+        """Begin without rows. num_replicas: how many are meant to run at once."""
+        self._num_replicas = num_replicas
+        self._numbers = count()
+        self._litters = count()
+        self._fresh: deque[Unit] = deque()
+        self._suspect: deque[tuple[Unit, int]] = deque()  # with the number of its litter
+        self._held: dict[int, dict[int, HeldUnit]] = {}  # replica → number of the unit → unit
+        self._holders: dict[int, list[HeldUnit]] = {}  # row → who has it
+        self._deaths: Counter[int] = Counter()  # row → replicas that died beside it
+        self._shareable: dict[int, HeldUnit] = {}  # by number, the one handed out first comes first
+        self._left: Counter[int] = Counter()  # window → rows without an answer
+        self._is_ended = False
+        self.num_deaths = 0
+        self.num_answered = 0
+
+    def add(self, window: int, parts: Iterable[tuple[Seq[int], Seq[int]]]) -> None:
+        """Add rows of a window, cut into units: the indices of each and their places."""
+        assert not self._is_ended, "nothing was to come any more"
+        for rows, places in parts:
+            self._fresh.append(self._unit(window, rows, places))
+            self._left[window] += len(rows)
+
+    def end(self) -> None:
+        """Take note that no more rows will be added."""
+        self._is_ended = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every row is answered or given up, and none will be added."""
+        return self._is_ended and not self._left
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether so many replicas have died that the job had better end."""
+        if self.num_deaths > MOST_DEATHS + MOST_DEATHS_A_REPLICA * self._num_replicas:
+            return True
+        fruitless = max(self._num_replicas, LEAST_FRUITLESS_DEATHS)
+        return not self.num_answered and self.num_deaths >= fruitless
+
+    @property
+    def num_waiting(self) -> int:
+        """Units that no replica has."""
+        return len(self._fresh) + len(self._suspect)
+
+    def num_left(self, window: int) -> int:
+        """Return how many rows of a window have neither an answer nor been given up."""
+        return self._left[window]
+
+    def num_open(self, replica: int) -> int:
+        """Return how many rows without an answer a replica has."""
+        return sum(len(held.open) for held in self._held[replica].values())
+
+    def join(self, replica: int) -> None:
+        """Take note of a replica that can be given units; its number was no other one's."""
+        self._held[replica] = {}
+
+    def next(self, replica: int) -> Unit | None:
+        """Return the next unit for a replica, which has it from now on; None for nothing now.
+
+        Ask again until it is None; then when it has begun a unit, a row was answered, rows were
+        added or a replica has died.
+        """
+        mine = self._held[replica]
+        if any(held.unit.runs_alone for held in mine.values()):
+            return None
+        if sum(not held.is_begun for held in mine.values()) >= UNITS_AHEAD:
+            return None
+        for place, (unit, litter) in enumerate(self._suspect):
+            if unit.runs_alone:
+                is_fit = not mine
+            else:
+                is_fit = all(held.litter != litter for held in mine.values())
+            if is_fit:
+                del self._suspect[place]
+                return self._hand(unit, replica, litter)
+        if self._fresh:
+            return self._hand(self._fresh.popleft(), replica)
+        return self._copied(replica) if self._is_ended and not mine else None
+
+    def begin(self, replica: int, number: int) -> None:
+        """Take note that a replica has begun a unit that it was given."""
+        held = self._held[replica].get(number)
+        if held is not None:  # else all of its rows were answered by others
+            held.is_begun = True
+
+    def answer(self, replica: int, row: int) -> bool:
+        """Take note of a row's answer; return whether it is the first, and the replica alive."""
+        mine = self._held.get(replica, {})
+        for held in [each for each in mine.values() if row in each.running]:
+            held.running.remove(row)
+            if not held.running:
+                del mine[held.unit.number]
+        if replica not in self._held or row not in self._holders:
+            return False
+        holders = self._holders.pop(row)
+        for held in holders:
+            del held.open[row]
+            if not held.open:
+                self._shareable.pop(held.unit.number, None)
+        self.num_answered += 1
+        self._close(row, holders[0].unit.window)
+        return True
+
+    def died(self, replica: int) -> list[int]:
+        """Take note that a replica is no more; return the rows that are given up."""
+        self.num_deaths += 1
+        given_up: list[int] = []
+        fresh: dict[int, dict[int, int]] = {}  # window → row → place
+        for held in self._held.pop(replica).values():
+            self._shareable.pop(held.unit.number, None)
+            self._deaths.update(held.open.keys())
+            rows = {row: place for row, place in held.open.items() if self._let_go(row, held)}
+            if held.unit.runs_alone and rows:
+                (row,) = rows
+                self._close(row, held.unit.window)
+                given_up.append(row)
+            elif held.unit.is_suspect:
+                self._suspect.extend(self._cut(held.unit.window, rows))
+            else:
+                fresh.setdefault(held.unit.window, {}).update(rows)
+        for window, rows in fresh.items():
+            self._suspect.extend(self._cut(window, rows))
+        return given_up
+
+    def deaths_of(self, row: int) -> int:
+        """Return how many replicas have died while they had a row that is open."""
+        return self._deaths[row]
+
+    def _unit(
+        self,
+        window: int,
+        rows: Seq[int],
+        places: Seq[int],
+        *,
+        is_suspect: bool = False,
+        is_copy: bool = False,
+    ) -> Unit:
+        number = next(self._numbers)
+        return Unit(number, window, rows, places, is_suspect=is_suspect, is_copy=is_copy)
+
+    def _hand(self, unit: Unit, replica: int, litter: int | None = None) -> Unit:
+        held = HeldUnit(unit, replica, litter)
+        self._held[replica][unit.number] = held
+        for row in unit.rows:
+            self._holders.setdefault(row, []).append(held)
+        if not unit.is_suspect and not unit.is_copy:
+            self._shareable[unit.number] = held
+        return unit
+
+    def _copied(self, replica: int) -> Unit | None:
+        """Return rows of the unit that was handed out first and is not done: the last half of those
+        which one replica alone has, so that others can share the rest; all if they are few. No row
+        beside which a replica died: that one alone would not end a second."""
+        while self._shareable:
+            held = next(iter(self._shareable.values()))
+            alone = [row for row in held.open if self._may_copy(row)]
+            if len(alone) > FEW_ROWS:
+                alone = alone[len(alone) // 2 :]
+            else:
+                del self._shareable[held.unit.number]
+            if alone:
+                places = [held.open[row] for row in alone]
+                copy = self._unit(held.unit.window, alone, places, is_copy=True)
+                return self._hand(copy, replica)
+        return None
+
+    def _may_copy(self, row: int) -> bool:
+        return len(self._holders[row]) == 1 and not self._deaths[row]
+
+    def _cut(self, window: int, rows: dict[int, int]) -> Iterator[tuple[Unit, int]]:
+        """Yield what the rows of a dead replica are cut into: a litter of units to run apart."""
+        litter = next(self._litters)
+        ordered = iter(sorted(rows.items(), key=lambda item: item[1]))
+        num_pieces = min(PIECES, len(rows))
+        for piece in range(num_pieces):
+            size = len(rows) * (piece + 1) // num_pieces - len(rows) * piece // num_pieces
+            indices, places = zip(*islice(ordered, size), strict=True)
+            yield self._unit(window, indices, places, is_suspect=True), litter
+
+    def _let_go(self, row: int, held: HeldUnit) -> bool:
+        """Take a row from a dead replica; return whether no other one has it."""
+        holders = self._holders[row]
+        holders.remove(held)
+        if holders:
+            return False
+        del self._holders[row]
+        return True
+
+    def _close(self, row: int, window: int) -> None:
+        self._deaths.pop(row, None)
+        self._left[window] -= 1
+        if not self._left[window]:
+            del self._left[window]
