@@ -83,10 +83,10 @@ class Run:
         on_window: Callable[[], None] | None = None,
         ends_at: float | None = None,
     ) -> None:
-        """Run the `windows`, each taken when the one before is out; waits for one not yet there.
-        A `PlannedFeed` may have none for now: the run goes on with the rows that it has.
-        on_window: called for each but the first. stored_weight_bytes: see `LoadedModel`. ends_at:
-        what would not be finished by then, on the clock of `time.monotonic`, is not begun.
+        """Run the `windows`, each taken when the one before is out; waits for one not yet there,
+        but goes on with the rows it has where a `PlannedFeed` has none. on_window: called for each
+        but the first. stored_weight_bytes: see `LoadedModel`. ends_at: what would not be finished
+        by then, on the clock of `time.monotonic`, is not begun.
         """
         self._config = config = engine_config
         self._model = model

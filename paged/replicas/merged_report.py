@@ -143,7 +143,8 @@ def _prefix(
 ) -> PrefixFigures:
     found = [dict(each["prefix"]) for each in reports]
     merged = _summed([{**each, "seconds_saved": 0.0} for each in found])
-    saved = [each["seconds_saved"] for each in found if each["seconds_saved"] is not None]
+    by_replica = (each["prefix"]["seconds_saved"] for each in reports)
+    saved = [seconds for seconds in by_replica if seconds is not None]
     prompt = max(tokens["prompt"], 1)
     merged |= {
         "hit_tokens": tokens["cached"],

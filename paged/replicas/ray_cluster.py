@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pagedrun.paged.values.errors import EngineError, UsageError
@@ -130,7 +129,7 @@ class RayCluster:
                 os.environ[name] = value
 
 
-def _import_ray() -> ModuleType:
+def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:

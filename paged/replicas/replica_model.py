@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from pagedrun.paged.replicas.part_engine import LoadedPartEngine
 
 # How the hub's cache names the folder of a model's revision.
-_HUB_FOLDER = re.compile(r"/models--(?P<org>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})$")
+_HUB_FOLDER = re.compile(
+    r"/models--(?P<org>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})$"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from pagedrun.paged.planning.too_large import too_large
 from pagedrun.paged.planning.units.unit_cuts import unit_cuts
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.member import Member, Stage
-from pagedrun.paged.replicas.merged_report import merged_report
 from pagedrun.paged.replicas.merged_record import merged_record
+from pagedrun.paged.replicas.merged_report import merged_report
 from pagedrun.paged.replicas.open_window import OpenWindow
 from pagedrun.paged.replicas.replica_counts import ReplicaCounts
 from pagedrun.paged.replicas.replica_events import (

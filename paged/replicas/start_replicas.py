@@ -29,7 +29,9 @@ def start_replicas(
     if num_gpus is None:
         num_gpus = float(_is_on_gpu(config))
     model = ReplicaModel(config, tokenizer, threads)
-    return ReplicaEngine(config, Crew(RayPool(cluster, model, num_wanted, num_gpus), stall_timeout_s))
+    return ReplicaEngine(
+        config, Crew(RayPool(cluster, model, num_wanted, num_gpus), stall_timeout_s)
+    )
 
 
 def _share_of_a_node(cluster: RayCluster, num_wanted: int) -> int:
