@@ -145,10 +145,10 @@ def _prefix(
     merged = _summed([{**each, "seconds_saved": 0.0} for each in found])
     by_replica = (each["prefix"]["seconds_saved"] for each in reports)
     saved = [seconds for seconds in by_replica if seconds is not None]
-    prompt = max(tokens["prompt"], 1)
+    prompt = max(counts.prompt_tokens, 1)
     merged |= {
         "hit_tokens": tokens["cached"],
-        "hit_rate": tokens["cached"] / prompt,
+        "hit_rate": tokens["cached"] / max(tokens["prompt"], 1),
         "achievable_hit_rate": counts.achievable_hit_tokens / prompt,
         "block_hit_rate": counts.block_hit_tokens / prompt,
         "possible_hit_rate": counts.common_tokens / prompt,

@@ -22,6 +22,7 @@ from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.replica_config import ReplicaConfig
 
 OBJECT_STORE_BYTES = 80 * 2**20  # near the least there is: units and packets are small
+START_ATTEMPTS = 3
 MOST_PATH = 24  # characters of the temporary folder; a socket's path ends at 107 bytes
 # What a local cluster is told in the environment, which Ray reads when it is imported.
 _LOCAL = {
@@ -103,11 +104,17 @@ class RayCluster:
             }
         else:
             settings["address"] = config.ray_address
-        try:
-            with _signals_kept(), _stderr_dropped():
-                self.ray.init(**settings)
-        except Exception as error:
-            raise self._refused(config, error) from error
+        for attempt in range(START_ATTEMPTS):
+            try:
+                with _signals_kept(), _stderr_dropped():
+                    self.ray.init(**settings)
+                break
+            except Exception as error:
+                # Ray gives its own processes 30 seconds, which a busy machine may not be able to.
+                if not self.is_local or attempt + 1 == START_ATTEMPTS:
+                    raise self._refused(config, error) from error
+                with _signals_kept(), suppress(Exception):
+                    self.ray.shutdown()
         self._is_ours = True
 
     def _refused(self, config: ReplicaConfig, error: Exception) -> Exception:

@@ -21,6 +21,7 @@ class ReplicaCounts:
     num_deaths: int = 0
     plan_s: float = 0.0
     run_s: float = 0.0
+    prompt_tokens: int = 0  # of all rows, each counted once
     achievable_hit_tokens: int = 0
     block_hit_tokens: int = 0
     common_tokens: int = 0

@@ -1,0 +1,266 @@
+"""The driver's loop, with replicas that are threads."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Lock
+
+import pytest
+
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.replicas.crew import Crew
+from pagedrun.paged.replicas.replica_engine import ReplicaEngine
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import EngineError, RowError, UsageError
+from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from tests.replicas.thread_pool import BASIS, Fatal, OnRow, ScriptedEngine, ThreadPool
+
+CONFIG = EngineConfig(model=Path("model"), block_size=4)
+SAMPLED = SamplingParams(temperature=1.0, max_tokens=2)
+
+
+def requests(count: int, params: SamplingParams = SAMPLED, first: int = 0) -> list[Request]:
+    """Rows in groups of eight with a common prefix, in no order."""
+    indices = list(range(first, first + count))
+    random.Random(count).shuffle(indices)
+    groups = dict(zip(indices, (place // 8 for place in range(count)), strict=True))
+    return [
+        Request(index, (*[1 + groups[index] % 150] * 9, 1 + index % 190), params)
+        for index in range(first, first + count)
+    ]
+
+
+def engine(pool: ThreadPool, stall_timeout_s: float = 0.0) -> ReplicaEngine:
+    return ReplicaEngine(CONFIG, Crew(pool, stall_timeout_s))
+
+
+def answers(completions: Iterable[Completion]) -> dict[int, list[str]]:
+    """Return the texts by index; none is answered twice."""
+    found: dict[int, list[str]] = {}
+    for each in completions:
+        assert each.request.index not in found
+        assert each.error is None
+        found[each.request.index] = [output.text for output in each.outputs]
+    return found
+
+
+def expected(*windows: list[Request]) -> dict[int, list[str]]:
+    """Return what one engine would answer, of a plan of each window."""
+    found: dict[int, list[str]] = {}
+    after = None
+    for rows in windows:
+        plan = Plan(
+            rows, CONFIG.block_size, prefix_caching=True, read_once=BASIS.read_once, after=after
+        )
+        after = plan.end
+        for planned in plan:
+            request = planned.request
+            text = f"{sum(request.prompt_token_ids)}:{planned.num_read_once_tokens}:{planned.place}"
+            found[request.index] = [f"{text}:{sample}" for sample in range(request.params.n)]
+    return found
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 3])
+def test_what_the_plan_of_all_rows_decided_reaches_each_of_them_once(num_replicas: int) -> None:
+    rows = requests(500)
+    pool = ThreadPool(num_replicas)
+    run = engine(pool).start(rows)
+    assert answers(run) == expected(rows)
+    report = run.report()
+    assert sum(each["rows"] for each in report["replicas"]) == len(rows)
+    run.close()
+    assert pool.is_closed
+
+
+def test_each_of_several_windows_is_answered_and_said_to_begin() -> None:
+    windows = [requests(90, first=90 * place) for place in range(4)]
+    begun: list[int] = []
+    run = engine(ThreadPool(2)).start(
+        windows[0], more=windows[1:], on_window=lambda: begun.append(1)
+    )
+    assert answers(run) == expected(*windows)
+    assert len(begun) == 3
+    run.close()
+
+
+def test_rows_that_ask_the_same_are_computed_once_and_answered_each() -> None:
+    greedy = SamplingParams(max_tokens=2)
+    rows = [
+        Request(0, (5, 6, 7), greedy),
+        Request(1, (5, 6, 7), replace(greedy, n=3)),
+        Request(2, (8, 9), replace(greedy, n=2)),
+    ]
+    computed: list[int] = []
+    pool = ThreadPool(1, lambda number: ScriptedEngine(number, lambda _, row: computed.append(row)))
+    run = engine(pool).start(rows)
+    found = answers(run)
+    assert sorted(computed) == [0, 2]
+    assert [len(found[index]) for index in range(3)] == [1, 3, 2]
+    assert len(set(found[0] + found[1])) == 1
+    assert run.report()["prefix"].get("duplicate_rows") == 1
+    run.close()
+
+
+def dying(when: dict[int, int], poison: frozenset[int] = frozenset()) -> OnRow:
+    """Return what ends a replica, by its number, before so many rows, and any at a poison row."""
+    left = dict(when)
+    lock = Lock()
+
+    def on_row(number: int, row: int) -> None:
+        with lock:
+            if row in poison:
+                raise Fatal
+            if number in left:
+                left[number] -= 1
+                if left[number] < 0:
+                    raise Fatal
+
+    return on_row
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_row_is_lost_or_answered_twice_when_replicas_die(seed: int) -> None:
+    drawn = random.Random(seed)
+    rows = requests(400)
+    on_row = dying({number: drawn.randrange(150) for number in range(4)})
+    pool = ThreadPool(3, lambda number: ScriptedEngine(number, on_row))
+    warnings: list[str] = []
+    run = engine(pool).start(rows, warn=warnings.append)
+    assert answers(run) == expected(rows)
+    died = [each for each in run.report()["replicas"] if "died" in each]
+    assert died
+    assert len([told for told in warnings if "died" in told]) == len(died)
+    run.close()
+
+
+def test_a_row_that_kills_its_replica_becomes_an_error_and_no_other_row_does() -> None:
+    rows, poison = requests(300), 137
+    on_row = dying({}, frozenset({poison}))
+    pool = ThreadPool(2, lambda number: ScriptedEngine(number, on_row))
+    run = engine(pool).start(rows)
+    completions = list(run)
+    failed = [each for each in completions if each.error is not None]
+    assert [each.request.index for each in failed] == [poison]
+    assert failed[0].error is not None
+    assert failed[0].error.code == "replica_died"
+    wanted = expected(rows)
+    del wanted[poison]
+    assert answers(each for each in completions if each.error is None) == wanted
+    run.close()
+
+
+def test_replicas_that_all_die_at_once_end_the_job_with_the_first_cause() -> None:
+    def on_row(number: int, row: int) -> None:
+        raise Fatal
+
+    run = engine(ThreadPool(2, lambda number: ScriptedEngine(number, on_row))).start(requests(200))
+    with pytest.raises(EngineError, match="replicas died; the first one of: ActorDiedError"):
+        list(run)
+    run.close()
+
+
+def test_the_rows_of_a_replica_that_falls_silent_go_to_others_and_its_late_answers_count_not() -> (
+    None
+):
+    rows, frozen = requests(300), Event()
+    pool = ThreadPool(2)
+
+    def on_row(number: int, row: int) -> None:
+        if number == 0 and not frozen.is_set():
+            frozen.set()
+            pool.freeze(0)
+
+    pool._engine = lambda number: ScriptedEngine(number, on_row)
+    run = engine(pool, stall_timeout_s=0.3).start(rows)
+    found = iter(run)
+    seen = [next(found) for _ in range(1)]
+    seen += list(found)
+    assert answers(seen) == expected(rows)
+    pool.thaw(0)
+    run.close()
+
+
+def test_a_replica_without_steps_is_ended_and_its_rows_go_to_others() -> None:
+    rows, never = requests(300), Event()
+
+    def on_row(number: int, row: int) -> None:
+        if number == 0:
+            never.wait()
+
+    pool = ThreadPool(2, lambda number: ScriptedEngine(number, on_row))
+    run = engine(pool, stall_timeout_s=1.5).start(rows)
+    assert answers(run) == expected(rows)
+    run.close()
+    never.set()
+
+
+def test_a_replica_with_other_weights_is_refused_by_name_before_a_row_is_touched() -> None:
+    def unlike(number: int) -> ScriptedEngine:
+        return ScriptedEngine(number, fingerprint={"weights": str(number) * 64, "threads": "2"})
+
+    pool = ThreadPool(2, unlike)
+    with pytest.raises(UsageError, match=r"node-\d has another weights of the model \("):
+        engine(pool).warm_up()
+    assert pool.is_closed
+
+
+def test_a_replica_that_cannot_load_is_refused_with_its_reason() -> None:
+    def missing(number: int) -> ScriptedEngine:
+        raise UsageError("model is not there")
+
+    with pytest.raises(UsageError, match="node-0 cannot start: model is not there"):
+        engine(ThreadPool(1, missing)).warm_up()
+
+
+def test_the_smallest_pool_decides_which_rows_are_too_large() -> None:
+    def small(number: int) -> ScriptedEngine:
+        return ScriptedEngine(number, basis=replace(BASIS, max_blocks=4 if number else 64))
+
+    rows = [*requests(20), Request(20, tuple(range(1, 31)), SAMPLED)]
+    run = engine(ThreadPool(2, small)).start(rows)
+    failed = [each for each in run if each.error is not None]
+    assert [each.request.index for each in failed] == [20]
+    assert isinstance(failed[0].error, RowError)
+    assert "the pool has 4" in failed[0].error.message
+    run.close()
+
+
+def test_a_run_goes_on_with_what_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pagedrun.paged.replicas.crew.PATIENCE_SECONDS", 0.05)
+    warnings: list[str] = []
+    pool = ThreadPool(3, has_room=lambda number: number == 0)
+    run = engine(pool).start(requests(200), warn=warnings.append)
+    assert answers(run) == expected(requests(200))
+    assert warnings == [
+        "there is room for 1 of 3 replicas; the others join when there is room for them"
+    ]
+    run.close()
+
+
+def test_a_replica_that_comes_late_takes_part_unless_it_is_unlike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pagedrun.paged.replicas.crew.PATIENCE_SECONDS", 0.05)
+    goes_on, warnings = Event(), list[str]()
+
+    def on_row(number: int, row: int) -> None:
+        if number == 0:
+            goes_on.wait()
+
+    def made(number: int) -> ScriptedEngine:
+        weights = "b" if number == 1 else "a"
+        return ScriptedEngine(number, on_row, fingerprint={"weights": weights * 64})
+
+    pool = ThreadPool(3, made, has_room=lambda number: number == 0)
+    run = engine(pool).start(requests(300), warn=warnings.append)
+    pool.place(1)
+    pool.place(2)
+    found = iter(run)
+    seen = [next(found)]  # of the one that came late: the first waits
+    goes_on.set()
+    seen += list(found)
+    assert answers(seen) == expected(requests(300))
+    assert any("node-1 is not taken: it has another weights" in told for told in warnings)
+    run.close()
