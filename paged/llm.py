@@ -14,7 +14,9 @@ from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.models.hub import resolve_model
 from pagedrun.paged.prompt_windows import PromptWindows
+from pagedrun.paged.replicas.replicated_engine import ReplicatedEngine
 from pagedrun.paged.report.record.report_sections import EngineReport
+from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
 from pagedrun.paged.text.prompts.reader import (
     PromptReader,
@@ -25,9 +27,11 @@ from pagedrun.paged.text.prompts.reader import (
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import PagedrunError
+from pagedrun.paged.values.flag import flag_fields
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.option_names import as_argument, spelled
 from pagedrun.paged.values.prompt_input import ChatPrompt, Conversation, PromptInput
+from pagedrun.paged.values.replica_config import ReplicaConfig
 from pagedrun.paged.values.request import Completion
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.paged.values.window_size import WindowSize
@@ -42,8 +46,9 @@ class LLM:
         for completion in llm.generate(["Hello"], SamplingParams(max_tokens=32)):
             print(completion.outputs[0].text)
 
-    `engine` takes the fields of `EngineConfig`. Raises `UsageError` or `ModelError` for a bad
-    option or model folder.
+    `engine` takes the fields of `EngineConfig`, and those of `ReplicaConfig`: with `replicas` the
+    model runs in processes that Ray starts for each call and ends with it. Raises `UsageError` or
+    `ModelError` for a bad option or model folder.
     """
 
     def __init__(
@@ -58,13 +63,19 @@ class LLM:
         folder = resolve_model(str(model), revision)
         tokenizer_folder = folder if tokenizer is None else resolve_model(str(tokenizer), None)
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
+        names = {each.field for each in flag_fields(ReplicaConfig)} & engine.keys()
+        replicas = ReplicaConfig(**{name: engine.pop(name) for name in names})
         config = EngineConfig(model=folder, **engine)
         shape = describe_model(folder, config.model_impl)
-        loaded = LoadedModel.load(config, shape, self.tokenizer)
-        self._engine = Engine(config, loaded)
+        self._engine: Engine | ReplicatedEngine
+        if replicas.replicas is None:
+            loaded = LoadedModel.load(config, shape, self.tokenizer)
+            self._engine, grammars = Engine(config, loaded), loaded.grammar_mask.grammars
+        else:
+            self._engine = ReplicatedEngine(config, shape, tokenizer_folder, replicas)
+            grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)
         limits = Limits(self._engine.max_model_len, shape.vocab_size)
-        refused = loaded.grammar_mask.grammars.refused
-        self._encoder = PromptEncoder(self.tokenizer, limits, refused)
+        self._encoder = PromptEncoder(self.tokenizer, limits, grammars.refused)
         self._is_free = Lock()  # held while a call is answered: rows are known by their index
         self.report = cast(EngineReport, {})  # there is none before the first call
 

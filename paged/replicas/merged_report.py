@@ -8,13 +8,18 @@ from pagedrun.paged.replicas.member import Member
 from pagedrun.paged.replicas.replica_counts import ReplicaCounts
 from pagedrun.paged.report.record.replica_figures import ReplicaFigures
 from pagedrun.paged.report.record.report_sections import (
+    CopyCounts,
     EngineReport,
+    KVFigures,
     KVSection,
     MemoryFigures,
+    PreemptionCounts,
     PrefixFigures,
     TimeFigures,
     TokenFigures,
+    section_of,
 )
+from pagedrun.paged.report.record.weight_figures import WeightFigures
 
 _SUMMED_KV = ("num_blocks", "pool_bytes", "peak_blocks")
 _SUMMED_REQUESTS = ("contiguous_max_requests", "paged_max_requests")
@@ -32,7 +37,7 @@ def merged_report(
     """
     figures = [_figures(each) for each in members if each.offer is not None]
     reports = [each.ended.report for each in members if each.ended is not None]
-    report: dict[str, Any] = dict(reports[0]) if reports else {}
+    report: dict[str, Any] = dict(reports[0]) if reports else _nothing_known()
     tokens = _tokens(figures, reports, counts)
     run_s = max(counts.run_s, 1e-9)
     times: TimeFigures = {
@@ -66,6 +71,20 @@ def merged_report(
     if "states" in report:
         report["states"]["bytes_per_slot"] = reports[0]["states"]["bytes_per_slot"]
     return cast(EngineReport, report)
+
+
+def _nothing_known() -> dict[str, Any]:
+    """Return what a report says of pools that nobody has told of."""
+    kinds: dict[str, type[Any]] = {
+        "kv": KVFigures,
+        "prefix": PrefixFigures,
+        "copy_on_write": CopyCounts,
+        "preemptions": PreemptionCounts,
+        "memory": MemoryFigures,
+        "weights": WeightFigures,
+    }
+    sections = {name: section_of(kind, lambda each: 0) for name, kind in kinds.items()}
+    return {**sections, "hardware": {}}
 
 
 def _figures(member: Member) -> ReplicaFigures:

@@ -1,12 +1,18 @@
-"""RayActor: a replica in a process of Ray's. Nothing here, nor what it imports, imports torch."""
+"""RayActor: a replica in a process of Ray's.
+
+The threads of torch and Numba are set before either is imported, so nothing that does is imported
+with this module.
+"""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from pagedrun.paged.planning.units.plan_part import PlanPart
-from pagedrun.paged.replicas.replica_events import Placed, ReplicaEvent
 from pagedrun.paged.replicas.replica_model import ReplicaModel
-from pagedrun.paged.replicas.replica_worker import ReplicaWorker
-from pagedrun.paged.replicas.run_terms import RunTerms
+
+if TYPE_CHECKING:
+    from pagedrun.paged.planning.units.plan_part import PlanPart
+    from pagedrun.paged.replicas.replica_events import ReplicaEvent
+    from pagedrun.paged.replicas.run_terms import RunTerms
 
 
 class RayActor:
@@ -14,23 +20,27 @@ class RayActor:
 
     def __init__(self, model: ReplicaModel, most_sharing: int) -> None:
         """most_sharing: how many replicas there are at most."""
+        model.prepare()
         import ray
 
-        model.prepare()
+        from pagedrun.paged.replicas.replica_worker import ReplicaWorker
+
         self._node = ray.util.get_node_ip_address()
         num_sharing = _num_sharing(model.threads, most_sharing)
         self._worker = ReplicaWorker(lambda: model.load(self._node, num_sharing), self._node)
 
-    def events(self) -> Iterator[ReplicaEvent]:
+    def events(self) -> "Iterator[ReplicaEvent]":
         """Load the model, and yield what there is to tell."""
+        from pagedrun.paged.replicas.replica_events import Placed
+
         yield Placed(self._node)
         yield from self._worker.events()
 
-    def begin(self, terms: RunTerms) -> None:
+    def begin(self, terms: "RunTerms") -> None:
         """Take the terms of the run."""
         self._worker.begin(terms)
 
-    def feed(self, number: int, part: PlanPart) -> None:
+    def feed(self, number: int, part: "PlanPart") -> None:
         """Take a unit."""
         self._worker.feed(number, part)
 

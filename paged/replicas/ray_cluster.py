@@ -61,6 +61,7 @@ class RayCluster:
         self._set(variables)
         try:
             self.ray: Any = _import_ray()
+            _read_environment_again()
             self._connect(config, num_cpus)
         except BaseException:
             self.close()
@@ -79,8 +80,14 @@ class RayCluster:
                 os.environ[name] = value
         self._before = {}
         if self._folder is not None:
+            _read_environment_again()  # first, or it would miss the token
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where a cluster that was started here keeps its files; None of another."""
+        return self._folder
 
     def nodes(self) -> list[Mapping[str, float]]:
         """Return the resources of each node that is there, by their names."""
@@ -144,6 +151,17 @@ def _import_ray() -> Any:
             f"{option('replicas')} needs Ray, which is not installed: pip install 'pagedrun[ray]'"
         ) from error
     return ray
+
+
+def _read_environment_again() -> None:
+    """Let Ray read settings and token anew, which it keeps from when it was imported and from the
+    last cluster of this process."""
+    if "ray" in sys.modules and not sys.modules["ray"].is_initialized():
+        with suppress(ImportError, AttributeError):
+            from ray._raylet import AuthenticationTokenLoader, Config
+
+            Config.initialize("")
+            AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _private_folder() -> Path:
