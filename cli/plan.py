@@ -29,6 +29,7 @@ Examples:
   pagedrun plan prompts.jsonl --model ./model --calibrate
   pagedrun plan rows.jsonl --model ./model --prompt-template @prompt.jinja
   pagedrun plan rows.jsonl --recipe judge.yaml
+  pagedrun plan prompts.jsonl --model ./model --replicas 8
   pagedrun plan prompts.jsonl --model ./model --json --quiet | jq .tokens
 
 Exit status: 0 planned, 1 failure, 2 refused.
@@ -46,6 +47,15 @@ class PlanOptions:
             Panel.DISPLAY,
             "N",
             default="100000",
+            low=1,
+        ),
+    ] = None
+    replicas: Annotated[
+        int | None,
+        Flag(
+            "Say what N replicas compute together: units, prefixes that are computed again.",
+            Panel.DISPLAY,
+            "N",
             low=1,
         ),
     ] = None
@@ -121,6 +131,7 @@ def _run(settings: "Settings") -> None:
             max_simulated_rows=options.simulate_rows or DEFAULT_SIMULATED_ROWS,
             show_text=options.show_text,
             calibrates=options.calibrate,
+            num_replicas=options.replicas,
         )
     if not display.quiet:
         draw_forecast(forecast, console)

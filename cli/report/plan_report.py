@@ -13,6 +13,7 @@ from pagedrun.cli.progress.durations import show_span
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.group_figures import group_figures
 from pagedrun.cli.report.prefix_lines import draw_prefixes
+from pagedrun.cli.report.replica_lines import replica_lines
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
 from pagedrun.cli.report.report_figures import sparkline
 from pagedrun.cli.report.state_figures import has_blocks, state_figures, states_title
@@ -40,6 +41,8 @@ def draw_forecast(forecast: PlanReport, console: Console) -> None:
     _draw(console, "Time", _time(forecast))
     _draw(console, "Tokens", _tokens(forecast))
     _draw_tree(console, forecast)
+    if replicas := forecast.get("replicas"):
+        _draw(console, f"With {_count(replicas['count'])} replicas", replica_lines(replicas))
     _draw(console, "Weights", _weights(forecast["weights"]))
     _draw(console, "KV memory", _memory(forecast))
     if states := forecast.get("states"):

@@ -36,6 +36,7 @@ from pagedrun.paged.planning.preview.forecast_sections import (
 from pagedrun.paged.planning.preview.run_time import run_time
 from pagedrun.paged.planning.preview.simulation import Simulator
 from pagedrun.paged.planning.slot_sizing import SlotSizer, longest_row
+from pagedrun.paged.planning.units.replica_forecast import ReplicaForecast
 from pagedrun.paged.report.record.report_sections import PlainValue
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -53,17 +54,20 @@ def plan_file(
     max_simulated_rows: int = DEFAULT_SIMULATED_ROWS,
     show_text: bool = False,
     calibrates: bool = False,
+    num_replicas: int | None = None,
     device: DeviceFacts | None = None,
 ) -> PlanReport:
     """Return the forecast of the job, an object that JSON can hold.
 
     Raises `UsageError` for what a run would refuse as a whole. At most `max_simulated_rows` are
     simulated. Texts from the file are in it only with `show_text`. With `calibrates` the model
-    is loaded and timed for seconds, so that the time of a run is known. `device` is the one to plan
-    for; None takes the one that a run would take.
+    is loaded and timed for seconds, so that the time of a run is known. With `num_replicas` it has
+    what so many replicas compute together. `device` is the one to plan for; None takes the one that
+    a run would take.
     """
     device = device or probe_device(config.engine.device, config.engine.kernel_set)
-    return _FilePlan(config, listener, device, max_simulated_rows, show_text).run(calibrates)
+    plan = _FilePlan(config, listener, device, max_simulated_rows, show_text, num_replicas)
+    return plan.run(calibrates)
 
 
 class _FilePlan:
@@ -76,12 +80,19 @@ class _FilePlan:
         device: DeviceFacts,
         max_simulated_rows: int,
         show_text: bool,
+        num_replicas: int | None,
     ) -> None:
         self._config = config
         self._listener = listener
         self._device = device
         self._max_simulated_rows = max_simulated_rows
         self._show_text = show_text
+        self._replicas: ReplicaForecast | None = None
+        if num_replicas is not None:
+            engine = config.engine
+            self._replicas = ReplicaForecast(
+                num_replicas, engine.block_size, prefix_caching=engine.prefix_caching
+            )
         self._times: dict[str, float] = {}
         self._refused: Counter[str] = Counter()
         self._num_clamped = 0
@@ -198,12 +209,17 @@ class _FilePlan:
             warn_of_rows(rows, prepared.max_model_len, self._listener)
             return self._asked(rows)
 
+        def note(plan: Plan) -> None:
+            forecast.add(plan)
+            if self._replicas is not None:
+                self._replicas.add(plan, has_next=prepared.more is not None)
+
         def plans() -> Iterator[Plan]:
-            forecast.add(first)
+            note(first)
             yield first
             self._lap("simulate_s")
             for window in planner.windows(map(asked, prepared.more or ())):
-                forecast.add(window.plan)
+                note(window.plan)
                 self._lap("plan_s")
                 yield window.plan
                 self._lap("simulate_s")
@@ -221,7 +237,10 @@ class _FilePlan:
         self._lap("simulate_s")
         for _ in rest:
             pass  # what is not simulated is planned all the same
-        return forecast.to_dict(simulation, self._refused, self._num_rows)
+        figures = forecast.to_dict(simulation, self._refused, self._num_rows)
+        if self._replicas is not None:
+            figures["replicas"] = self._replicas.figures(figures["tokens"]["computed"])
+        return figures
 
     def _asked(self, rows: Sequence[JobRow]) -> list[Request]:
         self._lap("encode_s")

@@ -127,6 +127,18 @@ class SimulatedPoint(TypedDict):
     tokens: int
 
 
+class ReplicaFigures(TypedDict):
+    """`replicas`: of a file that is cut into units for `count` replicas. Because of the cuts they
+    compute `split_prefix_tokens` of prefixes again at most. `expected_efficiency` is the work of
+    one, divided by what all have time for until the last is done."""
+
+    count: int
+    units: int
+    split_prefix_tokens: int
+    computed_at_most: int
+    expected_efficiency: float
+
+
 class ForecastFigures(TypedDict):
     """What plans and a simulation come to."""
 
@@ -140,6 +152,7 @@ class ForecastFigures(TypedDict):
     preemptions: PreemptionCounts
     timeline: list[SimulatedPoint]
     states: NotRequired[StateFigures]
+    replicas: NotRequired[ReplicaFigures]
     library: NotRequired[LibraryPath]
 
 

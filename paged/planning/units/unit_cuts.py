@@ -7,8 +7,6 @@ share of the rows that are left. Near the size that it should have, the cut is w
 both sides have least in common.
 """
 
-from itertools import pairwise
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,28 +44,3 @@ def _end_near(common: Int32s, begin: int, size: int) -> int:
     near = common[first : begin + size + reach + 1]
     (best,) = np.nonzero(near == near.min())
     return first + int(best[np.argmin(np.abs(best - reach))])
-
-
-def num_split_tokens(common: Int32s, cuts: Int64s, num_replicas: int, block_size: int = 1) -> int:
-    """Return how many tokens of prefixes are computed again because of the cuts, at most.
-
-    A prefix with rows in several units is computed once by each replica that takes one of these
-    units, since a replica keeps what the last row of a unit may have in common with the next one.
-    So it is computed again for each unit but the first, and no more often than there are other
-    replicas. How often in fact depends on who comes when. Of a cut's prefix whole blocks of
-    `block_size` tokens count. common: see `unit_cuts`. cuts: [num_units + 1] int64.
-    """
-    total = 0
-    path: list[tuple[int, int, int]] = []  # of a prefix: from which token, up to which, cuts
-    inner = cuts[1:-1].tolist()
-    for begin, cut in pairwise([0, *inner]):
-        shared = int(common[cut]) // block_size * block_size
-        least = int(common[begin + 1 : cut + 1].min()) // block_size * block_size
-        kept: list[tuple[int, int, int]] = []
-        for start, end, num_cuts in path:
-            if start < least:
-                kept.append((start, min(end, least), num_cuts + 1))
-            total += max(end - max(start, least), 0) * min(num_cuts, num_replicas - 1)
-        known = kept[-1][1] if kept else 0
-        path = [*kept, (known, shared, 1)] if shared > known else kept
-    return total + sum((end - start) * min(num, num_replicas - 1) for start, end, num in path)
