@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class RayCluster:
         self._folder: Path | None = None
         self._is_ours = False
         self._before: dict[str, str | None] = {}
+        self._was_open: bool | None = None
         self.is_local = config.ray_address is None
         variables = dict(_QUIET)
         if self.is_local:
@@ -73,6 +75,8 @@ class RayCluster:
             self._is_ours = False
             with _signals_kept():
                 self.ray.shutdown()
+        if self._was_open is not None:
+            self.ray._private.ray_constants.ENABLE_RAY_CLUSTER = self._was_open
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -102,6 +106,9 @@ class RayCluster:
             "configure_logging": False,
         }
         if self.is_local:
+            # As the environment says it, which is read when Ray is imported: perhaps before this.
+            self._was_open = self.ray._private.ray_constants.ENABLE_RAY_CLUSTER
+            self.ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
             settings |= {
                 "address": "local",
                 "num_cpus": num_cpus,
@@ -158,10 +165,9 @@ def _read_environment_again() -> None:
     last cluster of this process."""
     if "ray" in sys.modules and not sys.modules["ray"].is_initialized():
         with suppress(ImportError, AttributeError):
-            from ray._raylet import AuthenticationTokenLoader, Config
-
-            Config.initialize("")
-            AuthenticationTokenLoader.instance().reset_cache()
+            native = import_module("ray._raylet")
+            native.Config.initialize("")
+            native.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _private_folder() -> Path:
