@@ -8,7 +8,6 @@ its stop token is then thrown away; the answers are the same.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 
 import numpy as np
 
@@ -17,8 +16,8 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.execution.cache_pools import further_pools, state_pool
-from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.logits.grammar_mask import NO_FORCED_TOKEN, GrammarMask
@@ -104,7 +103,9 @@ class Run:
         self.scheduler = Scheduler(
             self.pool,
             SwapSpace(first.num_host_blocks),
-            SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens),
+            SchedulerLimits(
+                config.max_num_seqs, config.max_num_batched_tokens, config.refill_share
+            ),
             PreemptionMode(config.preemption_mode),
             prefix_caching=config.prefix_caching,
             predictor=policy.new_predictor(),
@@ -385,7 +386,7 @@ class Run:
             ),
             weights=self._ledger.weights,
             device=self._device.torch_device.type,
-            config=asdict(self._config),
+            config=self._config.described(),
             found_in_store=0 if stored is None else stored.counts.achievable_tokens,
         )
         if stored is not None:

@@ -63,4 +63,5 @@ def host_bench(options: HostOptions) -> "HostBench":
         repeat=options.repeat,
         rows_per_seat=options.rows_per_seat,
         as_gpu=options.as_gpu,
+        refill_share=options.refill_share,
     )

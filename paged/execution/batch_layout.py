@@ -16,6 +16,7 @@ from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.known_tokens import KnownTokens
+from pagedrun.paged.execution.parcel import Place, placed_together
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch, GroupBatch
 from pagedrun.paged.scheduling.sequence_table import NO_STATE, UNKNOWN_TOKEN, Int32s, Int64s
@@ -29,10 +30,13 @@ class GroupLayout:
     slots: Tensor
     attention: AttentionInputs
 
-    def placed(self, device: Device, shape: AttentionShape) -> GroupBatch:
-        """Return the same on a device, prepared for its kernels."""
-        inputs = self.attention.placed(device.place)
-        return GroupBatch(device.place(self.slots), device.kernels.prepare(inputs, shape))
+    def placed(self, place: Place) -> "GroupLayout":
+        """Return the same with its tensors on a device, as `place` puts them there."""
+        return GroupLayout(place(self.slots), self.attention.placed(place))
+
+    def prepared(self, device: Device, shape: AttentionShape) -> GroupBatch:
+        """Return what is on a device already, prepared for its kernels."""
+        return GroupBatch(self.slots, device.kernels.prepare(self.attention, shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +61,37 @@ class BatchLayout:
         shapes: of the attention of each group. known: None if the host knows all tokens. Where
         there was no choice any token will do: what follows from it is thrown away.
         """
-        input_ids = device.place(self.input_ids)
+        unknown = torch.empty(0, dtype=torch.int64)
+        sources = unknown
         if known is not None:
             (unknown,) = torch.nonzero(self.input_ids == UNKNOWN_TOKEN, as_tuple=True)
-            chosen = known.chosen(device)
-            input_ids = input_ids.index_copy(0, device.place(unknown), chosen)
+            sources = torch.from_numpy(known.sources)
+        there, unknown, sources = placed_together(
+            device, lambda place: (self._placed(place), place(unknown), place(sources))
+        )
+        input_ids = there.input_ids
+        if known is not None:
+            input_ids = input_ids.index_copy(0, unknown, known.chosen(sources))
         return ForwardBatch(
             input_ids=input_ids,
-            positions=device.place(self.positions),
+            positions=there.positions,
             num_prefill_tokens=self.num_prefill_tokens,
             groups=tuple(
-                each.placed(device, shape) for each, shape in zip(self.groups, shapes, strict=True)
+                each.prepared(device, shape)
+                for each, shape in zip(there.groups, shapes, strict=True)
             ),
-            logits_rows=device.place(self.logits_rows),
-            states=None if self.states is None else self.states.placed(device.place),
+            logits_rows=there.logits_rows,
+            states=there.states,
+        )
+
+    def _placed(self, place: Place) -> "BatchLayout":
+        return BatchLayout(
+            input_ids=place(self.input_ids),
+            positions=place(self.positions),
+            num_prefill_tokens=self.num_prefill_tokens,
+            groups=tuple(each.placed(place) for each in self.groups),
+            logits_rows=place(self.logits_rows),
+            states=None if self.states is None else self.states.placed(place),
         )
 
     @classmethod

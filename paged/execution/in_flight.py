@@ -19,10 +19,11 @@ from pagedrun.paged.scheduling.step_input import StepInput
 class InFlight:
     """The tokens that a step samples, and whose they are.
 
-    ids: [num_sampled] int64 on the device, or `NO_TOKEN` where the logits hold no choice. copy: the
-    same on their way to the host. places, uids: [num_sampled] int64, the sequence that each is of.
+    ids: int64 on the device, `NO_TOKEN` where the logits hold no choice. copy: the same on their
+    way to the host. places, uids: [num_sampled] int64, the sequence that each token is of.
     positions: [num_sampled] int64, where it goes among the sequence's generated tokens. step: what
-    was computed. logprobs: of those of its draws that want them. scores: of its targets.
+    was computed. logprobs: of those of its draws that want them. scores: of its targets. order:
+    [num_sampled] int64, which of `ids` each token is, None: they are in order.
     """
 
     ids: Tensor
@@ -33,6 +34,7 @@ class InFlight:
     step: StepInput
     logprobs: HostLogprobs | None
     scores: HostLogprobs | None
+    order: Int64s | None = None
 
     @classmethod
     def launched(
@@ -53,7 +55,12 @@ class InFlight:
             step=step,
             logprobs=HostLogprobs.of(result.logprobs, device),
             scores=HostLogprobs.of(result.scores, device),
+            order=result.order,
         )
+
+    def places_of(self, draws: Int64s) -> Int64s:
+        """Return where in `ids` the tokens of some draws are."""
+        return draws if self.order is None else self.order[draws]
 
     def scored(self) -> Iterator[tuple[int, int, int, FoundLogprob]]:
         """Yield row, sample and token of each target, and how likely it is, when that is there."""
@@ -94,7 +101,7 @@ class InFlight:
     def wait(self) -> Int64s:
         """Return the tokens, [num_sampled] int64, when they are there."""
         ids: Int64s = self.copy.wait().numpy()
-        return ids
+        return ids if self.order is None else ids[self.order]
 
     def is_live(self, table: SequenceTable) -> NDArray[np.bool_]:
         """Return of which tokens the sequence is still there, and not ended by one before."""

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,8 +12,8 @@ from pagedrun.kernels.token_logprobs import TokenLogprobs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.attention_shapes import attention_shapes
 from pagedrun.paged.execution.batch_layout import BatchLayout
-from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.known_tokens import KnownTokens
@@ -43,7 +44,7 @@ class ModelRunner:
     """Moves the blocks that a step wants moved, then computes it.
 
     `shared_prefix_attention` lets rows read the partitions that they share together. `graphs` take
-    the steps that only decode; without them every step is computed kernel by kernel.
+    what decodes in a step; the rest, and without them all of it, is computed kernel by kernel.
     """
 
     def __init__(
@@ -105,13 +106,22 @@ class ModelRunner:
         self._device.release_unused_memory()
 
     def _compute(self, step: StepInput, before: InFlight | None) -> StepResult:
-        known = _known(step, before)
-        if self._graphs is not None and self._graphs.takes(step):
-            ids, read = self._graphs.run(step, known)
-            self._note_reads(read)
-            return StepResult(ids)
-        if self._graphs is not None:
-            self._graphs.forget()
+        replayed = None if self._graphs is None else self._graphs.run(step, before)
+        if replayed is None:
+            return self._launch(step, before)
+        self._note_reads(replayed.read)
+        if replayed.rest is None:
+            return StepResult(replayed.ids, order=replayed.rows)
+        rest = self._launch(replayed.rest, before)
+        order = np.empty(len(step.draws), dtype=np.int64)
+        is_replayed = ~np.isin(step.uids, replayed.rest.uids)[step.draws.chunk]
+        order[is_replayed] = replayed.rows
+        order[~is_replayed] = len(replayed.ids) + np.arange(len(rest.ids))
+        return rest._replace(ids=torch.cat([replayed.ids, rest.ids]), order=order)
+
+    def _launch(self, step: StepInput, before: InFlight | None) -> StepResult:
+        """Compute a step kernel by kernel."""
+        known = KnownTokens.of(step, before)
         layout = BatchLayout.of(step, self._cache.block_size, self._cache.specs, self._sharing)
         shapes = attention_shapes(self._model, self._cache)
         hidden = self._model.hidden(layout.forward(self._device, shapes, known), self._cache)
@@ -151,11 +161,3 @@ def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return "DefaultCPUAllocator" in str(error)  # the host's has no class of its own
-
-
-def _known(step: StepInput, before: InFlight | None) -> KnownTokens | None:
-    """Return the tokens of the step before, if there are some that this one goes on from."""
-    if not len(step.sources):
-        return None
-    assert before is not None, "a token is unknown that no step is computing"
-    return KnownTokens(before.ids, step.sources)

@@ -53,6 +53,33 @@ class PrefixSharing:
         return last.groups
 
 
+def without_rows(groups: PrefixGroups, rows: NDArray[np.int64]) -> PrefixGroups | None:
+    """Return groups as they are without some rows, or `None` if nobody is left.
+
+    groups: of rows of which each has the block table of its own number. Those that are left read as
+    much, and as much together, as if they were grouped anew; but groups that have become alike stay
+    two.
+    """
+    num_partitions = groups.num_partitions.clone()
+    num_partitions[torch.from_numpy(rows)] = 0
+    is_left = num_partitions[groups.rows.long()] > 0
+    if not is_left.any():
+        return None
+    of_group = torch.repeat_interleave(groups.row_starts.diff())
+    counts = torch.bincount(of_group[is_left], minlength=len(groups.table_rows))
+    stays = counts > 0
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts[stays].cumsum(0)])
+    members = groups.rows[is_left]
+    return PrefixGroups(
+        rows=members,
+        row_starts=starts.to(torch.int32),
+        table_rows=members[starts[:-1]],
+        first_partitions=groups.first_partitions[stays],
+        last_partitions=groups.last_partitions[stays],
+        num_partitions=num_partitions,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Grouped:
     """Groups, and all that they follow from; see `PrefixSharing.groups` and `_last_blocks`."""

@@ -11,7 +11,7 @@ with what waiting sequences come back for (`BlockPool.pin`).
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from operator import attrgetter
 
@@ -20,6 +20,7 @@ import numpy as np
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.scheduling.admission import Admission
+from pagedrun.paged.scheduling.arrivals import Arrivals
 from pagedrun.paged.scheduling.beams.beam_group import BeamGroup
 from pagedrun.paged.scheduling.beams.beam_groups import BeamGroups
 from pagedrun.paged.scheduling.beams.beam_search import NextBeam
@@ -30,6 +31,7 @@ from pagedrun.paged.scheduling.groups.no_states import StatePool
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.preemption import Preemption
 from pagedrun.paged.scheduling.prefix_source import PrefixSource
+from pagedrun.paged.scheduling.refill import Refill
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int64s, SequenceTable
@@ -79,8 +81,6 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()  # sent back, and at most one new one
         self.running: list[Sequence] = []
         self.ending: list[Sequence] = []  # scheduled for the last time, not yet finished
-        self.again: deque[PlannedRequest] = deque()  # to draw more samples of, before new ones
-        self.num_planned = 0  # requests that were added and not looked at yet
         self.states = self._books.states
         self.counts = self._books.counts
         self.table = self._books.table
@@ -88,7 +88,9 @@ class Scheduler:
         self._chunks = ChunkPlacer(self._books)
         self._admission = Admission(self._books, self.predictor, stored)
         self._preemption = Preemption(self._books, preemption_mode)
-        self._planned: Iterator[PlannedRequest] = iter(())
+        self._arrivals = Arrivals()
+        self.again = self._arrivals.again
+        self._refill = Refill(limits.refill_share)
         self._sequences: dict[int, Sequence] = {}  # place → who has it
         self._beams = BeamGroups(self._books, self._sequences)
         self._sampling: Int64s = np.zeros(0, dtype=np.int64)  # places, of the last step's chunks
@@ -98,6 +100,16 @@ class Scheduler:
     def groups(self) -> tuple[KVGroup, ...]:
         """The blocks of each group of layers."""
         return self._books.groups
+
+    @property
+    def num_planned(self) -> int:
+        """Requests that were added and not looked at yet."""
+        return self._arrivals.num_planned
+
+    @property
+    def may_refill(self) -> bool:
+        """Whether sequences may join those that run; see `Refill`."""
+        return self._refill.is_open(len(self.running))
 
     @property
     def has_work(self) -> bool:
@@ -116,13 +128,11 @@ class Scheduler:
         """Take the next `count` requests of the plan, when those before are out; one by one, when
         there is room.
         """
-        assert not self.num_planned, "the requests before are not out"
-        self._planned = iter(planned)
-        self.num_planned = count
+        self._arrivals.add(planned, count)
 
     def end_plan(self) -> None:
         """Begin no more requests, not even of those added: no later prompt needs a prefix."""
-        self._planned, self.num_planned = iter(()), 0
+        self._arrivals.end_plan()
         self._books.end_plan()
 
     def begin_step(self) -> None:
@@ -153,14 +163,15 @@ class Scheduler:
         if preempted or len(self.running) != len(self._running_places):
             self._note_running()
         short = preempted
-        while not short and budget > 0 and self._num_free_seats > 0:
+        may_join = not short and self.may_refill
+        while may_join and not short and budget > 0 and self._num_free_seats > 0:
             candidate = self._next()
             group = None if candidate is None else self._beams.of(candidate)
             if candidate is None or not self._has_seats_for(group):
                 break
             if self.states.must_wait(candidate, self.running, self._running_places):
                 break
-            if short := not self._has_room_for(group):
+            if short := bool(group and self.running and not group.has_room(self.pool)):
                 break
             if short := not self._admission.admit(
                 candidate, self.running, self._running_places, budget, step
@@ -182,6 +193,10 @@ class Scheduler:
             if end > held and not self._chunks.reserve(candidate, end, step):
                 end = held
             budget -= self._add([(candidate, end)], step)
+        if short or (may_join and self._num_free_seats <= 0):
+            self._refill.close(len(self.running))
+        elif may_join:
+            self._refill.open()
         if short:
             self.counts.steps_short_of_memory += 1
             self.counts.blocks_held_when_short += self.pool.num_held
@@ -285,7 +300,7 @@ class Scheduler:
     def _next(self) -> Sequence | None:
         """Return the first sequence that waits, a new one if none does, `None` at the end."""
         if not self.waiting:
-            planned = self._next_planned()
+            planned = self._arrivals.next()
             if planned is None:
                 return None
             sequence = Sequence.start(self.table, planned)
@@ -297,16 +312,6 @@ class Scheduler:
             self.waiting.append(sequence)
         return self.waiting[0]
 
-    def _next_planned(self) -> PlannedRequest | None:
-        if self.again:
-            return self.again.popleft()
-        if not self.num_planned:
-            return None
-        planned, self.num_planned = next(self._planned), self.num_planned - 1
-        if not self.num_planned:
-            self._planned = iter(())  # lets go of the plan
-        return planned
-
     @property
     def _num_free_seats(self) -> int:
         """How many more sequences may run."""
@@ -315,12 +320,6 @@ class Scheduler:
     def _has_seats_for(self, group: BeamGroup | None) -> bool:
         """Return whether a group may run beside the others; alone it always may."""
         return group is None or not self.running or group.width <= self._num_free_seats
-
-    def _has_room_for(self, group: BeamGroup | None) -> bool:
-        """Return whether there are blocks for all beams of a group that gave way."""
-        if group is None or not group.folded or not self.running:
-            return True
-        return group.num_blocks_needed(self.pool.block_size) <= self.pool.num_free
 
     def _chunks_at(self, position: int, budget: int) -> list[tuple[Sequence, int]]:
         """Return the running sequence at a position, or it and all other beams of its request, and

@@ -119,6 +119,28 @@ class StepInput:
         counts: Int64s = np.maximum(self.ends - self.samples - self.first_scored, 0)
         return counts
 
+    def split(self, chosen: NDArray[np.bool_]) -> "tuple[StepInput, StepInput | None]":
+        """Return the chosen chunks, of which there are some, and the others, None for none.
+
+        They may be computed in either order where none reads what another writes.
+        """
+        if chosen.all():
+            return self, None
+        return self._chunks(chosen), self._chunks(~chosen)
+
+    def _chunks(self, chosen: NDArray[np.bool_]) -> "StepInput":
+        is_theirs = np.repeat(chosen, self.ends - self.starts)
+        of_draws = chosen[self.draws.chunk]
+        draws = self.draws.part(of_draws, 0)
+        return self._part(
+            chosen,
+            input_ids=self.input_ids[is_theirs],
+            sources=self.sources[is_theirs[self.input_ids < 0]],
+            targets=self.targets[np.repeat(chosen, self.num_scored)],
+            draws=replace(draws, chunk=(np.cumsum(chosen) - 1)[draws.chunk]),
+            transfers=self.transfers,
+        )
+
     def halves(self) -> "tuple[StepInput, StepInput]":
         """Return two steps, each with about half of the tokens, to be computed one by one.
 
@@ -176,7 +198,7 @@ class StepInput:
     def _num_unknown(self, start: int, end: int) -> int:
         return int((self.input_ids[start:end] < 0).sum())
 
-    def _part(self, chunks: slice, **changes: Any) -> "StepInput":
+    def _part(self, chunks: slice | NDArray[np.bool_], **changes: Any) -> "StepInput":
         of_chunks = {
             name: getattr(self, name)[chunks]
             for name in _arrays_of(self)

@@ -1,8 +1,8 @@
 """EngineConfig: how a model is run. Each field has its flag."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.values.errors import UsageError
@@ -17,11 +17,17 @@ KERNEL_SETS = ("auto", *KernelSet)
 MODEL_IMPLS = ("auto", "pagedrun", "transformers")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("auto", "none", "int8")
+# What suits a device and a file where nobody says: see `planning/fitted_settings.py`.
+FITTED = ("block_size", "max_num_seqs", "max_num_batched_tokens", "refill_share")
 DEFAULT_STORE_BYTES = 10 * 2**30
 
 
 def _is_share(value: object) -> bool:
     return isinstance(value, int | float) and 0 < value <= 1
+
+
+def _is_part(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +42,9 @@ class EngineConfig:
     bytes independent of its batch there too, as they always are on a CPU. `kernel_set` names what
     multiplies matrices on a CPU. `model_impl` "transformers" has the library's code compute the
     model, whatever its type; the others, that of pagedrun. `prefix_store` is a
-    folder that keeps shared prefixes from run to run, in at most `prefix_store_bytes`. Raises
-    `UsageError` naming the field for a value out of range.
+    folder that keeps shared prefixes from run to run, in at most `prefix_store_bytes`. `fitted`
+    names those fields that nobody gave and that an engine may change to suit the device and the
+    file. Raises `UsageError` naming the field for a value out of range.
     """
 
     model: Annotated[
@@ -93,7 +100,14 @@ class EngineConfig:
         ),
     ] = None
     block_size: Annotated[
-        int, Flag("Tokens in a block of KV memory.", Panel.MEMORY, "N", rule=integers(1))
+        int,
+        Flag(
+            "Tokens in a block of KV memory.",
+            Panel.MEMORY,
+            "N",
+            default="16, 64 on a GPU",
+            rule=integers(1),
+        ),
     ] = 16
     num_blocks: Annotated[
         int | None,
@@ -111,11 +125,36 @@ class EngineConfig:
         ),
     ] = None
     max_num_seqs: Annotated[
-        int, Flag("Most sequences in one step.", Panel.MEMORY, "N", rule=integers(1))
+        int,
+        Flag(
+            "Most sequences in one step.",
+            Panel.MEMORY,
+            "N",
+            default="128, on a GPU what its memory holds, 64 to 1024",
+            rule=integers(1),
+        ),
     ] = 128
     max_num_batched_tokens: Annotated[
-        int, Flag("Most tokens in one step.", Panel.MEMORY, "N", rule=integers(1))
+        int,
+        Flag(
+            "Most tokens in one step.",
+            Panel.MEMORY,
+            "N",
+            default="2048, on a GPU 4096 to 16384 by its memory",
+            rule=integers(1),
+        ),
     ] = 2048
+    refill_share: Annotated[
+        float,
+        Flag(
+            "Share of the sequences in a step that must have ended before others join them, many "
+            "at once; 0: at once.",
+            Panel.MEMORY,
+            "X",
+            default="0, 0.0625 on a GPU",
+            rule=Rule(_is_part, "at least 0 and below 1"),
+        ),
+    ] = 0.0
     prefix_caching: Annotated[
         bool, Flag("Compute and store a shared prefix once.", Panel.PREFIXES)
     ] = True
@@ -210,6 +249,16 @@ class EngineConfig:
             rule=integers(1),
         ),
     ] = DEFAULT_STORE_BYTES
+    fitted: tuple[str, ...] = ()
+
+    @classmethod
+    def fitting(cls, **given: Any) -> "EngineConfig":
+        """Return the configuration of what was given; what else suits a device is `fitted`."""
+        return cls(**given, fitted=tuple(name for name in FITTED if name not in given))
+
+    def described(self) -> dict[str, object]:
+        """Return all fields, as a report has them: those that are `fitted` as one text."""
+        return {**asdict(self), "fitted": ", ".join(self.fitted)}
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -20,6 +20,33 @@ def test_every_row_gets_its_tokens() -> None:
     assert "8 seats" in said[-1]
 
 
+def test_steps_as_on_a_gpu_are_replayed_and_counted() -> None:
+    lengths = Lengths(20, 40)
+    bench = HostBench(seats=(8,), shared=300, unique=5, output=lengths, as_gpu=True)
+    result: Any = bench.run(lambda _: None)
+    [point] = result["points"]
+    asked, steps = point["asked"], point["steps"]
+    assert result["as_gpu"]
+    assert asked["captures"] >= 1
+    assert asked["replays"] > 0.8 * steps
+    assert asked["replays"] + asked["decodes"] <= steps
+    assert 0 < asked["prefills"] < 0.5 * steps
+    assert asked["copies"] < 4 * steps
+
+
+def test_rows_that_wait_for_others_begin_in_fewer_steps() -> None:
+    def prefills(share: float) -> int:
+        bench = HostBench(
+            seats=(16,), shared=40, unique=5, output=Lengths(10, 60), as_gpu=True,
+            refill_share=share,
+        )  # fmt: skip
+        result: Any = bench.run(lambda _: None)
+        count: int = result["points"][0]["asked"]["prefills"]
+        return count
+
+    assert prefills(0.25) < 0.6 * prefills(0.0)
+
+
 def test_what_costs_nothing_gives_the_right_shapes() -> None:
     from pagedrun.paged.bench.runs.model import BenchModel
     from pagedrun.paged.values.request import Request

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
-from pagedrun.paged.execution.prefix_sharing import PrefixSharing
+from pagedrun.paged.execution.prefix_sharing import PrefixSharing, without_rows
 
 P = PARTITION_TOKENS
 Int32s = NDArray[np.int32]
@@ -123,3 +123,28 @@ def test_rows_are_grouped_anew_when_what_they_share_has_changed(change: Change) 
     assert fresh is not None
     assert coverage(groups) == coverage(fresh)
     assert groups.table_rows.tolist() == fresh.table_rows.tolist()
+
+
+@given(tables_and_rows(), st.data())
+def test_groups_without_rows_read_as_much_as_groups_made_anew(
+    case: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], int], data: st.DataObject
+) -> None:
+    tables, _, _, block_size = case
+    rows = np.arange(len(tables), dtype=np.int32)
+    counts = [data.draw(st.integers(0, 6)) for _ in rows]
+    groups = PrefixSharing(share=True).groups(tables, rows, np.array(counts, np.int32), block_size)
+    if groups is None:
+        return
+    left = np.array(sorted(data.draw(st.sets(st.sampled_from(rows.tolist())))), dtype=np.int64)
+    fewer = np.array(counts, np.int32)
+    fewer[left] = 0
+    made = PrefixSharing(share=True).groups(tables, rows, fewer, block_size)
+    kept = without_rows(groups, left)
+    assert (kept is None) == (made is None)
+    if kept is None or made is None:
+        return
+    assert set(coverage(kept)) == set(coverage(made))
+    assert kept.num_tokens_saved == made.num_tokens_saved
+    assert kept.num_partitions.tolist() == made.num_partitions.tolist()
+    for group, row in enumerate(kept.table_rows.tolist()):
+        assert row in kept.rows[kept.row_starts[group] : kept.row_starts[group + 1]]

@@ -68,6 +68,7 @@ class Drive:
     num_slots: int = 0  # of recurrent layers' states, if there are any
     num_host_slots: int = 0
     min_state_tokens: int = 1
+    refill_share: float = 0.0
 
     def __post_init__(self) -> None:
         self.plan = Plan(
@@ -85,7 +86,7 @@ class Drive:
         self.scheduler = Scheduler(
             self.pool,
             SwapSpace(self.swap_blocks),
-            SchedulerLimits(self.max_num_seqs, self.budget),
+            SchedulerLimits(self.max_num_seqs, self.budget, self.refill_share),
             self.mode,
             prefix_caching=self.prefix_caching,
             predictor=self.predictor,
@@ -278,6 +279,7 @@ def random_drive(seed: int) -> Drive:
         prefix_caching=pick.random() < 0.8,
         fails_at={pick.randint(0, 24): pick.randint(1, 6)} if pick.random() < 0.3 else {},
         predictor=pick.choice([OutputLengthPredictor, OneBlockEach, Optimist])(),
+        refill_share=pick.choice([0.0, 0.3]),
     )
 
 
@@ -304,6 +306,7 @@ def drives(draw: st.DrawFn) -> Drive:
         prefix_caching=draw(st.sampled_from([True, True, True, False])),
         fails_at=fails_at,
         predictor=draw(st.sampled_from([OutputLengthPredictor, OneBlockEach, Optimist]))(),
+        refill_share=draw(st.sampled_from([0.0, 0.3, 0.9])),
     )
 
 

@@ -109,6 +109,26 @@ def test_halves_are_the_whole(given_chunks: list[MadeChunk]) -> None:
     assert first.num_samples + second.num_samples == whole.num_samples
 
 
+@given(given_chunks=st.lists(chunks(), min_size=1, max_size=6), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_split_loses_nothing_and_keeps_the_order(
+    given_chunks: list[MadeChunk], data: st.DataObject
+) -> None:
+    whole = made_step(*given_chunks)
+    chosen = np.array([data.draw(st.booleans()) for _ in given_chunks])
+    chosen[0] = True
+    taken, rest = whole.split(chosen)
+    parts = [taken] if rest is None else [taken, rest]
+    assert (rest is None) == chosen.all()
+    for of in (tokens_of, draws_of, targets_of):
+        found = [each for part in parts for each in of(part)]
+        in_order = sorted(found, key=lambda each: each[0])  # by row, which is the chunk here
+        assert in_order == of(whole)
+    unknown = np.flatnonzero(whole.input_ids == UNKNOWN_TOKEN)
+    assert sorted(s for part in parts for s in part.sources.tolist()) == sorted(whole.sources)
+    assert sum(len(part.sources) for part in parts) == len(unknown)
+
+
 def test_a_step_can_be_sent_to_another_process() -> None:
     step = made_step(MadeChunk([1, 2, 3], [4], [7], 3, 4))
     sent = pickle.loads(pickle.dumps(step))

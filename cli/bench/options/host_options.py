@@ -37,3 +37,13 @@ class HostOptions:
             Heading.COMPARED,
         ),
     ] = False
+    refill_share: Annotated[
+        float,
+        Flag(
+            "Share of the rows that must have ended before others join them.",
+            Heading.COMPARED,
+            "X",
+            low=0,
+            high=0.99,
+        ),
+    ] = 0.0

@@ -71,6 +71,7 @@ class HostBench:
     repeat: int = 1
     rows_per_seat: int = ROWS_PER_SEAT
     as_gpu: bool = False
+    refill_share: float = 0.0
 
     def __post_init__(self) -> None:
         least = min(self.seats, default=0)
@@ -93,6 +94,7 @@ class HostBench:
             device="cpu",
             dtype="float32",
             max_num_batched_tokens=MAX_BATCHED_TOKENS,
+            refill_share=self.refill_share,
         )
         self._measure(engine, 16)  # the first run of a process compiles and imports
         points = []

@@ -5,24 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.attention import Attention
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.execution.decode_graphs.row_update import FLOATS, INTEGERS, RowUpdate
 from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.logits.early_stops import EarlyStops
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
+from pagedrun.paged.execution.parcel import place_all
 from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch, GroupBatch
 from pagedrun.paged.models.model import Model
-from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
-from pagedrun.paged.scheduling.step_input import StepInput
-
-_INTEGERS = ("input_ids", "positions", "context_lens", "top_k", "seed", "row", "sample")
-_FLOATS = ("temperature", "top_p", "min_p")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +25,8 @@ class DecodeBuffers:
     """Memory for the inputs of steps in which up to `num_rows` sequences decode one token each.
 
     A row whose context has no tokens is empty: it writes nothing, and what it samples is not
-    looked at. integers: [7, num_rows] int64, see `_INTEGERS`. floats: [3, num_rows] float32, see
-    `_FLOATS`. block_tables: [num_groups, num_rows, width] int32. rows: [num_rows] int32, 0, 1, 2, …
+    looked at. integers: [7, num_rows] int64, see `INTEGERS`. floats: [3, num_rows] float32, see
+    `FLOATS`. block_tables: [num_groups, num_rows, width] int32. rows: [num_rows] int32, 0, 1, 2, …
     context_lens: [num_rows] int32, the integers of that name as attention reads them. early_stops:
     what is forbidden to each row, None in a shape that has no room for it.
     """
@@ -54,8 +49,8 @@ class DecodeBuffers:
             return torch.zeros(shape, dtype=dtype, device=device.torch_device)
 
         return cls(
-            zeros((len(_INTEGERS), num_rows), torch.int64),
-            zeros((len(_FLOATS), num_rows), torch.float32),
+            zeros((len(INTEGERS), num_rows), torch.int64),
+            zeros((len(FLOATS), num_rows), torch.float32),
             zeros((num_groups, num_rows, width), torch.int32),
             torch.arange(num_rows, dtype=torch.int32, device=device.torch_device),
             zeros((num_rows,), torch.int32),
@@ -67,46 +62,40 @@ class DecodeBuffers:
             device,
         )
 
-    def load(
-        self, step: StepInput, known: KnownTokens | None, early_stops: EarlyStops | None = None
-    ) -> None:
-        """Put the sequences of a step that only decodes into the first rows, whoever was there.
+    def update(self, update: RowUpdate, chosen: Tensor | None) -> None:
+        """Change some rows, by one copy.
 
-        `known` are the tokens that only the device has seen; None if the host knows all.
-        early_stops: on the host, what is forbidden to the sequences, None if nothing is.
+        chosen: the tokens of the step before, on the device; None where the host knows all.
         """
-        num_rows, draws = step.num_chunks, step.draws
-        integers = np.zeros(self.integers.shape, dtype=np.int64)
-        integers[0, :num_rows] = np.maximum(step.input_ids, 0)  # unknown ones come from the device
-        integers[1, :num_rows] = step.starts
-        integers[2, :num_rows] = step.ends
-        for index, name in enumerate(_INTEGERS[3:], start=3):
-            integers[index, :num_rows] = getattr(draws, name)
-        floats = np.zeros(self.floats.shape, dtype=np.float32)
-        for index, name in enumerate(_FLOATS):
-            floats[index, :num_rows] = getattr(draws, name)
-        place = self.device.place
-        self.integers.copy_(place(torch.from_numpy(integers)), non_blocking=True)
-        self.floats.copy_(place(torch.from_numpy(floats)), non_blocking=True)
-        if self.early_stops is not None:
-            self._load_stops(early_stops)
-        if known is not None:
-            (unknown,) = np.nonzero(step.input_ids == UNKNOWN_TOKEN)
-            rows = place(torch.from_numpy(unknown))
-            self.integers[0].index_copy_(0, rows, known.chosen(self.device))
-
-    def _load_stops(self, given: EarlyStops | None) -> None:
-        assert self.early_stops is not None, "a shape without room for stop tokens"
-        self.early_stops.num_missing.zero_()
-        if given is not None:
-            num_rows = len(given.num_missing)
-            place = self.device.place
-            self.early_stops.num_missing[:num_rows].copy_(place(given.num_missing))
-            self.early_stops.stop_ids[:num_rows].copy_(place(given.stop_ids))
-
-    def load_tables(self, tables: NDArray[np.int32]) -> None:
-        """Replace all block tables. tables: [num_groups, num_rows, width]."""
-        self.block_tables.copy_(self.device.place(torch.from_numpy(tables)), non_blocking=True)
+        if update.is_empty:
+            return
+        width = self.block_tables.shape[2]
+        tables = update.tables.transpose(1, 0, 2).reshape(-1, width * len(self.block_tables))
+        values = (
+            *(update.rows, update.integers, update.floats, update.num_missing, update.stop_ids),
+            *(update.table_rows, tables, update.cells, update.blocks),
+            *(update.unknown, update.sources),
+        )
+        there = place_all(
+            self.device, [torch.from_numpy(np.ascontiguousarray(each)) for each in values]
+        )
+        rows, integers, floats, num_missing, stop_ids, table_rows, tables_there, *rest = there
+        cells, blocks, unknown, sources = rest
+        if len(update.rows):
+            self.integers.index_copy_(1, rows, integers)
+            self.floats.index_copy_(1, rows, floats)
+            if self.early_stops is not None:
+                self.early_stops.num_missing.index_copy_(0, rows, num_missing)
+                self.early_stops.stop_ids.index_copy_(0, rows, stop_ids)
+        if len(update.table_rows):
+            of_rows = tables_there.view(len(table_rows), len(self.block_tables), width)
+            self.block_tables.index_copy_(1, table_rows, of_rows.transpose(0, 1))
+        if len(update.cells):
+            self.block_tables.view(-1).index_copy_(0, cells, blocks)
+        if len(update.unknown):
+            assert chosen is not None, "a token is unknown that no step is computing"
+            tokens = chosen.index_select(0, sources).clamp(min=0)
+            self.integers[0].index_copy_(0, unknown, tokens)
 
     @property
     def attentions(self) -> tuple[AttentionInputs, ...]:

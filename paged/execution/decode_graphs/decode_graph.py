@@ -1,65 +1,30 @@
 """DecodeGraph: one step that only decodes, captured for so many rows, and replayed."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence as Seq
+from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.attention_shapes import attention_shapes
 from pagedrun.paged.execution.decode_graphs.decode_buffers import DecodeBuffers
+from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape
+from pagedrun.paged.execution.decode_graphs.row_update import RowUpdate
+from pagedrun.paged.execution.decode_graphs.seated_rows import SeatedRows
 from pagedrun.paged.execution.devices.captured_step import CapturedStep
 from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.logits.sampler import Sampler
+from pagedrun.paged.execution.prefix_sharing import PrefixSharing, without_rows
 from pagedrun.paged.models.model import Model
-
-# Rows for which steps are captured: a step is padded to the next of them. The steps at a run's end
-# have ever fewer rows, and there a row too many costs a larger share, so small steps lie close.
-_FINE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
-_COARSE = 64  # from there on, multiples of this
-# Shorter rows do not get narrower block tables, which cost little: fewer shapes are more.
-_LEAST_TOKENS = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class GraphShape:
-    """What a captured step has room for.
-
-    Rows, blocks of a row, the partitions that all rows together read with others, and the tokens
-    that are forbidden to a row which may not stop yet.
-    """
-
-    num_rows: int
-    width: int
-    num_shared_partitions: int
-    num_stop_ids: int = 0
-
-    @classmethod
-    def holding(
-        cls,
-        num_rows: int,
-        num_tokens: int,
-        num_partitions: int,
-        block_size: int,
-        num_stop_ids: int = 0,
-    ) -> "GraphShape":
-        """Return the smallest shape that is captured and holds rows of so many tokens each, of
-        which so many partitions are read with others and so many tokens may be forbidden.
-        """
-        padded = next(
-            (each for each in _FINE if each >= num_rows), -(-num_rows // _COARSE) * _COARSE
-        )
-        width = -(-max(num_tokens, _LEAST_TOKENS) // block_size)
-        shared = padded * _power_of_two(num_partitions)
-        return cls(padded, _power_of_two(width), shared, _power_of_two(num_stop_ids))
-
-
-def _power_of_two(count: int) -> int:
-    return 1 << (count - 1).bit_length() if count else 0
+from pagedrun.paged.scheduling.sequence_table import Int64s
+from pagedrun.paged.scheduling.step_input import StepInput
 
 
 class DecodeGraph:
-    """A step of a given shape, and the buffers that it reads and advances.
+    """A step of a given shape, the buffers that it reads and advances, and who is in them.
 
     Until `capture` is called, `run` computes it kernel by kernel.
     """
@@ -67,13 +32,16 @@ class DecodeGraph:
     def __init__(
         self, shape: GraphShape, model: Model, cache: KVCache, sampler: Sampler, device: Device
     ) -> None:
+        self.shape = shape
         self.buffers = DecodeBuffers.allocate(
             shape.num_rows, shape.width, shape.num_stop_ids, len(cache.groups), device
         )
+        self._seats = SeatedRows(shape, len(cache.groups), cache.block_size)
         self._model = model
         self._sampler = sampler
         self._cache = cache
         self._device = device
+        self._reads_together = any(spec.reads_together for spec in cache.specs)
         rooms = [shape.num_shared_partitions * spec.reads_together for spec in cache.specs]
         self._attentions = tuple(
             device.kernels.prepare(inputs, attention_shape, room=room)
@@ -82,6 +50,7 @@ class DecodeGraph:
             )
         )
         self._captured: CapturedStep | None = None
+        self._groups: PrefixGroups | None = None
 
     def capture(self, memory: object) -> None:
         """Record the step on the device, with scratch memory to share with other graphs.
@@ -90,21 +59,53 @@ class DecodeGraph:
         """
         self._captured = self._device.capture(self._step, memory)
 
-    def run(self, groups: PrefixGroups | None, *, is_new: bool) -> Tensor:
-        """Compute the step for the rows in the buffers; `groups` are their shared prefixes.
+    def forget(self) -> None:
+        """Say that what is in the buffers is not what its sequences come to by other steps."""
+        self._seats.forget()
 
-        `is_new` says that the groups are not those of the last run; they are None in a shape
-        without shared partitions, and in no other. Returns the sampled tokens, [num_rows] int64,
-        which the next run overwrites.
+    def run(
+        self, step: StepInput, known: KnownTokens | None, sharing: PrefixSharing
+    ) -> tuple[Tensor, Int64s, PrefixGroups | None]:
+        """Compute a step that only decodes, as its shape has room for.
+
+        `known` are the tokens of the step before that the host has not seen, None if there are
+        none. Returns the sampled tokens, [num_rows] int64 on the device, which the next run
+        overwrites; the row of each chunk, [num_chunks] int64; and who has read what together.
         """
-        if is_new and groups is not None:
-            for attention, spec in zip(self._attentions, self._cache.specs, strict=True):
-                if spec.reads_together:
-                    attention.regroup(groups)
+        eos_token_ids: Seq[int] = self._sampler.eos_token_ids
+        sources = step.sources if known is None else known.sources
+        rows, update = self._seats.seat(
+            replace(step, sources=sources), eos_token_ids, reads_together=self._reads_together
+        )
+        self.buffers.update(update, None if known is None else known.ids)
+        if self.shape.num_shared_partitions:
+            self._group(update, sharing)
+        self._seats.advance(rows)
         if self._captured is None:
-            return self._step()
+            return self._step(), rows, self._groups
         self._captured.replay()
-        return self._captured.ids
+        return self._captured.ids, rows, self._groups
+
+    def _group(self, update: RowUpdate, sharing: PrefixSharing) -> None:
+        """Find out who reads together, if that has changed.
+
+        Where rows have only left, the device is not told: what it reads for them is not looked at.
+        """
+        if not len(update.rows):
+            return
+        if not len(update.table_rows) and self._groups is not None:
+            self._groups = without_rows(self._groups, update.rows)
+            return
+        seats = self._seats
+        rows = np.arange(self.shape.num_rows, dtype=np.int32)
+        partitions = seats.num_partitions.copy()
+        size = self._cache.block_size
+        self._groups = groups = sharing.groups(seats.tables[0], rows, partitions, size)
+        if groups is None:
+            return
+        for attention, spec in zip(self._attentions, self._cache.specs, strict=True):
+            if spec.reads_together:
+                attention.regroup(groups)
 
     def _step(self) -> Tensor:
         return self.buffers.step(self._model, self._cache, self._attentions, self._sampler)

@@ -69,6 +69,11 @@ class CudaDevice(Device):
         return True
 
     @property
+    def memory_bytes(self) -> int | None:
+        """Of the GPU."""
+        return int(self._properties.total_memory)
+
+    @property
     def captures(self) -> bool:
         """In CUDA graphs."""
         return True

@@ -55,6 +55,11 @@ class Device:
         return False
 
     @property
+    def memory_bytes(self) -> int | None:
+        """All bytes of its own memory, None where that is the host's."""
+        return None
+
+    @property
     def captures(self) -> bool:
         """Whether a decode step can be recorded and replayed, rather than computed op by op."""
         return False

@@ -35,6 +35,11 @@ class DeviceFacts:
         return CpuDtypes() if self.memory is None else GpuDtypes()
 
     @property
+    def memory_bytes(self) -> int | None:
+        """All bytes of its own memory, None where that is the host's."""
+        return None if self.memory is None else self.memory.total
+
+    @property
     def packs_weights(self) -> bool:
         """Whether its kernels hold weights in a layout of their own."""
         return self.memory is None

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.parcel import Place
 from pagedrun.paged.scheduling.step_input import Draws
 
 
@@ -44,9 +44,9 @@ class EarlyStops:
         own = draws.stop_token_ids.values()
         return max((len(eos_token_ids) + len(each) for each in own), default=0)
 
-    def to(self, device: Device) -> "EarlyStops":
-        """Return the same on a device."""
-        return EarlyStops(device.place(self.num_missing), device.place(self.stop_ids))
+    def placed(self, place: Place) -> "EarlyStops":
+        """Return the same on a device, as `place` puts it there."""
+        return EarlyStops(place(self.num_missing), place(self.stop_ids))
 
     def forbidden(self, logits: Tensor) -> Tensor:
         """Return logits [num_rows, vocab_size] in which rows that may not stop cannot."""

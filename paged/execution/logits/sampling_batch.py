@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.early_stops import EarlyStops
+from pagedrun.paged.execution.parcel import Place, placed_together
 from pagedrun.paged.scheduling.step_input import Draws
 
 _DRAWN = ("temperature", "top_k", "top_p", "min_p", "seed", "row", "sample", "position")
@@ -38,5 +39,9 @@ class SamplingBatch:
     def of(cls, draws: Draws, eos_token_ids: Seq[int], device: Device) -> "SamplingBatch":
         """Return the parameters of a step's draws, in their order. eos_token_ids: the model's."""
         stops = EarlyStops.of(draws, eos_token_ids)
-        tensors = {name: device.place(torch.from_numpy(getattr(draws, name))) for name in _DRAWN}
-        return cls(**tensors, early_stops=stops and stops.to(device), draws=draws)
+
+        def placed(place: Place) -> SamplingBatch:
+            tensors = {name: place(torch.from_numpy(getattr(draws, name))) for name in _DRAWN}
+            return cls(**tensors, early_stops=stops and stops.placed(place), draws=draws)
+
+        return placed_together(device, placed)

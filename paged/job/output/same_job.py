@@ -20,6 +20,7 @@ _NOT_DECIDING = frozenset(
         "gpu_memory_utilization",
         "max_num_seqs",
         "max_num_batched_tokens",
+        "refill_share",
         "prefix_caching",
         "prefix_once",
         "jump_ahead",

@@ -85,7 +85,9 @@ class Simulator:
         done in one go.
         """
         self._plans = iter(plans)
-        self._limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens)
+        self._limits = SchedulerLimits(
+            config.max_num_seqs, config.max_num_batched_tokens, config.refill_share
+        )
         self._prefix_caching = config.prefix_caching
         self._max_rows = max_rows
         self._async_scheduling = async_scheduling
@@ -223,7 +225,8 @@ class Simulator:
         if len(running) > limits.max_num_batched_tokens or not running or any(self._unseen):
             return 0
         nobody_waits = self._scheduler.is_out
-        if len(running) < limits.max_num_seqs and not nobody_waits:
+        has_seats = len(running) < limits.max_num_seqs and self._scheduler.may_refill
+        if has_seats and not nobody_waits:
             return 0
         table, places = self._scheduler.table, self._running_places()
         if (table.num_pending[places] > 1).any():

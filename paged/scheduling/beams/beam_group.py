@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Seq
 
+from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.scheduling.sequence import Sequence
 
 
@@ -38,6 +39,10 @@ class BeamGroup:
         """The first token that a beam, the first or a folded one, has not in common with all."""
         first = self.members[0]
         return min([first.num_tokens, *map(self._num_common, self.folded)])
+
+    def has_room(self, pool: BlockPool) -> bool:
+        """Return whether there are blocks for all beams, if they gave way."""
+        return not self.folded or self.num_blocks_needed(pool.block_size) <= pool.num_free
 
     def num_blocks_needed(self, block_size: int) -> int:
         """Return how many blocks the tokens of all beams take, at most."""

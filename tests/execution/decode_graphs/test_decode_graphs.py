@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_memory import KVMemory
-from pagedrun.paged.execution.decode_graphs.decode_graph import GraphShape
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape
 from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.execution.known_tokens import KnownTokens
+from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
+from pagedrun.paged.scheduling.step_input import StepInput
 from tests.scheduling.made_step import MadeChunk, made_step
 
 
@@ -79,18 +80,59 @@ def chunk(start: int, end: int, store_from: int | None = None, **params: Any) ->
     ],
 )
 def test_which_steps_are_taken(given: MadeChunk, taken: bool, graphs: DecodeGraphs) -> None:
-    assert graphs.takes(made_step(given)) == taken
-    assert graphs.takes(made_step(chunk(5, 6), given)) == taken
+    assert graphs.takes(made_step(given)).tolist() == [taken]
+    assert graphs.takes(made_step(chunk(5, 6), given)).tolist() == [True, taken]
 
 
-def test_the_same_rows_go_on_and_others_are_loaded(graphs: DecodeGraphs) -> None:
-    """What the device has advanced by itself must be what a load would put there."""
-    known = KnownTokens(torch.tensor([9, 8]), np.array([1]))
-    ids, read = graphs.run(made_step(chunk(5, 6)), known)
-    assert (ids.shape, read.context_lens.tolist()) == ((1,), [6])
+def before(*tokens: int) -> InFlight:
+    """A step that has drawn these tokens; nothing else is known of it."""
+    nothing: Any = None
+    ids = torch.tensor(tokens)
+    return InFlight(ids, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
+
+
+def going_on(*chunks: MadeChunk) -> StepInput:
+    """The step of chunks whose unknown tokens are those drawn before, in order."""
+    step = made_step(*chunks)
+    return replace(step, sources=np.arange(len(step.sources)))
+
+
+def test_a_shape_is_captured_when_it_comes_back(graphs: DecodeGraphs) -> None:
+    step = going_on(chunk(6, 7))
+    assert graphs.run(step, before(9)) is None
+    assert not graphs.shapes
+    assert graphs.run(step, before(9)) is not None
+    assert len(graphs.shapes) == 1
+
+
+def test_prompts_are_left_for_others_to_compute(graphs: DecodeGraphs) -> None:
+    step = going_on(chunk(6, 7), chunk(0, 4), chunk(7, 8))
+    assert graphs.run(step, before(9, 8)) is None
+    found = graphs.run(step, before(9, 8))
+    assert found is not None
+    assert found.rest is not None
+    assert found.rest.rows.tolist() == [1]
+    assert found.read.context_lens.tolist() == [7, 8]
     graph = next(iter(graphs._graphs.values()))
-    advanced = graph.buffers.integers[:3].clone()
-    assert advanced[:, 0].tolist() == [int(ids[0]), 6, 7]
-    graphs.forget()
-    graph.buffers.load(made_step(chunk(6, 7)), KnownTokens(ids, np.array([0])))
-    assert torch.equal(graph.buffers.integers[:3], advanced)
+    assert graph.buffers.integers[1:3, found.rows].tolist() == [[7, 8], [8, 9]]
+
+
+def test_generated_tokens_computed_again_keep_a_step_whole(graphs: DecodeGraphs) -> None:
+    """They read prefixes with those that decode, and are counted so in the plan."""
+    step = going_on(chunk(6, 7), chunk(3, 7))
+    assert graphs.run(step, before(9, 8)) is None
+    assert graphs.run(step, before(9, 8)) is None
+
+
+def test_what_the_device_has_advanced_is_what_a_start_would_put_there(graphs: DecodeGraphs) -> None:
+    assert graphs.run(going_on(chunk(5, 6)), before(8)) is None
+    first = graphs.run(going_on(chunk(5, 6)), before(8))
+    assert first is not None
+    graph = next(iter(graphs._graphs.values()))
+    advanced = graph.buffers.integers.clone()
+    token = int(first.ids[first.rows[0]])
+    assert advanced[:3, first.rows[0]].tolist() == [token, 6, 7]
+    graph.forget()
+    again = graph._seats.seat(going_on(chunk(6, 7)), [1], reads_together=True)
+    graph.buffers.update(again[1], torch.tensor([token]))
+    assert torch.equal(graph.buffers.integers, advanced)
