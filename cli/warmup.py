@@ -56,7 +56,7 @@ def _run(given: Given) -> None:
     from pagedrun.kernels.environment.threads import prepare_environment
 
     prepare_environment()  # before numba and torch are imported
-    from pagedrun.cli.options.reading import read
+    from pagedrun.cli.options.reading import read, values_of
     from pagedrun.cli.options.run_options import Display, RunOptions
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.terminal.console import note, stderr_console
@@ -69,7 +69,7 @@ def _run(given: Given) -> None:
     name, tokenizer = str(given.get("model", DEMO)), given.get("tokenizer")
     revision = read(RunOptions, given).revision
     folder = demo_model_folder() if name == DEMO else resolve_model(name, revision)
-    configs = [read(EngineConfig, given, model=folder)]
+    configs = [EngineConfig.fitting(**values_of(EngineConfig, given, {"model"}), model=folder)]
     if "model" not in given and configs[0].dtype == "auto" and configs[0].device != "cuda":
         configs = [replace(configs[0], dtype=dtype) for dtype in CPU_DTYPES]
     own = None if tokenizer is None else resolve_model(str(tokenizer))

@@ -15,6 +15,7 @@ from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_identity import model_identity
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.earlier_answers import EarlierAnswers
+from pagedrun.paged.planning.fitted_settings import fitted_to_device, fitted_to_plan
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.planned_window import PlannedWindow
 from pagedrun.paged.planning.planner import RequestLimits
@@ -46,13 +47,13 @@ class Engine:
     """Plans requests, sizes a pool for them and starts their run; as often as one likes.
 
     `loaded` was loaded for `config`, or for one that differs in nothing that is `FIXED`. `config`
-    is then what of it holds for the model.
+    is then what of it holds for the model, what is fitted as it suits the device.
     """
 
     def __init__(
         self, config: EngineConfig, loaded: LoadedModel, policy: RunPolicy = DEFAULT_POLICY
     ) -> None:
-        self.config = loaded.config.settings(config)
+        self.config = fitted_to_device(loaded.config.settings(config), loaded.device.memory_bytes)
         self.loaded = loaded
         self.policy = policy
         self._times: LoadTimes = {"load_s": loaded.load_s}
@@ -64,7 +65,8 @@ class Engine:
         What is `FIXED` cannot change.
         """
         assert not changes.keys() & FIXED, "the weights would have to be loaded again"
-        return Engine(replace(self.config, **changes), self.loaded, self.policy)
+        fitted = tuple(name for name in self.config.fitted if name not in changes)
+        return Engine(replace(self.config, fitted=fitted, **changes), self.loaded, self.policy)
 
     def warm_up(self) -> None:
         """Compile the kernels that runs will use, by samples enough to read their prompt together.
@@ -123,13 +125,18 @@ class Engine:
         planner = self.basis(sizing).planner(config, done, earlier, deadline)
         first = planner.window(requests, has_next=more is not None)
         windows = iter([first]) if more is None else Ahead(first, planner.windows(more))
+        sizes = sizing.sizes(first.plan, is_whole=more is None)
+        fitted = fitted_to_plan(config, loaded.device.memory_bytes, first.plan, sizes[0][0])
+        if fitted != config:
+            sizes = self.sizing(longest, fitted).sizes(first.plan, is_whole=more is None)
         return self.run(
             windows,
-            sizing.sizes(first.plan, is_whole=more is None),
+            sizes,
             sizing.budget,
             reserved_len=planner.reserved_len(requests),
             hooks=RunHooks(on_step, on_window, warn),
             ends_at=None if deadline is None else deadline.at,
+            config=fitted,
         )
 
     def run(
@@ -141,13 +148,15 @@ class Engine:
         reserved_len: int,
         hooks: RunHooks = NO_HOOKS,
         ends_at: float | None = None,
+        config: EngineConfig | None = None,
     ) -> Run:
         """Return the run of windows that are planned already, here or elsewhere.
 
         sizes: those of the pools, from a `RunSizing` with this budget. reserved_len: the tokens
-        that one length for all rows would reserve. ends_at: see `Run`.
+        that one length for all rows would reserve. ends_at: see `Run`. config: the settings as they
+        were fitted to the plan, if they were.
         """
-        config, loaded = self.config, self.loaded
+        config, loaded = config or self.config, self.loaded
         cache, graphs = loaded.memory.take(config, self.kv_cache_specs, *sizes)
         return Run(
             engine_config=config,
@@ -170,15 +179,16 @@ class Engine:
             ends_at=ends_at,
         )
 
-    def sizing(self, longest: int) -> RunSizing:
+    def sizing(self, longest: int, config: EngineConfig | None = None) -> RunSizing:
         """Return what sizes a run's pools within the memory that there is now.
 
-        longest: the most tokens of a prompt and its answer together.
+        longest: the most tokens of a prompt and its answer together. config: see `run`.
         """
+        config = config or self.config
         return RunSizing(
-            self.config,
+            config,
             self.kv_cache_specs,
-            self.loaded.memory.budget(self.config, self.kv_cache_specs),
+            self.loaded.memory.budget(config, self.kv_cache_specs),
             self.max_model_len,
             bytes_per_slot=self._bytes_per_state(longest),
             are_opaque=self._are_opaque,

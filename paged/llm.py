@@ -65,7 +65,7 @@ class LLM:
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
         names = {each.field for each in flag_fields(ReplicaConfig)} & engine.keys()
         replicas = ReplicaConfig(**{name: engine.pop(name) for name in names})
-        config = EngineConfig(model=folder, **engine)
+        config = EngineConfig.fitting(model=folder, **engine)
         shape = describe_model(folder, config.model_impl)
         self._engine: Engine | ReplicatedEngine
         if replicas.replicas is None:

@@ -57,7 +57,7 @@ def job_config(settings: Settings) -> JobConfig:
         input=inputs[0],
         more_inputs=inputs[1:],
         output=output,
-        engine=settings.read(EngineConfig, model=model),
+        engine=EngineConfig.fitting(**values_of(EngineConfig, given, {"model"}), model=model),
         replicas=settings.read(ReplicaConfig),
         tokenizer=_tokenizer_folder(settings),
         sampling=_sampling(settings, by_model),

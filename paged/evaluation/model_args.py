@@ -87,7 +87,7 @@ class ModelArgs:
                 "pagedrun never runs code from a model folder; leave trust_remote_code out"
             )
         own = {each.name for each in fields(cls)} - {"engine"}
-        engine = {each.name for each in fields(EngineConfig)} - {"model"}
+        engine = {each.name for each in fields(EngineConfig)} - {"model", "fitted"}
         unknown = sorted(known.keys() - own - engine)
         if unknown:
             raise UsageError(

@@ -22,6 +22,7 @@ from pagedrun.paged.job.row_sample import sample_rows
 from pagedrun.paged.job.timed_run import TimedRun
 from pagedrun.paged.models.checkpoint_header import CheckpointHeader
 from pagedrun.paged.models.runnable_config import RunnableConfig
+from pagedrun.paged.planning.fitted_settings import fitted_to_device, fitted_to_plan
 from pagedrun.paged.planning.memory import peak_resident_bytes
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planned_pools import PlannedPools
@@ -99,6 +100,7 @@ class _FilePlan:
         self._num_voting = 0
         self._num_rows = 0
         self._began = time.perf_counter()
+        self._fitted = config.engine  # to the device, and in the end to the plan
 
     def run(self, calibrates: bool) -> PlanReport:
         config = self._config
@@ -129,7 +131,7 @@ class _FilePlan:
             "time": self._times,
             "run_time": self._run_time(forecast),
             "memory": {"peak_resident": peak_resident_bytes()},
-            "config": {"model": str(config.engine.model), **_engine_flags(model.settings)},
+            "config": {"model": str(config.engine.model), **_engine_flags(self._fitted)},
         }
 
     def _calibrate(self) -> None:
@@ -137,6 +139,9 @@ class _FilePlan:
 
         config = self._config
         calibrate(config.engine, config.tokenizer or config.engine.model, self._listener)
+    def _settings(self, model: PlanModel) -> EngineConfig:
+        """Return the settings as they hold for the model and suit the device."""
+        return fitted_to_device(model.settings, self._device.memory_bytes)
 
     def _run_time(self, forecast: ForecastFigures) -> RunTime | None:
         """Return how long a run takes; None where none was timed with such a model and settings."""
@@ -150,7 +155,7 @@ class _FilePlan:
             read_s=self._times["encode_s"] + self._times["plan_s"],
             load_s=timed.load_s,
             compile_s=timed.compile_s,
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_batched_tokens=self._fitted.max_num_batched_tokens,
             ignore_eos=self._config.sampling.ignore_eos,
         )
 
@@ -164,7 +169,7 @@ class _FilePlan:
         """Plan the windows one after the other and simulate them as far as is asked for."""
         model = prepared.model
         assert isinstance(model, PlanModel)
-        config, device = model.settings, self._device
+        config, device = self._settings(model), self._device
         if model.config.notice is not None:
             self._listener.on_warning(model.config.notice)
         dtype = device.dtypes.of_model(config.dtype, model.config.dtype)
@@ -187,8 +192,12 @@ class _FilePlan:
             longest = longest_row(requests, longest)
         bytes_per_state = sum(each.num_bytes_behind(longest) for each in kept)
         are_opaque = any(each.is_opaque for each in kept)
-        slots = SlotSizer(config, bytes_per_state, budget, are_opaque=are_opaque)
-        sizer = PoolSizer(config, specs, slots.rest, prepared.max_model_len)
+
+        def sizers(config: EngineConfig) -> tuple[SlotSizer, PoolSizer]:
+            slots = SlotSizer(config, bytes_per_state, budget, are_opaque=are_opaque)
+            return slots, PoolSizer(config, specs, slots.rest, prepared.max_model_len)
+
+        slots, sizer = sizers(config)
         sizer.check_max_model_len()
         vocab_size = model.config.vocab_size
         planner = Planner(
@@ -200,6 +209,9 @@ class _FilePlan:
         )
         self._listener.on_phase(Phase.PLAN)
         first = planner.window(requests, has_next=prepared.more is not None).plan
+        sizes = sizer.sizes(first, is_whole=prepared.more is None)
+        config = self._fitted = fitted_to_plan(config, device.memory_bytes, first, sizes[0])
+        slots, sizer = sizers(config)
         sizes = sizer.sizes(first, is_whole=prepared.more is None)
         states = slots.sizes(first, is_whole=prepared.more is None)
         show = _show_with(model.tokenizer) if self._show_text else None
@@ -268,9 +280,10 @@ def _engine_flags(config: EngineConfig) -> dict[str, PlainValue]:
         "kv_cache_memory_bytes",
         "max_num_seqs",
         "max_num_batched_tokens",
+        "refill_share",
         "prefix_caching",
     )
-    return {name: getattr(config, name) for name in names}
+    return {**{name: getattr(config, name) for name in names}, "fitted": ", ".join(config.fitted)}
 
 
 def _show_with(tokenizer: Tokenizer) -> Callable[[tuple[int, ...]], str]:

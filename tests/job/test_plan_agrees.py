@@ -1,13 +1,14 @@
 """`plan` says what `generate` will report, on every device, and refuses what it refuses."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts, DeviceMemory
 from pagedrun.paged.execution.devices.device_probe import probe_device
@@ -19,6 +20,7 @@ from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.plan_file import plan_file
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.values.engine_config import FITTED, EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.window_size import WindowSize
 from tests.conftest import MakeModel
@@ -215,3 +217,61 @@ def test_a_length_that_a_run_refuses_is_refused(
             doing()
         refusals.append(str(refused.value))
     assert refusals[0] == refusals[1]
+
+
+FITTED_GPU = DeviceMemory(total=60_000_000, free=59_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class HostAsGpu(Device):
+    """The processor, with a GPU's own memory."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return FITTED_GPU.total
+
+
+class FittedModel(ModelOnGpu):
+    """Runs on it, one step behind."""
+
+    def load_engine(self) -> Engine:
+        loaded = super().load_engine().loaded
+        host = replace(choose_device("cpu"), async_scheduling=True)
+        device = HostAsGpu(**{each.name: getattr(host, each.name) for each in fields(Device)})
+        config = Engine(self._engine_config, replace(loaded, device=device)).config
+        budget = MemoryBudget.of_device(
+            total=FITTED_GPU.total,
+            free=FITTED_GPU.free - loaded.model.num_bytes,
+            activations=loaded.model.activation_bytes(
+                config.max_num_batched_tokens, config.max_num_seqs
+            ),
+            utilization=config.gpu_memory_utilization,
+        )
+        memory = PoolMemory(loaded.model, loaded.sampler, device, budget)
+        return Engine(self._engine_config, replace(loaded, device=device, memory=memory))
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"max_num_seqs": 7}, {"block_size": 16, "refill_share": 0.0}], ids=str
+)
+def test_a_plan_for_a_gpu_fits_what_nobody_gave_as_a_run_does(
+    make_model: MakeModel, tmp_path: Path, given: dict[str, Any]
+) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", generated_rows(NUM_ROWS, seed=3))
+    model = make_model("qwen3", "fitted", tie_word_embeddings=False)
+    config = job(path, model, device="cpu", window=WindowSize(rows=60))
+    engine = EngineConfig.fitting(model=model, device="cpu", **given)
+    config = replace(config, engine=engine)
+    facts = DeviceFacts(choose_device("cpu").read_once, async_scheduling=True, memory=FITTED_GPU)
+    forecast: Any = plan_file(config, SilentListener(), device=facts)
+    report: Any = run_job(config, open_model=FittedModel).report
+    for name in FITTED:
+        assert forecast["config"][name] == report["config"][name], name
+        assert (name in report["config"]["fitted"].split(", ")) == (name not in given)
+        assert name not in given or report["config"][name] == given[name]
+    assert forecast["config"]["fitted"] == report["config"]["fitted"]
+    for name in ("prompt", "cached", "computed", "generated"):
+        assert forecast["tokens"][name] == report["tokens"][name], name
+    for name in ("num_blocks", "peak_blocks", "block_size", "pool_bytes"):
+        assert forecast["kv"][name] == report["kv"][name], name
+    assert 64 <= report["config"]["max_num_seqs"] <= 1024 or "max_num_seqs" in given

@@ -49,7 +49,7 @@ class BenchModel:
 
         `on` replaces the device of the flags, `kernels` those of the device.
         """
-        config = EngineConfig(model=self.folder or Path(self.name), **flags)
+        config = EngineConfig.fitting(model=self.folder or Path(self.name), **flags)
         device = on or choose_device(config.device, config.kernel_set)
         if kernels is not None:
             device = replace(device, kernels=kernels)

@@ -15,6 +15,7 @@ from pagedrun.paged.values.json_value import JSONValue, plain
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 DEFAULT_ORIGIN = "default"
+DEVICE_ORIGIN = "device"
 MOST_BYTES = 2**63 - 1
 
 
@@ -96,7 +97,8 @@ class ReadInput:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A parameter in effect, and where it came from: "flag", "recipe", "model", "default"."""
+    """A parameter in effect, and where it came from: "flag", "recipe", "model", "default", or
+    "device" where the device and the file decide."""
 
     value: JSONValue
     origin: str
@@ -143,7 +145,7 @@ class Manifest:
             output=config.output,
             recipe=config.recipe,
             arithmetic={name: plain(value) for name, value in arithmetic.items()},
-            parameters=_settings(config, max_model_len),
+            parameters=_settings(config, max_model_len, arithmetic.get("device")),
             rows={},
         )
 
@@ -206,8 +208,11 @@ def sampling_values(params: SamplingParams) -> dict[str, JSONValue]:
     return {**values, "logit_bias": {str(token): bias for token, bias in params.logit_bias}}
 
 
-def _settings(config: JobConfig, max_model_len: int) -> dict[str, Setting]:
-    """Return each setting's value in effect and its origin; of prompt text, a digest."""
+def _settings(config: JobConfig, max_model_len: int, device: object) -> dict[str, Setting]:
+    """Return each setting's value in effect and its origin; of prompt text, a digest.
+
+    What a GPU and the file decide is not known yet when a job begins: the report has it.
+    """
     template = config.prompts.template
     values = {
         **sampling_values(config.sampling),
@@ -233,10 +238,14 @@ def _settings(config: JobConfig, max_model_len: int) -> dict[str, Setting]:
         "on_overlong": config.on_overlong,
         "strict": config.strict,
     }
-    return {
+    del values["fitted"]
+    settings = {
         name: Setting(plain(value), config.origins.get(name, DEFAULT_ORIGIN))
         for name, value in values.items()
     }
+    if device not in (None, "cpu"):
+        settings |= dict.fromkeys(config.engine.fitted, Setting(None, DEVICE_ORIGIN))
+    return settings
 
 
 def _now() -> str:
