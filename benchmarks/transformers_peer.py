@@ -96,7 +96,7 @@ class TransformersContender:
         self._dtype = dtype
         self._batch_rows = batch_rows
         self._device = device
-        self._model = _load(model, dtype, self._device)
+        self._model = load_model(model, dtype, self._device)
 
     def warm_up(self, workload: Workload) -> None:
         """Answer a few short rows."""
@@ -174,7 +174,7 @@ class _Clock:
         return scores
 
 
-def _load(model: BenchModel, dtype: torch.dtype, device: torch.device) -> Any:
+def load_model(model: BenchModel, dtype: torch.dtype, device: torch.device) -> Any:
     """Return the model as Transformers builds it, in evaluation mode."""
     import transformers  # imported here: it takes long, and only this needs all of it
 

@@ -1,21 +1,28 @@
 """`benchmarks/gpu.py` as far as it can be tried without a GPU."""
 
-import importlib.util
 import json
-import re
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 import typer
 
+from benchmarks import gpu
+from benchmarks.on_gpu.page import as_markdown
+from benchmarks.on_gpu.part import PartRun, part_path
+from benchmarks.on_gpu.parts import Part, gpu_parts, read_parts, small_parts
+from benchmarks.on_gpu.step import Step
 from pagedrun.cli.main import app
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu.py"
+SCRIPT = Path(gpu.__file__)
+LIMIT = 9 * 60
 MACHINE = {
     "processor": "a CPU",
     "threads": 2,
@@ -24,211 +31,216 @@ MACHINE = {
     "gpu": "A GPU 80GB",
     "gpu_before": {"driver_version": "999.1"},
 }
-PASSING = "import sys; print('{}')"
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script as a module; its facts about the GPU are made up."""
-    spec = importlib.util.spec_from_file_location("gpu_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "gpu_script", module)  # where its dataclass looks itself up
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "gpu_facts", lambda: None)
-    monkeypatch.setattr(module, "describe_machine", lambda gpu: MACHINE)
-    return module
+def python(name: str, code: str, **fields: Any) -> Step:
+    """Return a step that runs Python code."""
+    assert '"' not in code
+    return Step(name, f'-c "{code}"', "script", **fields)
 
 
-@pytest.fixture
-def run_python(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script with steps whose arguments are Python to run."""
-
-    def command(step: Any, junit: Path) -> list[str]:
-        return [sys.executable, "-c", step.arguments.replace("JUNIT", str(junit))]
-
-    monkeypatch.setattr(gpu.Step, "command", command)
-    return gpu
+GOOD = python("good", "print('{}')")
 
 
 def test_without_a_gpu_a_sentence(
-    gpu: ModuleType,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu.main(["--part", "kernels", "--out", str(tmp_path)]) == 2
+    monkeypatch.setattr(gpu, "has_gpu", lambda: False)
+    assert gpu.main(["--part", "C", "--out", str(tmp_path)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "Error: torch sees no GPU here, and this measures nothing else.\n"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_starts_from_a_checkout() -> None:
+def test_starts_from_a_checkout(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--list"], capture_output=True, text=True, timeout=240
+        [sys.executable, str(SCRIPT), "--list", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    parts = {line.partition(":")[0] for line in done.stdout.splitlines()}
-    assert parts == {"tests", "kernels", "throughput-small", "throughput-large"}
+    (tmp_path / "parts.json").write_text(done.stdout)
+    assert read_parts(tmp_path / "parts.json") == gpu_parts()
 
 
-def test_the_commands_can_be_read(gpu: ModuleType) -> None:
+def test_every_part_ends_in_less_than_nine_minutes() -> None:
+    assert list(gpu_parts()) == list(small_parts()) == ["A", "B", "C", "D", "E"]
+    for part in gpu_parts().values():
+        assert part.limit_s + gpu.GRACE_S < LIMIT
+
+
+@pytest.mark.parametrize("parts", [gpu_parts(), small_parts()], ids=["on a GPU", "dry"])
+def test_the_commands_can_be_read(parts: Any) -> None:
     bench = typer.main.get_command(app).commands["bench"]  # type: ignore[attr-defined]
-    seen = set()
-    for step in (step for steps in gpu.PARTS.values() for step in steps if not step.is_pytest):
-        command, name, *words = step.arguments.split()
-        assert command == "bench"
-        context = bench.commands[name].make_context(name, words)
-        assert context.params["device"].value == "cuda"
-        seen.add(name)
-    assert seen == {"kernels", "throughput"}
+    steps = [step for part in parts.values() for step in part.steps]
+    for step in steps:
+        words = step.command(Path("junit.xml"))[1:]
+        if step.kind == "pagedrun":
+            command, name, *options = words[2:]
+            assert command == "bench"
+            bench.commands[name].make_context(name, options)
+        elif step.kind == "script":
+            assert (gpu.ROOT / words[0]).is_file(), words
+    assert {step.kind for step in steps} >= {"pagedrun", "script"}
 
 
-def test_the_tests_are_those_marked_gpu(gpu: ModuleType, tmp_path: Path) -> None:
-    (step,) = gpu.PARTS["tests"]
-    words = step.command(tmp_path / "junit.xml")
-    assert words[words.index("pytest") + 1 :][:2] == ["-m", "gpu"]
-    assert "timeout" not in re.sub(r"--junitxml=\S+", "", " ".join(words))
+def test_where_results_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where $OUT names the folder that comes back, they must be in there."""
+    seen: list[Path] = []
+
+    class Noted:
+        def __init__(self, parts: object, out: Path, *rest: object, **others: object) -> None:
+            seen.append(out)
+
+        def run(self, names: object) -> int:
+            return 0
+
+    monkeypatch.setattr(gpu, "Driver", Noted)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.delenv("OUT", raising=False)
+    gpu.main(["--dry-run"])
+    monkeypatch.setenv("OUT", str(tmp_path / "back"))
+    gpu.main(["--dry-run"])
+    gpu.main(["--dry-run", "--out", str(tmp_path / "here")])
+    assert seen == [SCRIPT.parent / "results", tmp_path / "back", tmp_path / "here"]
 
 
-def stopped(run_python: ModuleType, step: Any) -> dict[str, Any]:
-    """Return the outcome of a step that does not end, stopped when it has said something."""
-    for seconds in (1.0, 4.0, 16.0, 64.0):  # the more, the slower the machine
-        outcome: dict[str, Any] = run_python.run_step(step, seconds)
-        if outcome["said"]:
-            break
-    return outcome
+class TestPart:
+    def run(self, part: Part, tmp_path: Path) -> tuple[bool, Any]:
+        is_well = PartRun("X", part, tmp_path / "run").run()
+        return is_well, json.loads(part_path(tmp_path / "run", "X").read_text())
 
+    def test_a_step_that_fails_stops_no_other(self, tmp_path: Path) -> None:
+        steps = (python("bad", "print('{'); raise ValueError('lost')"), GOOD)
+        is_well, result = self.run(Part(60, steps), tmp_path)
+        assert not is_well
+        assert [step.get("failed") for step in result["steps"]] == ["exit status 1", None]
+        assert result["is_complete"]
+        assert "ValueError: lost" in (tmp_path / "run-X.log").read_text()
 
-class TestStep:
-    def test_a_result_is_kept(self, run_python: ModuleType) -> None:
-        step = run_python.Step("one", """print('{"bench": "kernels"}')""")
-        outcome = run_python.run_step(step, 60.0)
-        assert outcome["result"] == {"bench": "kernels"}
-        assert "failed" not in outcome
-
-    def test_a_failure_is_kept_with_its_last_lines(self, run_python: ModuleType) -> None:
-        step = run_python.Step("one", "print('x\\n' * 99); raise ValueError('no such tile')")
-        outcome = run_python.run_step(step, 60.0)
-        assert outcome["failed"] == "exit status 1"
-        assert outcome["said"][-1] == "ValueError: no such tile"
-
-    def test_where_the_checkout_lies_is_not_told(self, run_python: ModuleType) -> None:
-        step = run_python.Step("one", f"raise ValueError({str(run_python.ROOT / 'paged')!r})")
-        assert run_python.run_step(step, 60.0)["said"][-1] == "ValueError: ./paged"
-
-    def test_what_was_said_before_it_was_stopped(self, run_python: ModuleType) -> None:
-        code = "import time; print('12 passed so far', flush=True); time.sleep(600)"
-        outcome = stopped(run_python, run_python.Step("one", code))
-        assert outcome["said"] == ["12 passed so far"]
-
-    def test_no_result_is_a_failure(self, run_python: ModuleType) -> None:
-        outcome = run_python.run_step(run_python.Step("one", "print('done')"), 60.0)
-        assert "its result is no JSON" in outcome["failed"]
-
-    def test_what_takes_too_long_is_stopped(self, run_python: ModuleType) -> None:
-        code = "import sys, time; print('still here', file=sys.stderr, flush=True); time.sleep(600)"
-        outcome = stopped(run_python, run_python.Step("one", code))
-        assert re.fullmatch(r"stopped after \d+ s", outcome["failed"])
-        assert outcome["said"] == ["still here"]
-
-    def test_what_became_of_the_tests(self, gpu: ModuleType, tmp_path: Path) -> None:
-        (tmp_path / "test_it.py").write_text(
-            "import pytest\n"
-            "def test_good(): pass\n"
-            "def test_bad(): assert 1 == 2\n"
-            "def test_left_out(): pytest.skip('no reason')\n"
-            "@pytest.fixture\n"
-            "def broken(): raise ValueError('at the start')\n"
-            "def test_error(broken): pass\n"
-        )
-        step = gpu.Step("tests", f"-q {gpu.PYTEST} {tmp_path}/test_it.py", is_pytest=True)
-        outcome = gpu.run_step(step, 120.0)
-        tests = outcome["tests"]
-        counts = {name: tests[name] for name in ("passed", "failed", "errors", "skipped")}
-        assert counts == dict.fromkeys(counts, 1)
-        bad, broken = tests["failures"]
-        assert bad["name"].endswith("::test_bad")
-        assert any("assert 1 == 2" in line for line in bad["said"])
-        assert any("at the start" in line for line in broken["said"])
-        assert outcome["failed"] == "exit status 1"
-
-    def test_no_tests_is_a_failure(self, gpu: ModuleType, tmp_path: Path) -> None:
-        step = gpu.Step("tests", f"-q {gpu.PYTEST} {tmp_path}", is_pytest=True)
-        assert gpu.run_step(step, 120.0)["failed"] == "exit status 5"
-
-
-class TestParts:
-    def parts(self, gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(
-            gpu,
-            "PARTS",
-            {
-                "kernels": (gpu.Step("a", "raise ValueError('lost')"), gpu.Step("b", "print(1/0)")),
-                "tests": (gpu.Step("tests", "raise SystemExit(4)"),),
-            },
-        )
-
-    def test_one_that_fails_stops_no_other(
-        self, run_python: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    def test_each_step_gets_its_share_of_what_is_left(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        self.parts(run_python, monkeypatch)
-        assert run_python.run_parts(["kernels", "tests"], tmp_path / "out", "A GPU 80GB") == 1
-        path, page = sorted((tmp_path / "out").iterdir())
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d-gpu-a-gpu-80gb.json", path.name)
-        parts = json.loads(path.read_text())["parts"]
-        assert [step["name"] for step in parts["kernels"]["steps"]] == ["a", "b"]
-        assert "failed" in parts["tests"]["steps"][0]
-        text = page.read_text()
-        for words in ("ValueError: lost", "ZeroDivisionError", "# A GPU 80GB", "driver_version"):
-            assert words in text
+        limits: list[float] = []
 
-    def test_parts_of_the_same_day_are_kept(
-        self, run_python: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        self.parts(run_python, monkeypatch)
-        run_python.run_parts(["tests"], tmp_path, "A GPU")
-        run_python.run_parts(["kernels"], tmp_path, "A GPU")
-        (path,) = tmp_path.glob("*.json")
-        parts = json.loads(path.read_text())["parts"]
-        assert set(parts) == {"tests", "kernels"}
-        run_python.run_parts(["tests"], tmp_path, "Another GPU")
-        assert len(list(tmp_path.glob("*.json"))) == 2
-
-    def test_a_broken_result_is_set_aside(
-        self, run_python: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        self.parts(run_python, monkeypatch)
-        run_python.run_parts(["tests"], tmp_path, "A GPU")
-        (path,) = tmp_path.glob("*.json")
-        path.write_text('{"parts": {"ker')
-        run_python.run_parts(["tests"], tmp_path, "A GPU")
-        assert set(json.loads(path.read_text())["parts"]) == {"tests"}
-        assert path.with_suffix(".broken").read_text() == '{"parts": {"ker'
-
-    def test_each_step_gets_what_is_left(
-        self, gpu: ModuleType, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        seconds: list[float] = []
-
-        def run_step(step: Any, limit: float) -> dict[str, Any]:
-            seconds.append(limit)
+        def run_step(step: Step, seconds: float, *_: object) -> dict[str, Any]:
+            limits.append(seconds)
             return {"name": step.name, "seconds": 0.0}
 
-        monkeypatch.setattr(gpu, "run_step", run_step)
-        *_, last = gpu.run_part("throughput-small")
-        assert seconds == pytest.approx([gpu.PART_SECONDS * 0.65, gpu.PART_SECONDS], rel=0.01)
-        assert [step["name"] for step in last["steps"]] == [
-            "nothing shared",
-            "4,096 tokens shared",
-        ]
+        monkeypatch.setattr("benchmarks.on_gpu.part.run_step", run_step)
+        steps = (python("a", "", weight=1.0), python("b", "", weight=3.0), python("c", ""))
+        is_well, _ = self.run(Part(1000, steps), tmp_path)
+        assert is_well
+        assert limits == pytest.approx([1600 / 5, 1000, 1000], rel=0.01)
 
 
-def test_a_benchmark_is_drawn_as_its_command_draws_it(gpu: ModuleType) -> None:
+class TestIsolation:
+    """Parts that are killed, that hang and that are lost at once lose themselves alone."""
+
+    @pytest.fixture
+    def driven(self, tmp_path: Path) -> Iterator["Driven"]:
+        driven = Driven(tmp_path)
+        yield driven
+        driven.end()
+
+    def test_a_part_that_is_killed_loses_only_itself(self, driven: "Driven") -> None:
+        hangs = python("hangs", "import time; time.sleep(900)")
+        driven.start({"A": Part(600, (GOOD, hangs, GOOD)), "B": Part(600, (GOOD,))})
+        step = driven.running("A", "hangs")
+        os.kill(driven.part_process(), signal.SIGKILL)
+        assert driven.status() == 1
+        killed, other = driven.result("A"), driven.result("B")
+        assert killed["failed"] == "ended with status -9"
+        assert [each["name"] for each in killed["steps"]] == ["good", "hangs"]
+        assert "failed" not in killed["steps"][0]
+        assert killed["steps"][1]["failed"].startswith("lost: the part ended")
+        assert other["is_complete"]
+        assert [each.get("failed") for each in other["steps"]] == [None]
+        ended(step)  # what the part had started
+        page = driven.page()
+        assert "It ended with status -9" in page
+        assert "# Part B" in page
+
+    def test_a_driver_that_is_told_to_leave_leaves_nothing_behind(self, driven: "Driven") -> None:
+        driven.start({"A": Part(600, (python("hangs", "import time; time.sleep(900)"),))})
+        step = driven.running("A", "hangs")
+        driven.process.terminate()
+        assert driven.status() == 143
+        ended(step)
+
+
+def ended(process: int) -> None:
+    """Wait until a process is no more, but for what nobody has asked about it."""
+    stat = Path(f"/proc/{process}/stat")
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX":
+        time.sleep(0.05)
+
+
+class Driven:
+    """A run of the script over parts of a test's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.process: subprocess.Popen[bytes]
+
+    def start(self, parts: dict[str, Part]) -> None:
+        path = self._folder / "parts.json"
+        path.write_text(json.dumps({name: part.to_dict() for name, part in parts.items()}))
+        command = [sys.executable, str(SCRIPT), "--parts", str(path)]
+        out = self._folder / "out"
+        self.process = subprocess.Popen([*command, "--out", str(out)], cwd=self._folder)
+
+    def running(self, part: str, step: str) -> int:
+        """Wait until a step runs; return its process group."""
+        while True:
+            for path in (self._folder / "out").glob(f"*-{part}.json"):
+                running = json.loads(path.read_text())["running"]
+                if running is not None and running["name"] == step:
+                    return int(running["group"])
+            assert self.process.poll() is None, "the run ended before"
+            time.sleep(0.05)
+
+    def part_process(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        (child,) = children.read_text().split()
+        return int(child)
+
+    def status(self) -> int:
+        return self.process.wait(600)
+
+    def result(self, part: str) -> Any:
+        (path,) = (self._folder / "out").glob(f"*-{part}.json")
+        return json.loads(path.read_text())
+
+    def page(self) -> str:
+        (path,) = (self._folder / "out").glob("*.md")
+        return path.read_text()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_dry_run_is_all_well(tmp_path: Path) -> None:
+    """All parts, their scripts and benchmarks, on small sizes of a CPU."""
+    assert not torch.cuda.is_available()
+    done = subprocess.run([sys.executable, str(SCRIPT), "--dry-run", "--out", str(tmp_path)])
+    results = {path.stem[-1]: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    failed = [step for part in results.values() for step in part["steps"] if "failed" in step]
+    assert not failed, failed
+    assert set(results) == {"A", "B", "C", "D", "E"}
+    assert done.returncode == 0
+    (page,) = tmp_path.glob("*.md")
+    assert "### Throughput" in page.read_text()
+
+
+def test_a_benchmark_is_drawn_as_its_command_draws_it() -> None:
     arguments = "--shape tiny --device cpu --only decode --context 40 --batch 1 --repeat 1"
     done = subprocess.run(
         [sys.executable, "-m", "pagedrun", "bench", "kernels", *arguments.split(), "--json"],
@@ -238,8 +250,8 @@ def test_a_benchmark_is_drawn_as_its_command_draws_it(gpu: ModuleType) -> None:
         check=True,
     )
     step = {"name": "tiny", "command": "-", "result": json.loads(done.stdout)}
-    part = {"began": "now", "seconds": 1.0, "steps": [step]}
-    result = {"date": "2026-11-21", "machine": MACHINE, "parts": {"kernels": part}}
-    page = gpu.as_markdown(result)
+    part = {"began": "now", "seconds": 1.0, "about": "kernels", "steps": [step]}
+    page = as_markdown("2026-11-21", MACHINE, ["A", "B", "C"], {"B": part})
     assert "### Decode attention, ms" in page
-    assert page.count("Not run.") == 3
+    assert "driver_version 999.1" in page
+    assert page.count("Not run.") == 2

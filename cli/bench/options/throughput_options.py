@@ -79,5 +79,10 @@ class ThroughputOptions:
         ),
     ] = None
     profile: Annotated[
-        bool, Flag("Show where the time went, op by op.", Heading.COMPARED, declared=("--profile",))
+        bool,
+        Flag(
+            "Show where the time went, op by op; on a GPU kernel by kernel, in one more run.",
+            Heading.COMPARED,
+            declared=("--profile",),
+        ),
     ] = False

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from typing import Literal
 
+from pagedrun.cli.bench.sheets.device_sheets import device_sheets
 from pagedrun.cli.bench.sheets.sheet import Sheet
 from pagedrun.cli.bench.sheets.spread_text import (
     NOTHING,
@@ -27,7 +28,8 @@ def throughput_sheets(result: ThroughputBenchFigures) -> list[Sheet]:
     if result["ratios"]:
         sheets.append(_ratios(result))
     if result["profile"]:
-        sheets += _profiles(result)
+        on_gpu = any("device_profile" in each for each in result["contenders"])
+        sheets += device_sheets(result) if on_gpu else _profiles(result)
     return sheets
 
 

@@ -21,6 +21,7 @@ from pagedrun.kernels.gpu.attention.kv_tile import readable
 from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPartials
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E
 from pagedrun.kernels.gpu.chip import Chip
+from pagedrun.kernels.gpu.tile_table import entry_name
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.softmax import Softmax
@@ -48,6 +49,9 @@ def decode_tile(
     head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype, on: Chip
 ) -> DecodeTile:
     """Return the tile for queries and caches of a dtype: some are on their way all the time."""
+    measured = on.tiles.find("decode", entry_name(head_dim, dtype, cache_dtype))
+    if measured is not None:
+        return DecodeTile(*measured[0])
     width = triton.next_power_of_2(head_dim)
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
         return DecodeTile(16, 8, 2)  # spills 0.6 KB at head size 256, rare in float32

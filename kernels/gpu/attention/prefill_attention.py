@@ -25,6 +25,7 @@ from pagedrun.kernels.gpu.attention.prefill_tile import attend
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, add_sinks, empty_state
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.quantize import magnitude
+from pagedrun.kernels.gpu.tile_table import entry_name
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.softmax import Softmax
 
@@ -116,6 +117,10 @@ def tile_for(
     group of warps, and groups share out the rows alone. On other chips the compiler lays smaller
     tiles out in other ways, so there all chunks take the same.
     """
+    is_small = on.matrix_unit == "wgmma" and rows_of_a_chunk <= 64
+    measured = on.tiles.find("prefill", entry_name(head_dim, group, dtype, int(is_quantised)))
+    if measured is not None:  # that for many rows, and on an sm_90 that for few
+        return Tile(*measured[-1 if is_small else 0])
     width = triton.next_power_of_2(head_dim)
     is_uneven = group & (group - 1) != 0  # some rows of a tile are of no query
     if dtype == torch.float32:  # no tensor cores: registers hold what is multiplied
@@ -131,7 +136,6 @@ def tile_for(
         # heads and of rows without a query take some too.
         needs_room = is_quantised or head_dim < width or is_uneven
         return Tile(64, 32, 4, 2) if needs_room else Tile(128, 32, 8, 3)
-    is_small = on.matrix_unit == "wgmma" and rows_of_a_chunk <= 64
     return Tile(64, 64, 4, 2) if is_small else Tile(128, 64, 8, 3)
 
 

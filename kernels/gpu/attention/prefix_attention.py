@@ -21,6 +21,7 @@ from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPa
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state
 from pagedrun.kernels.gpu.chip import Chip
+from pagedrun.kernels.gpu.tile_table import entry_name
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.kernels.softmax import Softmax
@@ -53,6 +54,11 @@ def prefix_tile(
     the same keys at a time, and all warps side by side along the rows, so that no sum over keys
     crosses them. That was read off the layouts Triton chooses (sm_90, gfx942); a GPU must confirm.
     """
+    heights = matrix_heights(head_dim, dtype, cache_dtype, on)
+    name = entry_name(head_dim, block_size, dtype, cache_dtype)
+    measured = on.tiles.find("prefix", name)
+    if measured is not None:
+        return PrefixTile(rows, *measured[heights.index(rows)])
     is_large, is_quantised = head_dim > 128, cache_dtype.itemsize == 1
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
         return PrefixTile(rows, 16 if is_large else 32, 8, 2)

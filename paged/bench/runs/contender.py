@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Protocol
 
 import torch
 
+from pagedrun.paged.bench.runs.device_profile import DeviceProfile, SpanRecorder
 from pagedrun.paged.bench.runs.figures import RunFigures, measure
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.op_timer import OpTimer
-from pagedrun.paged.bench.runs.run_figures import RunRecord
+from pagedrun.paged.bench.runs.run_figures import DeviceProfileFigures, RunRecord
+from pagedrun.paged.bench.runs.step_log import StepLog
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.engine import Engine
@@ -97,3 +100,19 @@ class EngineContender:
         """Run the requests; raises `UsageError` if one of them cannot be run."""
         figures, answers = measure(self.engine, requests, self.timer)
         return figures, [answer.outputs[0].token_ids for answer in answers]
+
+    def profile(self, requests: Seq[Request]) -> DeviceProfileFigures | None:
+        """Run the requests once more under torch's profiler; return what the device did.
+
+        None where the device is the host, whose ops are timed in every run.
+        """
+        device = self.engine.loaded.device
+        if not device.is_asynchronous:
+            return None
+        log = StepLog(self.timer, async_scheduling=device.async_scheduling)
+        with SpanRecorder(is_gpu=device.has_own_memory) as recorder:
+            began = perf_counter()
+            for _ in self.engine.start(requests, log):
+                pass
+            seconds = perf_counter() - began
+        return DeviceProfile(seconds, recorder.spans, log.steps).to_dict()

@@ -66,6 +66,36 @@ class RunRecord(AnyRun):
     batch_rows: NotRequired[int]
 
 
+class KernelTime(TypedDict):
+    """Kernels of one name: how many ran, and their seconds together."""
+
+    name: str
+    count: int
+    seconds: float
+
+
+class DeviceProfileFigures(TypedDict):
+    """What a GPU and the host did in a run of its own under the profiler.
+
+    graph_steps were replayed; prompt_steps worked on prompts; eager_steps only decoded, kernel by
+    kernel, those that were captured included. device_busy: the share of `seconds` in which at least
+    one kernel ran. host_s_per_step: seconds in which the host did not wait for the device.
+    """
+
+    seconds: float
+    steps: int
+    graph_steps: int
+    prompt_steps: int
+    eager_steps: int
+    device_busy_s: float
+    device_busy: float
+    host_waited_s: float
+    host_s_per_step: float
+    graph_launches: int
+    kernel_launches: int
+    kernels: list[KernelTime]
+
+
 class ContenderSummary(TypedDict):
     """Over a contender's runs."""
 
@@ -77,11 +107,12 @@ class ContenderSummary(TypedDict):
 
 
 class ContenderFigures(TypedDict):
-    """One entry of `contenders`."""
+    """One entry of `contenders`. `device_profile` where a GPU was to be profiled."""
 
     name: str
     summary: ContenderSummary
     runs: list[RunRecord]
+    device_profile: NotRequired[DeviceProfileFigures]
 
 
 class ContenderRatio(TypedDict):

@@ -20,6 +20,7 @@ from pagedrun.paged.bench.runs.op_timer import OpTimer
 from pagedrun.paged.bench.runs.run_figures import (
     ContenderFigures,
     ContenderRatio,
+    DeviceProfileFigures,
     ThroughputBenchFigures,
 )
 from pagedrun.paged.bench.runs.workload import Workload
@@ -28,6 +29,7 @@ from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.request import Request
 
 NAME = "pagedrun"
 
@@ -50,7 +52,8 @@ class ThroughputBench:
 
     `comparison` adds a second engine, on the same weights unless it holds them otherwise, `peer`
     another program. All take turns, `repeat` times, in an order that is reversed each time.
-    `profile` asks for the time of each op to be shown. Raises `UsageError` where `peer` cannot be
+    `profile` asks for the time of each op to be shown; on a GPU for one more run of each engine, in
+    which its kernels are. Raises `UsageError` where `peer` cannot be
     measured with such rows.
     """
 
@@ -74,11 +77,6 @@ class ThroughputBench:
         device = choose_device(
             self.flags.get("device", "auto"), self.flags.get("kernel_set", "auto")
         )
-        if self.profile and device.is_asynchronous:
-            raise UsageError(
-                f"{option('profile')} cannot see into a GPU's queue; bench kernels times the ops "
-                "alone"
-            )
         timer = OpTimer(device.kernels)
         say(f"Loading {self.model.name}")
         engine = self.model.engine(timer.kernels, **self.flags)
@@ -105,6 +103,7 @@ class ThroughputBench:
                 figures, tokens[contender.name] = contender.run(requests)
                 runs[contender.name].append(figures)
                 say(f"{contender.name}, {turn + 1} of {self.repeat}: {figures.total_s:.2f} s")
+        profiles = self._profiles(contenders, requests, say)
         return {
             "model": self.model.describe(engine.loaded.dtype),
             "device": DeviceFacts(device).to_dict(),
@@ -112,13 +111,28 @@ class ThroughputBench:
             "config": plain_config(asdict(engine.config)),
             "repeat": self.repeat,
             "profile": self.profile,
-            "contenders": [_contender(name, figures) for name, figures in runs.items()],
+            "contenders": [
+                _contender(name, figures, profiles.get(name)) for name, figures in runs.items()
+            ],
             "ratios": [
                 _ratio(name, runs[NAME], figures, tokens[NAME], tokens[name])
                 for name, figures in runs.items()
                 if name != NAME
             ],
         }
+
+    def _profiles(
+        self, contenders: Seq[Contender], requests: Seq[Request], say: Say
+    ) -> dict[str, DeviceProfileFigures]:
+        """Return what a GPU did in one more run of each engine, none where nothing asks for it."""
+        profiles: dict[str, DeviceProfileFigures] = {}
+        for contender in contenders if self.profile else ():
+            if isinstance(contender, EngineContender):
+                profile = contender.profile(requests)
+                if profile is not None:
+                    say(f"{contender.name}, profiled: {profile['seconds']:.2f} s")
+                    profiles[contender.name] = profile
+        return profiles
 
     def _other(self, engine: Engine, timer: OpTimer, changes: Mapping[str, Any]) -> Engine:
         """Return the engine to compare with: on the same weights, or on those held otherwise."""
@@ -127,14 +141,16 @@ class ThroughputBench:
         return self.model.engine(timer.kernels, **{**self.flags, **changes})
 
 
-def _contender(name: str, figures: Seq[Figures]) -> ContenderFigures:
+def _contender(
+    name: str, figures: Seq[Figures], profile: DeviceProfileFigures | None
+) -> ContenderFigures:
     runs = [each.to_dict() for each in figures]
     steps = [each.decode_step.median for each in figures if each.decode_step]
 
     def spread(values: Iterable[float]) -> SpreadFigures | None:
         return plain_spread(Spread.of(values))
 
-    return {
+    result: ContenderFigures = {
         "name": name,
         "summary": {
             "total_s": spread(run["total_s"] for run in runs),
@@ -145,6 +161,9 @@ def _contender(name: str, figures: Seq[Figures]) -> ContenderFigures:
         },
         "runs": runs,
     }
+    if profile is not None:
+        result["device_profile"] = profile
+    return result
 
 
 def _ratio(
