@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--shared", type=int, default=1024)
     parser.add_argument("--unique", type=int, default=64)
     parser.add_argument("--output", type=int, default=64)
+    parser.add_argument("--num-blocks", type=int, help="of its cache; it takes most of the memory")
     given = parser.parse_args()
     bench_model = BenchModel.from_shape(given.shape)
     model = load_model(bench_model, getattr(torch, given.dtype), torch.device(given.device))
@@ -35,9 +36,9 @@ def main() -> None:
     prompts = [
         list(request.prompt_token_ids) for request in rows.requests(bench_model.config.vocab_size)
     ]
-    answer(model, prompts[:2], 4)
+    answer(model, prompts[:2], 4, given.num_blocks)
     began = perf_counter()
-    answers = answer(model, prompts, given.output)
+    answers = answer(model, prompts, given.output, given.num_blocks)
     seconds = perf_counter() - began
     generated = sum(map(len, answers))
     print(f"{generated:,} tokens in {seconds:.2f} s", file=sys.stderr)
@@ -52,14 +53,21 @@ def main() -> None:
     print(json.dumps({**result, "table": table}))
 
 
-def answer(model: Any, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
+def answer(
+    model: Any, prompts: list[list[int]], num_tokens: int, num_blocks: int | None
+) -> list[list[int]]:
     """Return the new tokens of each prompt, greedy, to the full length."""
     from transformers import GenerationConfig
+    from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
     config = GenerationConfig(
         max_new_tokens=num_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
     )
-    outputs = model.generate_batch(prompts, generation_config=config)
+    sizes: dict[str, Any] = {}
+    if num_blocks is not None:
+        size = {"num_blocks": num_blocks, "max_batch_tokens": num_blocks}
+        sizes["continuous_batching_config"] = ContinuousBatchingConfig(**size)
+    outputs = model.generate_batch(prompts, generation_config=config, **sizes)
     return [list(each.generated_tokens) for each in outputs.values()]
 
 
