@@ -18,7 +18,7 @@ from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_kernels import partial_states, single_pass
 from pagedrun.kernels.gpu.attention.decode_reduction import reduce_states
 from pagedrun.kernels.gpu.attention.kv_tile import readable
-from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPartials
+from pagedrun.kernels.gpu.attention.prefix_partials import PrefixPartials
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.tile_table import entry_name
@@ -34,6 +34,8 @@ DECODE_PARTITION = 4 * PARTITION_TOKENS
 MAX_SINGLE_PASS_DIM = 256
 # A split aims at this many programs for each processor, so that a long row does not run alone.
 PROGRAMS_PER_PROCESSOR = 4
+# States of a prefix or of partitions that are on their way while one is merged.
+STATES_AHEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ def decode_single_pass(
         q, *_memory(layer, on), block_tables, rows.table_rows, rows.context_lens,
         out, softmax.sinks, *_states(prefix), *_numbers(softmax, window),
         q.stride(0), block_tables.stride(0), *_strides(layer),
-        **_constants(q, layer.keys, window, prefix, softmax, on), PREFIX_UNIT=UNIT_TOKENS,
+        **_constants(q, layer.keys, window, prefix, softmax, on),
+        STATES_AHEAD=1 if on.backend == "hip" else STATES_AHEAD,
     )  # fmt: skip
     return out
 
@@ -161,8 +164,9 @@ def decode_split(
     reduce_states[(num_heads, num_rows)](
         peaks, masses, totals, rows.context_lens, out, softmax.sinks, *_states(prefix), window,
         max_partitions,
-        **{name: constants[name] for name in shared}, PREFIX_UNIT=UNIT_TOKENS,
-        STATES_AHEAD=1 if on.backend == "hip" else 4, num_warps=1, enable_fp_fusion=False,
+        **{name: constants[name] for name in shared},
+        STATES_AHEAD=1 if on.backend == "hip" else STATES_AHEAD,
+        num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 
@@ -204,9 +208,9 @@ def _strides(layer: KVLayer) -> tuple[int, int, int | None]:
 
 def _states(prefix: PrefixPartials | None) -> tuple[Tensor | None, ...]:
     if prefix is None:
-        return (None,) * 5
+        return (None,) * 6
     states = (prefix.peaks, prefix.masses, prefix.totals)
-    return (*states, prefix.first_slots, prefix.num_partitions)
+    return (*states, prefix.first_slots, prefix.num_states, prefix.num_partitions)
 
 
 def _numbers(softmax: Softmax, window: int | None) -> tuple[float, float | None, int | None]:

@@ -32,6 +32,7 @@ def single_pass(
     prefix_masses,
     prefix_totals,
     first_slots,
+    num_prefix_states,
     num_prefix_partitions,
     scale,
     softcap,
@@ -48,8 +49,8 @@ def single_pass(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     PARTITION: tl.constexpr,
-    PREFIX_UNIT: tl.constexpr,
     PREFIX_PARTITION: tl.constexpr,
+    STATES_AHEAD: tl.constexpr,
     HAS_PREFIX: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
@@ -80,7 +81,8 @@ def single_pass(
         slot = tl.load(first_slots + row).to(tl.int64)
         state_elements = slot * num_heads + kv_head * GROUP + heads
         valid = heads < GROUP
-        for _ in range(tl.cdiv(first, PREFIX_UNIT)):
+        # Loads of several states ahead: one after another they would cost their latency each.
+        for _ in tl.range(tl.load(num_prefix_states + row), num_stages=STATES_AHEAD):
             next_peak = tl.load(prefix_peaks + state_elements, mask=valid, other=0.0)
             next_mass = tl.load(prefix_masses + state_elements, mask=valid, other=1.0)
             total_elements = state_elements[:, None] * HEAD_DIM + columns[None, :]
@@ -89,43 +91,22 @@ def single_pass(
             state_elements += num_heads
 
     part_peak, part_mass, part_total = empty_state(NUM_ROWS, WIDTH)
-    next_tile = first // TILE
-    if HAS_WINDOW:  # noqa: SIM102 (decided when compiling, unlike what follows)
-        if first % TILE != 0:
-            part_peak, part_mass, part_total = attend_tile(
-                query, key_cache, value_cache, key_scales, value_scales, table,
-                next_tile * TILE, first, length, kv_head, scale, softcap,
-                key_stride, value_stride, scale_stride,
-                part_peak, part_mass, part_total,
-                HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
-            )  # fmt: skip
-            next_tile += 1
-            if next_tile * TILE % PARTITION == 0:
-                peak, mass, total = merge_states(
-                    peak, mass, total, part_peak, part_mass, part_total
-                )
-                part_peak, part_mass, part_total = empty_state(NUM_ROWS, WIDTH)
-    end_tile = length // TILE
-    for tile in tl.range(next_tile, end_tile):
+    end_tile = tl.cdiv(length, TILE)
+    # The tiles that a window or the end cuts are part of the loop, whose loads run ahead: of rows
+    # with few tokens they are most of the work. A tile of which all keys count gives the same
+    # bytes with masks as without.
+    for tile in tl.range(first // TILE, end_tile):
         part_peak, part_mass, part_total = attend_tile(
             query, key_cache, value_cache, key_scales, value_scales, table,
             tile * TILE, first, length, kv_head, scale, softcap,
             key_stride, value_stride, scale_stride,
             part_peak, part_mass, part_total,
-            HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, False, "evict_first",
+            HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
         )  # fmt: skip
         if (tile + 1) * TILE % PARTITION == 0:
             peak, mass, total = merge_states(peak, mass, total, part_peak, part_mass, part_total)
             part_peak, part_mass, part_total = empty_state(NUM_ROWS, WIDTH)
-    if (length % TILE != 0) & (end_tile >= next_tile):
-        part_peak, part_mass, part_total = attend_tile(
-            query, key_cache, value_cache, key_scales, value_scales, table,
-            end_tile * TILE, first, length, kv_head, scale, softcap,
-            key_stride, value_stride, scale_stride,
-            part_peak, part_mass, part_total,
-            HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
-        )  # fmt: skip
-    if (length % PARTITION != 0) & (length > first):
+    if (end_tile * TILE % PARTITION != 0) & (length > first):
         peak, mass, total = merge_states(peak, mass, total, part_peak, part_mass, part_total)
     if sinks is not None:
         own = tl.load(sinks + kv_head * GROUP + heads, mask=heads < GROUP, other=0.0)

@@ -20,13 +20,13 @@ def reduce_states(
     prefix_masses,
     prefix_totals,
     first_slots,
+    num_prefix_states,
     num_prefix_partitions,
     window,
     max_partitions,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
     PARTITION: tl.constexpr,
-    PREFIX_UNIT: tl.constexpr,
     PREFIX_PARTITION: tl.constexpr,
     STATES_AHEAD: tl.constexpr,
     HAS_PREFIX: tl.constexpr,
@@ -53,7 +53,7 @@ def reduce_states(
         slot = tl.load(first_slots + row).to(tl.int64)
         peak, mass, total = merge_run(
             peak, mass, total, prefix_peaks, prefix_masses, prefix_totals,
-            slot * num_heads + head, tl.cdiv(first, PREFIX_UNIT), num_heads,
+            slot * num_heads + head, tl.load(num_prefix_states + row), num_heads,
             HEAD_DIM, WIDTH, STATES_AHEAD,
         )  # fmt: skip
     if length > first:

@@ -2,7 +2,7 @@
 
 The rows of a group times the query heads of a kv head are one matrix, the keys of a unit another,
 with nothing masked between them. A program takes one item of `PrefixWork` for one kv head and
-writes the state of each row over that unit; `decode_attention` merges a row's states, in ascending
+writes the state of each row over its units; `decode_attention` merges a row's states, in ascending
 order. No state depends on the other rows of a tile, nor on how many they are.
 """
 
@@ -19,7 +19,7 @@ from pagedrun.kernels.gpu.attention.attend_tile import attend_tile
 from pagedrun.kernels.gpu.attention.kv_tile import readable
 from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPartials
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
-from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state
+from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state, merge_states
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.tile_table import entry_name
 from pagedrun.kernels.kv_layer import KVLayer
@@ -111,7 +111,18 @@ def prefix_work(groups: PrefixGroups, shape: AttentionShape, device: torch.devic
     heights = matrix_heights(shape.head_dim, shape.dtype, shape.cache_dtype, on)
     largest = int(groups.row_starts.diff().max()) if len(groups.rows) else 0
     num_rows = tile_rows(largest, shape.num_heads // shape.num_kv_heads, heights)
-    return PrefixWork.of(groups, num_rows, device)
+    return PrefixWork.of(groups, num_rows, device, items_at_once(shape, on))
+
+
+def items_at_once(shape: AttentionShape, on: Chip) -> int:
+    """Return for how many items there are programs at the same time; 0 where none may go over
+    several units, since registers do not hold a unit's state and the one that it is merged into.
+    """
+    is_narrow = shape.head_dim <= 128 and shape.dtype is not torch.float32
+    holds_both = on.matrix_unit == "wgmma" and shape.cache_dtype.itemsize > 1
+    if not (is_narrow and holds_both):
+        return 0
+    return max(1, PROGRAMS_PER_PROCESSOR * on.num_processors // shape.num_kv_heads)
 
 
 def prefix_attention(
@@ -151,10 +162,11 @@ def prefix_attention(
         None if scales is None else scales.keys.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, NUM_ROWS=tile.rows, HEAD_DIM=head_dim,
         WIDTH=triton.next_power_of_2(head_dim), BLOCK_SIZE=block_size, TILE=tile.keys,
-        UNIT=UNIT_TOKENS, HAS_SOFTCAP=softcap is not None,
+        UNIT=UNIT_TOKENS, HAS_SOFTCAP=softcap is not None, MERGES=groups.at_once > 0,
         num_warps=tile.num_warps, num_stages=tile.num_stages, enable_fp_fusion=False,
     )  # fmt: skip
-    return PrefixPartials(peaks, masses, totals, groups.first_slots, groups.num_partitions)
+    of_rows = (groups.first_slots, groups.num_states, groups.num_partitions)
+    return PrefixPartials(peaks, masses, totals, *of_rows)
 
 
 @triton.jit(do_not_specialize=["table_stride"])  # tables grow as a run goes on
@@ -188,15 +200,17 @@ def attend_units(
     TILE: tl.constexpr,
     UNIT: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    MERGES: tl.constexpr,
 ):
     """One program: each n-th pair of an item and a kv head, n being the size of the grid.
 
-    The kv heads of an item are neighbours in time, as they are in a block.
+    The kv heads of an item are neighbours in time, as they are in a block. With MERGES an item may
+    go over several units, whose states merge as decode attention would merge them.
     """
     matrix_rows, columns = tl.arange(0, NUM_ROWS), tl.arange(0, WIDTH)
     end = tl.load(num_items) * NUM_KV_HEADS
     for pair in range(tl.program_id(0), end, tl.num_programs(0)):
-        kv_head, item = pair % NUM_KV_HEADS, items + pair // NUM_KV_HEADS * 5
+        kv_head, item = pair % NUM_KV_HEADS, items + pair // NUM_KV_HEADS * 6
         table = block_tables + tl.load(item).to(tl.int64) * table_stride
         unit, num_tokens = tl.load(item + 1), tl.load(item + 2)
         valid = matrix_rows < tl.load(item + 4) * GROUP
@@ -208,15 +222,34 @@ def attend_units(
         query = tl.load(q + elements, mask=inside, other=0.0)
         peak, mass, total = empty_state(NUM_ROWS, WIDTH)
         first_tile = unit * (UNIT // TILE)
-        for tile in tl.range(first_tile, first_tile + num_tokens // TILE):
-            peak, mass, total = attend_tile(
-                query, key_cache, value_cache, key_scales, value_scales, table,
-                tile * TILE, 0, 0, kv_head, scale, softcap,
-                key_stride, value_stride, scale_stride,
-                peak, mass, total,
-                HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=False, EVICT="evict_last",
-            )  # fmt: skip
-        slot = tl.load(first_slots + row, mask=valid, other=0).to(tl.int64) + unit
+        if MERGES:
+            for begin in tl.range(0, num_tokens, UNIT):
+                part_peak, part_mass, part_total = empty_state(NUM_ROWS, WIDTH)
+                of_unit = first_tile + begin // TILE
+                end_tile = of_unit + tl.minimum(num_tokens - begin, UNIT) // TILE
+                for tile in tl.range(of_unit, end_tile):
+                    part_peak, part_mass, part_total = attend_tile(
+                        query, key_cache, value_cache, key_scales, value_scales, table,
+                        tile * TILE, 0, 0, kv_head, scale, softcap,
+                        key_stride, value_stride, scale_stride,
+                        part_peak, part_mass, part_total,
+                        HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=False,
+                        EVICT="evict_last",
+                    )  # fmt: skip
+                peak, mass, total = merge_states(
+                    peak, mass, total, part_peak, part_mass, part_total
+                )
+        else:
+            for tile in tl.range(first_tile, first_tile + num_tokens // TILE):
+                peak, mass, total = attend_tile(
+                    query, key_cache, value_cache, key_scales, value_scales, table,
+                    tile * TILE, 0, 0, kv_head, scale, softcap,
+                    key_stride, value_stride, scale_stride,
+                    peak, mass, total,
+                    HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=False,
+                    EVICT="evict_last",
+                )  # fmt: skip
+        slot = tl.load(first_slots + row, mask=valid, other=0).to(tl.int64) + tl.load(item + 5)
         states = slot * (NUM_KV_HEADS * GROUP) + head
         tl.store(peaks + states, peak, mask=valid)
         tl.store(masses + states, mass, mask=valid)

@@ -17,15 +17,18 @@ UNIT_TOKENS = 1024
 class PrefixPartials(PrefixResult):
     """States of query rows over the units of their prefixes, for `decode_attention` to merge.
 
-    Row r's states, one for each unit that it has or has begun, lie from slot `first_slots[r]` on.
-    What a state is: see `PrefixState`, the same after merging. Slots of no row are undefined.
+    Row r's states, each of one unit or merged of several, lie from slot `first_slots[r]` on, in
+    ascending order. What a state is: see `PrefixState`, the same after merging. Other slots are
+    undefined.
 
     peaks, masses: [num_slots, num_heads] float32. totals: [num_slots, num_heads, head_dim] float32.
-    first_slots, num_partitions: [num_rows] int32, partitions being those of `PARTITION_TOKENS`.
+    first_slots, num_states, num_partitions: [num_rows] int32, partitions being those of
+    `PARTITION_TOKENS`.
     """
 
     peaks: Tensor
     masses: Tensor
     totals: Tensor
     first_slots: Tensor
+    num_states: Tensor
     num_partitions: Tensor

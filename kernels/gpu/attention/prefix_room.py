@@ -4,7 +4,11 @@ import torch
 
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.gpu import chip
-from pagedrun.kernels.gpu.attention.prefix_attention import matrix_heights, tile_rows
+from pagedrun.kernels.gpu.attention.prefix_attention import (
+    items_at_once,
+    matrix_heights,
+    tile_rows,
+)
 from pagedrun.kernels.gpu.attention.prefix_work import UNIT_PARTITIONS, PrefixWork
 
 
@@ -19,7 +23,8 @@ def prefix_room(
     num_partitions: of all rows together. A row has a unit begun besides its whole ones, an item
     covers a unit of a row at least, and a group a partition of each of its rows.
     """
-    heights = matrix_heights(shape.head_dim, shape.dtype, shape.cache_dtype, chip.chip_of(device))
+    on = chip.chip_of(device)
+    heights = matrix_heights(shape.head_dim, shape.dtype, shape.cache_dtype, on)
     max_slots = num_partitions // UNIT_PARTITIONS + num_rows
     return PrefixWork.allocate(
         max_items=max_slots,
@@ -28,4 +33,5 @@ def prefix_room(
         max_slots=max_slots,
         tile_rows=tile_rows(num_rows, shape.num_heads // shape.num_kv_heads, heights),
         device=device,
+        at_once=items_at_once(shape, on),
     )

@@ -12,7 +12,8 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.prefix_groups import PrefixGroups
 
 UNIT_PARTITIONS = UNIT_TOKENS // PARTITION_TOKENS
-ITEM_FIELDS = 5
+ITEM_FIELDS = 6
+SPANS = (8, 4, 2, 1)  # units that an item may go over
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +23,28 @@ class PrefixWork:
     A prefix is read in units of `UNIT_TOKENS`, counted from token 0; a row's last unit ends with
     its prefix. Where groups branch inside a unit, the unit is read once for each branch rather than
     cut, since who is on which branch changes from step to step: so what a row's unit gives is
-    always made of the same keys in the same order. An item is one unit (or a last one's part) for
-    up to `tile_rows` rows that see the same of it.
+    always made of the same keys in the same order. An item is some units (or a last one's part) for
+    up to `tile_rows` rows that see the same of them. It leaves one state, merged of those of its
+    units: how many they are follows from how many programs there are, and decides no bytes.
 
-    items: [max_items, 5] int32, of each: the row of the block tables, the unit, its tokens, the
-    first entry in `rows`, the number of rows. num_items: [1] int32, how many there are. rows:
-    [max_entries] int32. first_slots, num_partitions: [max_rows] int32: where a row's states begin
-    in `PrefixPartials`, and what is in them; 0 for rows without a prefix. max_slots: how many
-    states there is room for. All tensors are parts of `memory`, which is filled by one copy.
+    items: [max_items, 6] int32, of each: the row of the block tables, the first unit, its tokens,
+    the first entry in `rows`, the number of rows, which of its rows' states it leaves. num_items:
+    [1] int32, how many there are. rows: [max_entries] int32. first_slots, num_states,
+    num_partitions: [max_rows] int32: where a row's states begin in `PrefixPartials`, how many they
+    are and what is in them; 0 for rows without a prefix. max_slots: how many states there is room
+    for. at_once: how many items there are programs for at the same time; 0: none goes over several
+    units. All tensors are parts of `memory`, which is filled by one copy.
     """
 
     items: Tensor
     num_items: Tensor
     rows: Tensor
     first_slots: Tensor
+    num_states: Tensor
     num_partitions: Tensor
     tile_rows: int
     max_slots: int
+    at_once: int
     memory: Tensor
 
     @classmethod
@@ -51,34 +57,41 @@ class PrefixWork:
         max_slots: int,
         tile_rows: int,
         device: torch.device,
+        at_once: int = 0,
     ) -> "PrefixWork":
-        """Return work without items. What becomes of `tile_rows` does not change a row's bytes."""
-        sizes = (max_items * ITEM_FIELDS, 1, max_entries, max_rows, max_rows)
+        """Return work without items. What becomes of `tile_rows` and `at_once` does not change a
+        row's bytes."""
+        sizes = (max_items * ITEM_FIELDS, 1, max_entries, *[max_rows] * 3)
         memory = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
-        items, num_items, rows, first_slots, num_partitions = memory.split(sizes)
+        items, num_items, rows, first_slots, num_states, num_partitions = memory.split(sizes)
         return cls(
             items.view(-1, ITEM_FIELDS),
             num_items,
             rows,
             first_slots,
+            num_states,
             num_partitions,
             tile_rows,
             max_slots,
+            at_once,
             memory,
         )
 
     @classmethod
-    def of(cls, groups: PrefixGroups, tile_rows: int, device: torch.device) -> "PrefixWork":
+    def of(
+        cls, groups: PrefixGroups, tile_rows: int, device: torch.device, at_once: int = 0
+    ) -> "PrefixWork":
         """Return work with the items of `groups`, in memory that just holds them."""
         table = _Groups.of(groups)
-        num_slots = int(table.num_units.sum())
+        cut = table.cut(tile_rows, at_once)
         work = cls.allocate(
-            max_items=len(table.items(tile_rows)),
+            max_items=len(cut.items),
             max_entries=len(table.rows),
             max_rows=len(table.num_partitions),
-            max_slots=num_slots,
+            max_slots=int(cut.num_states.sum()),
             tile_rows=tile_rows,
             device=device,
+            at_once=at_once,
         )
         work.write(groups)
         return work
@@ -90,40 +103,51 @@ class PrefixWork:
         reuses it when the copy is done. Raises `ValueError` where the memory is too small.
         """
         table = _Groups.of(groups)
-        items = table.items(self.tile_rows)
-        num_slots = int(table.num_units.sum())
+        cut = table.cut(self.tile_rows, self.at_once)
+        items, num_states = cut.items, cut.num_states
         num_rows = len(table.num_partitions)
         for what, needed, room in (
             ("items", len(items), len(self.items)),
             ("entries", len(table.rows), len(self.rows)),
             ("rows", num_rows, len(self.num_partitions)),
-            ("slots", num_slots, self.max_slots),
+            ("slots", int(num_states.sum()), self.max_slots),
         ):
             if needed > room:
                 raise ValueError(f"prefix groups need {needed} {what}, there is room for {room}")
-        sizes = (self.items.numel(), 1, len(self.rows), *[len(self.num_partitions)] * 2)
+        sizes = (self.items.numel(), 1, len(self.rows), *[len(self.num_partitions)] * 3)
         staging = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=self.memory.is_cuda)
         fields = np.split(staging.numpy(), np.cumsum(sizes)[:-1])
         fields[0][: items.size] = items.ravel()
         fields[1][0] = len(items)
         fields[2][: len(table.rows)] = table.rows
-        for field, values in zip(
-            fields[3:], (table.first_slots, table.num_partitions), strict=True
-        ):
+        first_slots = np.cumsum(num_states) - num_states
+        of_rows = (first_slots, num_states, table.num_partitions)
+        for field, values in zip(fields[3:], of_rows, strict=True):
             field[:num_rows] = values
         self.memory.copy_(staging, non_blocking=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """items: [num_items, 6], see `PrefixWork`. num_states: [num_rows], of each row."""
+
+    items: NDArray[np.int32]
+    num_states: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
     """Groups as arrays, each group's rows in the order that items want.
 
-    rows: [num_entries], the rows whose prefix ends with the group first. starts, counts, first,
-    last, tables: [num_groups]; num_ending: [num_groups], how many rows end with it. num_partitions,
-    num_units, first_slots: [num_rows].
+    rows: [num_entries], the rows whose prefix ends with the group first. group_of, is_last:
+    [num_entries], the group of each, and whether its prefix ends with it. starts, counts, first,
+    last, tables: [num_groups]. num_ending: [num_groups], how many rows end with it.
+    num_partitions: [num_rows].
     """
 
     rows: NDArray[np.int32]
+    group_of: NDArray[np.int64]
+    is_last: NDArray[np.bool_]
     starts: NDArray[np.int32]
     counts: NDArray[np.int32]
     num_ending: NDArray[np.int64]
@@ -131,8 +155,6 @@ class _Groups:
     last: NDArray[np.int32]
     tables: NDArray[np.int32]
     num_partitions: NDArray[np.int32]
-    num_units: NDArray[np.int32]
-    first_slots: NDArray[np.int32]
 
     @classmethod
     def of(cls, groups: PrefixGroups) -> "_Groups":
@@ -142,11 +164,12 @@ class _Groups:
         group_of = np.repeat(np.arange(len(counts)), counts)
         goes_on = num_partitions[rows] != last[group_of]
         order = np.lexsort((goes_on, group_of))
+        is_last = ~goes_on[order]
         num_ending = np.bincount(group_of, weights=~goes_on, minlength=len(counts))
-        num_units = -(-num_partitions // UNIT_PARTITIONS)
-        first_slots = np.cumsum(num_units, dtype=np.int32) - num_units
         return cls(
             rows[order],
+            group_of,
+            is_last,
             starts[:-1],
             counts,
             num_ending.astype(np.int64),
@@ -154,40 +177,80 @@ class _Groups:
             last,
             groups.table_rows.numpy(),
             num_partitions,
-            num_units,
-            first_slots,
         )
 
-    def items(self, tile_rows: int) -> NDArray[np.int32]:
-        """Return [num_items, 5], see `PrefixWork`.
+    def cut(self, tile_rows: int, at_once: int) -> _Cut:
+        """Return the items, and how many states they leave of each row.
 
         A group reads the units that end inside it: it is the last group of its rows there. A unit
         in which it ends itself is read for the rows whose prefix ends there too; the others read
         that unit in a later group, from its beginning.
         """
         first_unit, end_unit = self.first // UNIT_PARTITIONS, self.last // UNIT_PARTITIONS
+        span = _span(end_unit - first_unit, self.counts, tile_rows, at_once)
+        num_spans = -(-(end_unit - first_unit) // span)
         tail = self.last % UNIT_PARTITIONS * PARTITION_TOKENS
-        full = _cut(first_unit, end_unit, self.counts, tile_rows)
+        num_states = np.bincount(
+            self.rows, weights=num_spans[self.group_of], minlength=len(self.num_partitions)
+        )
+        full = _cut(num_spans, self.counts, tile_rows)
         ending = np.where(tail > 0, self.num_ending, 0)
-        part = _cut(end_unit, end_unit + 1, ending, tile_rows)
-        tokens = np.full(len(full[0]) + len(part[0]), UNIT_TOKENS)
+        part = _cut(np.ones_like(num_spans), ending, tile_rows)
+        groups = np.concatenate([full[0], part[0]])
+        at = np.concatenate([full[1], num_spans[part[0]]])
+        unit = np.minimum(first_unit[groups] + at * span, end_unit[groups])
+        tokens = np.minimum(end_unit[groups] - unit, span) * UNIT_TOKENS
         tokens[len(full[0]) :] = tail[part[0]]
-        group, unit, offset, count = (np.concatenate(pair) for pair in zip(full, part, strict=True))
-        columns = (self.tables[group], unit, tokens, self.starts[group] + offset, count)
-        return np.stack(columns, axis=1).astype(np.int32)
+        offset, count = (np.concatenate(pair) for pair in zip(full[2:], part[2:], strict=True))
+        begins = self.starts[groups] + offset
+        # How many states the rows of an item have of the groups before: the same for all of them.
+        states = self._states_before(num_spans)[begins] + at
+        columns = (self.tables[groups], unit, tokens, begins, count, states)
+        num_states[self.rows[self.is_last & (tail[self.group_of] > 0)]] += 1  # a row ends once
+        return _Cut(np.stack(columns, axis=1).astype(np.int32), num_states.astype(np.int64))
+
+    def _states_before(self, num_spans: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many states each entry's row has of the groups before the entry's."""
+        order = np.argsort(self.rows, kind="stable")  # a row's groups stay in their order
+        spans = num_spans[self.group_of][order]
+        before = np.cumsum(spans) - spans
+        rows = self.rows[order]
+        is_first = np.ones(len(rows), dtype=bool)
+        is_first[1:] = rows[1:] != rows[:-1]
+        begun = np.maximum.accumulate(np.where(is_first, np.arange(len(rows)), 0))
+        states = np.empty(len(rows), dtype=np.int64)
+        states[order] = before - before[begun]
+        return states
+
+
+def _span(
+    num_units: NDArray[np.int32], counts: NDArray[np.int32], tile_rows: int, at_once: int
+) -> int:
+    """Return how many units an item goes over: the most that keep the last program from ending
+    later, all units taking about as long. Programs take each `at_once`-th item."""
+    if not at_once:
+        return 1
+
+    def units_of_the_busiest(span: int) -> int:
+        group, index, *_ = _cut(-(-num_units // span), counts, tile_rows)
+        units = np.minimum(num_units[group] - index * span, span)
+        rounds = np.zeros((-(-len(units) // at_once), at_once), dtype=np.int64)
+        rounds.ravel()[: len(units)] = units
+        return int(rounds.sum(axis=0).max())
+
+    needed = [units_of_the_busiest(span) for span in SPANS]
+    return SPANS[needed.index(min(needed))]
 
 
 def _cut(
-    first_unit: NDArray[np.int32],
-    end_unit: NDArray[np.int32],
+    num_spans: NDArray[np.int64] | NDArray[np.int32],
     counts: NDArray[np.int64] | NDArray[np.int32],
     tile_rows: int,
 ) -> tuple[NDArray[np.int64], ...]:
-    """Return group, unit, first row and number of rows of each tile of rows of each unit."""
+    """Return group, span, first row and number of rows of each tile of rows of each span."""
     num_tiles = -(-counts // tile_rows)
-    num_items = (end_unit - first_unit) * num_tiles
+    num_items = num_spans * num_tiles
     group = np.repeat(np.arange(len(counts)), num_items)
     index = np.arange(len(group)) - np.repeat(np.cumsum(num_items) - num_items, num_items)
-    unit = first_unit[group] + index // num_tiles[group]
     offset = index % num_tiles[group] * tile_rows
-    return group, unit, offset, np.minimum(counts[group] - offset, tile_rows)
+    return group, index // num_tiles[group], offset, np.minimum(counts[group] - offset, tile_rows)

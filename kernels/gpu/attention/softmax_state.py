@@ -26,12 +26,13 @@ def empty_state(NUM_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr) -> Any:
 def merge_states(peak, mass, total, next_peak, next_mass, next_total) -> Any:
     """Return the state over the keys of both; not both may be empty.
 
-    peaks and masses: [num_rows], totals: [num_rows, head_dim].
+    peaks and masses: [num_rows], totals: [num_rows, head_dim]. An empty state merged with what this
+    returns gives the same bytes again: no total is a negative zero.
     """
     joint = tl.maximum(peak, next_peak)
     old, new = tl.exp2(peak - joint), tl.exp2(next_peak - joint)
     mass = tl.fma(mass, old, next_mass * new)
-    return joint, mass, tl.fma(total, old[:, None], next_total * new[:, None])
+    return joint, mass, tl.fma(total, old[:, None], next_total * new[:, None]) + 0.0
 
 
 @triton.jit

@@ -319,7 +319,7 @@ def test_items_cover_each_token_of_each_prefix_once(share: bool, rows_of_tile: i
     _, context, _, shared = nested(64, 1, 64, torch.float32)
     work = PrefixWork.of(groups_of(context, shared, 64, share), rows_of_tile, torch.device("cpu"))
     seen: dict[int, list[tuple[int, int]]] = {}
-    for table, unit, tokens, first, count in work.items.tolist():
+    for table, unit, tokens, first, count, _ in work.items.tolist():
         assert 1 <= count <= rows_of_tile
         begin, end = unit * UNIT_TOKENS, unit * UNIT_TOKENS + tokens
         for row in work.rows[first : first + count].tolist():
@@ -341,9 +341,61 @@ def test_one_group_is_read_once() -> None:
     groups = groups_of(context, as_int32([2 * U] * 12), 64, rows=rows)
     work = PrefixWork.of(groups, 16, torch.device("cpu"))
     assert [item[1:3] + item[4:] for item in work.items.tolist()] == [
-        [0, UNIT_TOKENS, 12],
-        [1, UNIT_TOKENS, 12],
+        [0, UNIT_TOKENS, 12, 0],
+        [1, UNIT_TOKENS, 12, 1],
     ]
+
+
+@pytest.mark.parametrize(
+    ("at_once", "items"),
+    [
+        (0, [[0, 1], [1, 1], [2, 1], [2, 1]]),  # unit and units of each item
+        (1, [[0, 2], [2, 1], [2, 1]]),
+        (8, [[0, 1], [1, 1], [2, 1], [2, 1]]),  # all at the same time
+    ],
+)
+def test_an_item_goes_over_units_where_programs_are_few(
+    at_once: int, items: list[list[int]]
+) -> None:
+    groups = branching(2)[2]
+    work = PrefixWork.of(groups, 16, torch.device("cpu"), at_once)
+    whole = [[unit, tokens // UNIT_TOKENS] for _, unit, tokens, *_ in work.items.tolist()]
+    assert [each for each in whole if each[1]] == items
+    ends = sum(not each[1] for each in whole)
+    assert ends == 2, "the tails of both branches"
+    assert work.num_states.tolist() == [len(items)] * 4
+    assert work.first_slots.tolist() == [len(items) * row for row in range(4)]
+
+
+def branching(num_kv_heads: int) -> tuple[Context, Tensor, PrefixGroups]:
+    """Return memory, shared partitions and groups of four rows that share two units; two of them
+    each go on together over one more unit and a partition."""
+    context = build_context(
+        [3 * UNIT_TOKENS + P + 7] * 4,
+        num_kv_heads=num_kv_heads, head_dim=64, block_size=64, dtype=torch.bfloat16,
+    )  # fmt: skip
+    share_blocks(context, 64, [(0, [1, 2, 3], 2 * U), (0, [1], 3 * U + 1), (2, [3], 3 * U + 1)])
+    shared = as_int32([3 * U + 1] * 4)
+    return context, shared, groups_of(context, shared, 64)
+
+
+def test_units_merged_by_a_program_give_the_same_bytes(gpu_device: torch.device) -> None:
+    """How many are decides who else is in the step: programs are shared out among all items."""
+    context, _, groups = branching(1)
+    q = torch.randn(4, 2, 64, generator=torch.Generator().manual_seed(2)).bfloat16()
+    lengths = as_int32([3 * UNIT_TOKENS + P + 7] * 4)
+    outs = []
+    for at_once in (0, 1):
+        for form in (decode_single_pass, decode_split):
+            work = PrefixWork.of(groups, 32, gpu_device, at_once)
+            outs.append(attend(gpu_device, q, context, lengths, work, form))
+    assert all(torch.equal(out, outs[0]) for out in outs)
+    wide = KVLayer(context.key_cache.double(), context.value_cache.double())
+    rows = DecodeInputs(as_int32(range(4)), lengths)
+    expected = reference.decode_attention(
+        q.double(), wide, context.block_tables, rows, Softmax(0.125), None
+    )
+    assert_near(outs[0], expected)
 
 
 def test_work_for_thousands_of_rows_is_made_at_once() -> None:

@@ -40,7 +40,7 @@ def launch(
     state = torch.ones(4, KV_HEADS * group)
     totals = torch.ones(4, KV_HEADS * group, head_dim)
     sinks = torch.ones(KV_HEADS * group) if has_sinks else None
-    prefix = PrefixPartials(state, state, totals, rows, lengths) if has_prefix else None
+    prefix = PrefixPartials(state, state, totals, rows, rows, lengths) if has_prefix else None
     forms = [decode_single_pass, decode_split]
     for form in forms[head_dim > MAX_SINGLE_PASS_DIM :]:
         inputs = DecodeInputs(rows, lengths)

@@ -4,8 +4,13 @@ import functools
 
 import torch
 
+from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.gpu import chip
-from pagedrun.kernels.gpu.attention.prefix_attention import matrix_heights, prefix_attention
+from pagedrun.kernels.gpu.attention.prefix_attention import (
+    items_at_once,
+    matrix_heights,
+    prefix_attention,
+)
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.kv_scales import KVScales
@@ -28,7 +33,9 @@ def launch(
     of_cache = torch.ones(3, KV_HEADS, block_size)
     scales = None if cache_dtype is dtype else KVScales(of_cache, of_cache)
     tables = torch.zeros(2, 64, dtype=torch.int32)
-    for height in matrix_heights(head_dim, dtype, cache_dtype, chip.chip_of(q.device)):
+    on = chip.chip_of(q.device)
+    shape = AttentionShape(KV_HEADS * group, KV_HEADS, head_dim, dtype, cache_dtype)
+    for height in matrix_heights(head_dim, dtype, cache_dtype, on):
         work = PrefixWork.allocate(
             max_items=16,
             max_entries=16,
@@ -36,6 +43,7 @@ def launch(
             max_slots=16,
             tile_rows=max(1, height // group),
             device=q.device,
+            at_once=items_at_once(shape, on),
         )
         prefix_attention(q, KVLayer(cache, cache, scales), tables, work, Softmax(0.1, softcap))
 
