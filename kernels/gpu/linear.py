@@ -15,13 +15,18 @@ _GROUP = 8  # row tiles that walk the weight together, so that it is read from L
 
 @dataclass(frozen=True, slots=True)
 class MatmulTile:
-    """How a product is cut: what one program computes, and the warps and buffers it has."""
+    """How a product is cut: what one program computes, and the warps and buffers it has.
+
+    is_persistent: there are as many programs as processors, and each goes on to its next tile,
+    whose first loads are on their way while the one before is finished.
+    """
 
     rows: int
     columns: int
     depth: int
     num_warps: int
     num_stages: int
+    is_persistent: bool = False
 
 
 def tile_of(out_features: int, dtype: torch.dtype, device_chip: chip.Chip) -> MatmulTile:
@@ -31,6 +36,8 @@ def tile_of(out_features: int, dtype: torch.dtype, device_chip: chip.Chip) -> Ma
     """
     if dtype is torch.float32:
         return MatmulTile(32, 64, 32, num_warps=4, num_stages=2)
+    if device_chip.matrix_unit == "wgmma" and out_features >= 256 * device_chip.num_processors:
+        return MatmulTile(128, 256, 64, num_warps=8, num_stages=3, is_persistent=True)
     columns = 128 if out_features >= 128 * device_chip.num_processors else 64
     if device_chip.backend == "hip":
         return MatmulTile(128, columns, 64, num_warps=8, num_stages=2)
@@ -67,10 +74,12 @@ class PackedLinear:
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     num_rows, out_features = len(x), len(weight)
     out = torch.empty(num_rows, out_features, dtype=x.dtype, device=x.device)
-    tile = tile_of(out_features, x.dtype, chip.chip_of(x.device))
+    on = chip.chip_of(x.device)
+    tile = tile_of(out_features, x.dtype, on)
     if num_rows:
-        grid = (triton.cdiv(num_rows, tile.rows) * triton.cdiv(out_features, tile.columns),)
-        _linear[grid](
+        num_tiles = triton.cdiv(num_rows, tile.rows) * triton.cdiv(out_features, tile.columns)
+        most = on.num_processors if tile.is_persistent else num_tiles
+        _linear[(min(num_tiles, most),)](
             x,
             weight,
             bias,
@@ -84,6 +93,7 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             DEPTH=tile.depth,
             EVEN_DEPTH=weight.shape[1] % tile.depth == 0,
             GROUP=_GROUP,
+            PERSISTENT=tile.is_persistent,
             num_warps=tile.num_warps,
             enable_fp_fusion=True,
             num_stages=tile.num_stages,
@@ -106,12 +116,49 @@ def _linear(
     DEPTH: tl.constexpr,
     EVEN_DEPTH: tl.constexpr,
     GROUP: tl.constexpr,
+    PERSISTENT: tl.constexpr,
+):
+    """Tiles of the product: one, or with PERSISTENT each n-th, n being the number of programs."""
+    num_row_tiles, num_column_tiles = tl.cdiv(num_rows, ROWS), tl.cdiv(out_features, COLUMNS)
+    if PERSISTENT:
+        end = num_row_tiles * num_column_tiles
+        for tile in tl.range(tl.program_id(0), end, tl.num_programs(0), flatten=True):
+            _multiply_tile(
+                tile, num_row_tiles, num_column_tiles, x, weight, bias, out,
+                num_rows, out_features, in_features, x_stride,
+                ROWS, COLUMNS, DEPTH, EVEN_DEPTH, GROUP,
+            )  # fmt: skip
+    else:
+        _multiply_tile(
+            tl.program_id(0), num_row_tiles, num_column_tiles, x, weight, bias, out,
+            num_rows, out_features, in_features, x_stride,
+            ROWS, COLUMNS, DEPTH, EVEN_DEPTH, GROUP,
+        )  # fmt: skip
+
+
+@triton.jit
+def _multiply_tile(
+    tile,
+    num_row_tiles,
+    num_column_tiles,
+    x,
+    weight,
+    bias,
+    out,
+    num_rows,
+    out_features,
+    in_features,
+    x_stride,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    EVEN_DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
     """One tile of the product: all of the depth in ascending order, in one accumulator."""
-    num_row_tiles, num_column_tiles = tl.cdiv(num_rows, ROWS), tl.cdiv(out_features, COLUMNS)
-    first_row_tile = tl.program_id(0) // (GROUP * num_column_tiles) * GROUP
+    first_row_tile = tile // (GROUP * num_column_tiles) * GROUP
     group_rows = tl.minimum(num_row_tiles - first_row_tile, GROUP)
-    within = tl.program_id(0) % (GROUP * num_column_tiles)
+    within = tile % (GROUP * num_column_tiles)
     row_tile, column_tile = first_row_tile + within % group_rows, within // group_rows
     rows = row_tile * ROWS + tl.arange(0, ROWS)
     columns = column_tile * COLUMNS + tl.arange(0, COLUMNS)

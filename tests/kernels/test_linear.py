@@ -1,10 +1,12 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, gpu, reference
+from pagedrun.kernels.gpu import chip, linear
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -136,6 +138,38 @@ def test_gpu_rows_do_not_depend_on_their_place(dtype: torch.dtype) -> None:
     shuffled = torch.randperm(300, device="cuda")
     assert torch.equal(layer(x[shuffled]), full[shuffled])
     assert torch.equal(layer(x[-1:]), full[-1:])
+
+
+@pytest.mark.parametrize("num_rows", [1, 16, 45])
+def test_gpu_programs_that_go_on_to_other_tiles_give_the_same_bytes(
+    num_rows: int, gpu_device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three programs for up to 21 tiles, groups of rows that do not come out even among them."""
+    torch.manual_seed(0)
+    weight = (torch.randn(99, 70) / 8).to(gpu_device, torch.bfloat16)
+    bias = torch.randn(99).to(gpu_device, torch.bfloat16)
+    x = torch.randn(num_rows, 70).to(gpu_device, torch.bfloat16)
+    outs = []
+    for is_persistent in (False, True):
+        tile = linear.MatmulTile(16, 16, 16, 4, 2, is_persistent)
+        on = replace(chip.chip_of(gpu_device), num_processors=3)
+        with monkeypatch.context() as patch:
+            patch.setattr(linear, "tile_of", lambda *_, tile=tile: tile)
+            patch.setattr(chip, "chip_of", lambda _, on=on: on)
+            outs.append(gpu.PackedLinear(weight, bias, row_invariant=True)(x))
+    assert torch.equal(*outs)
+
+
+def test_gpu_wide_weights_take_the_persistent_product() -> None:
+    """On chips whose warp groups multiply: others have not the registers."""
+    processors = 132
+    wide = 256 * processors
+    on = chip.Chip("cuda", 90, processors, 227 << 10)
+    tile = linear.tile_of(wide, torch.bfloat16, on)
+    assert (tile.rows, tile.columns, tile.is_persistent) == (128, 256, True)
+    assert not linear.tile_of(wide - 1, torch.bfloat16, on).is_persistent
+    for other in (chip.Chip("cuda", 86, processors, 99 << 10), replace(on, arch=100)):
+        assert not linear.tile_of(wide, torch.bfloat16, other).is_persistent
 
 
 def test_gpu_nan_stays_in_its_row(gpu_device: torch.device) -> None:
