@@ -187,8 +187,14 @@ class Backend(Protocol):
         row: Tensor,
         sample: Tensor,
         position: Tensor,
+        *,
+        filtered: bool = True,
     ) -> Tensor:
-        """Choose a token for each row of logits, [num_rows] int64; -1 where there is no choice."""
+        """Choose a token for each row of logits, [num_rows] int64; -1 where there is no choice.
+
+        Without `filtered` no row that draws has a top_k, top_p or min_p, and a backend may leave
+        out what only these need. It decides no token.
+        """
         ...
 
     def count_tokens(

@@ -40,13 +40,15 @@ def sample(
     row: Tensor,
     sample: Tensor,
     position: Tensor,
+    *,
+    filtered: bool = True,
 ) -> Tensor:
     """Choose one token for each row of logits, by the choice rule at the top of this file.
 
     logits: [num_rows, vocab_size] float32 or bfloat16. All others [num_rows]: temperature, top_p,
     min_p float32; top_k int32 (0 or less: off); seed, row, sample, position int64: the stream of
     random numbers, where `row` is the input row, `sample` which of its answers, and `position` the
-    position of the token being chosen.
+    position of the token being chosen. filtered: for backends that can do without the filters.
     Returns [num_rows] int64: token ids, or -1 where the logits hold no choice.
     """
     ids = torch.full((len(logits),), -1, dtype=torch.int64, device=logits.device)

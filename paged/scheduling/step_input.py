@@ -39,6 +39,11 @@ class Draws:
     def __len__(self) -> int:
         return len(self.chunk)
 
+    def has_filters(self, greedy_below: float) -> bool:
+        """Return whether a draw has top_k, top_p or min_p, and a temperature from that on."""
+        filters = (self.top_k > 0) | (self.top_p < 1.0) | (self.min_p > 0.0)
+        return bool((filters & (self.temperature >= greedy_below)).any())
+
     def part(self, chosen: NDArray[np.bool_], first_chunk: int) -> "Draws":
         """Return the chosen draws, their chunks counted from `first_chunk`."""
         places = np.cumsum(chosen) - 1

@@ -44,6 +44,7 @@ def choose(logits: Tensor, backend: Any = cpu, **given: Any) -> Tensor:
         column("row", 0, torch.int64),
         column("sample", 0, torch.int64),
         column("position", 0, torch.int64),
+        filtered=given.get("filtered", True),
     )
     return out
 
@@ -264,6 +265,21 @@ def test_gpu_chooses_what_the_cpu_chooses(
     logits, given = random_rows(num_rows, vocab_size, dtype)
     ids = choose(logits.to(gpu_device), gpu, **given).cpu()
     assert torch.equal(ids, choose(logits, cpu, **given))
+
+
+@pytest.mark.parametrize("vocab_size", [5, 2049, 10007])
+def test_gpu_chooses_the_same_without_the_launches_for_filters(
+    vocab_size: int, gpu_device: torch.device
+) -> None:
+    """Of greedy rows, whatever filters they have, and of rows that draw without."""
+    torch.manual_seed(vocab_size)
+    logits, given = random_rows(len(PARAMS), vocab_size, torch.bfloat16)
+    for index, params in enumerate(PARAMS):
+        if params.keys() & {"top_k", "top_p", "min_p"}:
+            given["temperature"][index] = 0.0
+    ids = choose(logits.to(gpu_device), gpu, filtered=False, **given).cpu()
+    assert torch.equal(ids, choose(logits, reference, **given))
+    assert sum(heat > 0 for heat in given["temperature"]) > 2
 
 
 @pytest.mark.parametrize("num_rows", [100, pytest.param(3000, marks=pytest.mark.long)])

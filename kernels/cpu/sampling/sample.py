@@ -36,6 +36,8 @@ def sample(
     row: Tensor,
     sample: Tensor,
     position: Tensor,
+    *,
+    filtered: bool = True,
 ) -> Tensor:
     """Choose one token for each row of logits; see the reference."""
     ids = torch.empty(len(logits), dtype=torch.int64)

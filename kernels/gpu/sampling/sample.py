@@ -1,6 +1,7 @@
 """The choice of the next token; the choice rule is in reference/sample.py.
 
-The vocabulary is cut into chunks, and four launches see to all rows, whatever they ask for:
+The vocabulary is cut into chunks, and four launches see to all rows, whatever they ask for; where
+no row filters, the first and the last of them:
 
 1. `_scan`, one program for each chunk of each row: its largest value, and for rows that draw
    without filters its best score, with noise in float32.
@@ -21,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pagedrun.kernels.gpu.sampling.gumbel import exact_noise, margin, noise, random_words
-from pagedrun.kernels.gpu.sampling.threshold import CAPACITY, find_thresholds, scale
+from pagedrun.kernels.gpu.sampling.threshold import CAPACITY, LOWEST, find_thresholds, scale
 from pagedrun.kernels.reference.sample import GREEDY_BELOW
 
 _CHUNK = 2048  # tokens of one program; also how many are drawn again for the choice
@@ -40,6 +41,8 @@ def sample(
     row: Tensor,
     sample: Tensor,
     position: Tensor,
+    *,
+    filtered: bool = True,
 ) -> Tensor:
     """Choose one token for each row of logits; see the reference."""
     assert logits.stride(1) == 1, "rows are read in one piece"
@@ -61,11 +64,13 @@ def sample(
     by_row = {"CHUNKS": triton.next_power_of_2(num_chunks), **common}
     grid = (num_rows, num_chunks)
     _scan[grid](*asked, *filters, *stream, peaks, firsts, bests, num_chunks, **sizes)
-    lists = scratch(num_rows, CAPACITY.value)
-    find_thresholds[(num_rows,)](
-        *asked, *filters, peaks, num_chunks, lists, lows, TILE=_TILE, num_warps=_ROW_WARPS, **by_row
-    )
-    _draw[grid](*asked, *filters, *stream, peaks, lows, bests, num_chunks, **sizes)
+    if filtered:
+        lists = scratch(num_rows, CAPACITY.value)
+        find_thresholds[(num_rows,)](
+            *asked, *filters, peaks, num_chunks, lists, lows,
+            TILE=_TILE, num_warps=_ROW_WARPS, **by_row,
+        )  # fmt: skip
+        _draw[grid](*asked, *filters, *stream, peaks, lows, bests, num_chunks, **sizes)
     _choose[(num_rows,)](
         *asked,
         *stream,
@@ -76,6 +81,7 @@ def sample(
         num_chunks,
         ids,
         CHUNK=_CHUNK,
+        FILTERED=filtered,
         num_warps=_ROW_WARPS,
         **by_row,
     )
@@ -187,6 +193,7 @@ def _choose(
     ids,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
+    FILTERED: tl.constexpr,
     GREEDY_BELOW: tl.constexpr,
 ):
     """Write a row's id: -1, the first of the largest, or the best score in float64."""
@@ -205,7 +212,9 @@ def _choose(
         else:
             best = tl.max(tl.load(bests + places, mask=inside, other=-float("inf")))
             floor = best - margin(best)
-            low = tl.load(lows + r)
+            low = tl.full((), LOWEST, tl.float32)  # as of a row without filters
+            if FILTERED:
+                low = tl.load(lows + r)
             winner = tl.full((), -float("inf"), tl.float64)
             for chunk in range(num_chunks):
                 if tl.load(bests + r * num_chunks + chunk) >= floor:

@@ -183,6 +183,8 @@ class CostlessBackend:
         row: Tensor,
         sample: Tensor,
         position: Tensor,
+        *,
+        filtered: bool = True,
     ) -> Tensor:
         """Return the next of the tokens that were drawn, [num_rows] int64."""
         return self.draw(len(logits)).clone()

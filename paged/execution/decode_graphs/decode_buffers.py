@@ -104,11 +104,17 @@ class DecodeBuffers:
         return tuple(AttentionInputs(tables, decode=rows) for tables in self.block_tables)
 
     def step(
-        self, model: Model, cache: KVCache, attentions: Seq[Attention], sampler: Sampler
+        self,
+        model: Model,
+        cache: KVCache,
+        attentions: Seq[Attention],
+        sampler: Sampler,
+        *,
+        filtered: bool = True,
     ) -> Tensor:
         """Compute a step, sample, and advance every row to the next one, all on the device.
 
-        attentions: prepared from the inputs of that name.
+        attentions: prepared from the inputs of that name. filtered: as `SamplingBatch` has it.
         Returns the sampled tokens, [num_rows] int64. Nothing here depends on what is in the
         buffers but values in kernels: a captured step can be replayed for any of it.
         """
@@ -131,7 +137,8 @@ class DecodeBuffers:
             logits_rows=self.rows.long(),
         )
         choice = (temperature, top_k.to(torch.int32), top_p, min_p, seed, row, sample)
-        sampling = SamplingBatch(*choice, positions + 1, self.early_stops)
+        position = positions + 1
+        sampling = SamplingBatch(*choice, position, self.early_stops, filtered=filtered)
         ids = sampler.choose(model.head(model.hidden(batch, cache)), sampling).ids
         input_ids.copy_(ids.clamp(min=0))
         positions.add_(is_used)

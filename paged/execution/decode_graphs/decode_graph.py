@@ -108,4 +108,10 @@ class DecodeGraph:
                 attention.regroup(groups)
 
     def _step(self) -> Tensor:
-        return self.buffers.step(self._model, self._cache, self._attentions, self._sampler)
+        return self.buffers.step(
+            self._model,
+            self._cache,
+            self._attentions,
+            self._sampler,
+            filtered=self.shape.filtered,
+        )

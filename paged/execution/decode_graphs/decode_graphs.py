@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import DecodeInputs
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.reference.sample import GREEDY_BELOW
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_graph import DecodeGraph
 from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape
@@ -150,4 +151,7 @@ class DecodeGraphs:
         most = int(step.num_read_once_tokens.max()) // PARTITION_TOKENS * self._reads_together
         longest, size = int(step.max_num_tokens.max()), self._cache.block_size
         num_stop_ids = EarlyStops.width(step.draws, self._sampler.eos_token_ids)
-        return GraphShape.holding(step.num_chunks, longest, most, size, num_stop_ids)
+        filtered = step.draws.has_filters(GREEDY_BELOW)
+        return GraphShape.holding(
+            step.num_chunks, longest, most, size, num_stop_ids, filtered=filtered
+        )

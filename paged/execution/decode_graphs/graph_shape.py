@@ -15,13 +15,14 @@ _LEAST_TOKENS = 2048
 @dataclass(frozen=True, slots=True)
 class GraphShape:
     """Rows, blocks of a row, the partitions that all rows together read with others, and the tokens
-    that are forbidden to a row which may not stop yet.
+    that are forbidden to a row which may not stop yet. filtered: rows may have top_k, top_p, min_p.
     """
 
     num_rows: int
     width: int
     num_shared_partitions: int
     num_stop_ids: int = 0
+    filtered: bool = True
 
     def holds(self, other: "GraphShape") -> bool:
         """Return whether steps of another shape can be computed in this one."""
@@ -30,13 +31,16 @@ class GraphShape:
             and other.width <= self.width
             and other.num_stop_ids <= self.num_stop_ids
             and other.num_shared_partitions <= self.num_shared_partitions
+            and other.filtered <= self.filtered
             # A captured step either reads prefixes or does not.
             and bool(other.num_shared_partitions) == bool(self.num_shared_partitions)
         )
 
     def wastes(self, other: "GraphShape") -> bool:
-        """Return whether steps of another shape leave too many of the rows empty."""
-        return other.num_rows < (1 - _MOST_HOLES) * self.num_rows
+        """Return whether steps of another shape leave too many of the rows empty, or have no use
+        for the launches of filters."""
+        has_holes = other.num_rows < (1 - _MOST_HOLES) * self.num_rows
+        return has_holes or (self.filtered and not other.filtered)
 
     @classmethod
     def holding(
@@ -46,6 +50,8 @@ class GraphShape:
         num_partitions: int,
         block_size: int,
         num_stop_ids: int = 0,
+        *,
+        filtered: bool = True,
     ) -> "GraphShape":
         """Return the smallest shape that is captured and holds rows of so many tokens each, of
         which so many partitions are read with others and so many tokens may be forbidden.
@@ -55,7 +61,7 @@ class GraphShape:
         )
         width = -(-max(num_tokens, _LEAST_TOKENS) // block_size)
         shared = padded * _power_of_two(num_partitions)
-        return cls(padded, _power_of_two(width), shared, _power_of_two(num_stop_ids))
+        return cls(padded, _power_of_two(width), shared, _power_of_two(num_stop_ids), filtered)
 
 
 def _power_of_two(count: int) -> int:

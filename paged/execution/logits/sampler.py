@@ -144,6 +144,7 @@ class Sampler:
                 batch.row,
                 batch.sample,
                 batch.position,
+                filtered=batch.filtered,
             )
         )
 

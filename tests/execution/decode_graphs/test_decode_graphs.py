@@ -38,6 +38,26 @@ def test_a_shape_holds_what_it_is_asked_for(
     assert (shape.num_shared_partitions > 0) == (num_partitions > 0)
 
 
+def test_rows_without_filters_have_steps_of_their_own() -> None:
+    """Two launches fewer; but a captured step without them must not take rows that filter."""
+    plain, filtered = (GraphShape.holding(4, 100, 0, 16, filtered=each) for each in (False, True))
+    assert plain != filtered
+    draws = made_step(MadeChunk([1, 2, 3], [4], [0], 3, 4)).draws
+    cases: list[tuple[dict[str, float], bool]] = [
+        ({"temperature": 0.0}, False),
+        ({"temperature": 1.0}, False),
+        ({"temperature": 1.0, "top_p": 0.9}, True),
+        ({"temperature": 1.0, "top_k": 3}, True),
+        ({"temperature": 1.0, "min_p": 0.1}, True),
+        ({"temperature": 0.0, "top_p": 0.9}, False),
+    ]
+    for changes, expected in cases:
+        values: Any = {
+            name: np.full_like(getattr(draws, name), value) for name, value in changes.items()
+        }
+        assert replace(draws, **values).has_filters(1e-5) == expected, changes
+
+
 def test_a_run_has_few_shapes() -> None:
     """Every batch that 1,024 rows of up to 2,048 tokens pass through on their way to none."""
     shapes = {
