@@ -23,6 +23,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 from tests.kernels.gpu.ahead_of_time import (  # noqa: E402 (found by the line above)
     CASES_FOLDER,
     CHIPS,
+    Launch,
     compile_case,
     load_cases,
 )
@@ -60,12 +61,15 @@ def compile_all(path: Path, chips: list[str], part: str) -> None:
     cases = [case for file in sorted(CASES_FOLDER.glob("*.py")) for case in load_cases(file)]
     with path.open("a") as out:
         for chip in chips:
+            known: list[Launch] = []
             for case in (c for c in cases if part in c.name and (c.name, chip) not in done):
                 line: Line = {"case": case.name, "chip": chip, "triton": triton.__version__}
                 try:
+                    launches = compile_case(case, CHIPS[chip], known)
+                    known += launches
                     line["launches"] = [
                         {k: v for k, v in asdict(launch).items() if k != "form"}
-                        for launch in compile_case(case, CHIPS[chip])
+                        for launch in launches
                     ]
                 except Exception as error:  # any error of a compiler is a line of the table
                     line["error"] = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -13,13 +13,17 @@ from pagedrun.kernels.softmax import Softmax
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What is the same in all layers: heads, and the dtypes of queries and cache."""
+    """What is the same in all layers: heads, and the dtypes of queries and cache.
+
+    block_size: tokens in a block, 0 where that is not known. It decides no bytes.
+    """
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
     cache_dtype: torch.dtype
+    block_size: int = 0
 
 
 class Attention(Protocol):

@@ -116,11 +116,12 @@ def prefix_work(groups: PrefixGroups, shape: AttentionShape, device: torch.devic
 
 def items_at_once(shape: AttentionShape, on: Chip) -> int:
     """Return for how many items there are programs at the same time; 0 where none may go over
-    several units, since registers do not hold a unit's state and the one that it is merged into.
+    several units, since registers do not hold a unit's state and the one that it is merged into,
+    beside the block numbers of tiles that lie in several blocks.
     """
     is_narrow = shape.head_dim <= 128 and shape.dtype is not torch.float32
     holds_both = on.matrix_unit == "wgmma" and shape.cache_dtype.itemsize > 1
-    if not (is_narrow and holds_both):
+    if not (is_narrow and holds_both and shape.block_size >= 64):
         return 0
     return max(1, PROGRAMS_PER_PROCESSOR * on.num_processors // shape.num_kv_heads)
 

@@ -65,7 +65,12 @@ class KernelContexts:
         """What a backend must know to prepare attention over one of the contexts."""
         shape = self.shape
         return AttentionShape(
-            shape.num_heads, shape.num_kv_heads, shape.head_dim, self.dtype, self.dtype
+            shape.num_heads,
+            shape.num_kv_heads,
+            shape.head_dim,
+            self.dtype,
+            self.dtype,
+            shape.block_size,
         )
 
     def random(self, *shape: int) -> Tensor:

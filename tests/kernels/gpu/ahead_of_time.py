@@ -14,7 +14,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -99,8 +99,11 @@ def load_cases(path: Path) -> list[Case]:
     return cases
 
 
-def compile_case(case: Case, chip: Chip) -> list[Launch]:
-    """Return the launches of one case, compiled for a chip, in the order of the calls."""
+def compile_case(case: Case, chip: Chip, known: Sequence[Launch] = ()) -> list[Launch]:
+    """Return the launches of one case, compiled for a chip, in the order of the calls.
+
+    known: launches of that chip which need not be compiled again.
+    """
     from triton.runtime.jit import JITFunction
 
     from pagedrun.kernels.gpu import chip as chip_module
@@ -110,7 +113,7 @@ def compile_case(case: Case, chip: Chip) -> list[Launch]:
     def compile_instead(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         if callable(grid):
             raise TypeError("a grid must follow from shapes: give a tuple")
-        launches.append(_compile_launch(self, args, kwargs, chip, launches))
+        launches.append(_compile_launch(self, args, kwargs, chip, [*known, *launches]))
 
     genuine = JITFunction.run, chip_module.chip_of
     JITFunction.run, chip_module.chip_of = compile_instead, lambda device: chip  # type: ignore
@@ -126,7 +129,7 @@ def _compile_launch(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     chip: Chip,
-    before: list[Launch],
+    before: Sequence[Launch],
 ) -> Launch:
     import triton
     from triton.backends.compiler import GPUTarget

@@ -20,6 +20,7 @@ from pagedrun.kernels.attention_inputs import DecodeInputs
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_attention import decode_single_pass, decode_split
 from pagedrun.kernels.gpu.attention.prefix_attention import (
+    items_at_once,
     matrix_heights,
     prefix_attention,
     prefix_tile,
@@ -88,7 +89,8 @@ def groups_of(
 
 
 def work_of(groups: PrefixGroups, q: Tensor, keys: Tensor) -> PrefixWork:
-    shape = AttentionShape(q.shape[1], keys.shape[1], q.shape[2], q.dtype, keys.dtype)
+    _, num_kv_heads, block_size, head_dim = keys.shape
+    shape = AttentionShape(q.shape[1], num_kv_heads, head_dim, q.dtype, keys.dtype, block_size)
     return prefix_work(groups, shape, q.device)
 
 
@@ -365,6 +367,26 @@ def test_an_item_goes_over_units_where_programs_are_few(
     assert ends == 2, "the tails of both branches"
     assert work.num_states.tolist() == [len(items)] * 4
     assert work.first_slots.tolist() == [len(items) * row for row in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("arch", "head_dim", "block_size", "cache_dtype", "expected"),
+    [
+        (90, 128, 64, torch.bfloat16, 33),
+        (90, 128, 16, torch.bfloat16, 0),
+        (90, 256, 64, torch.bfloat16, 0),
+        (90, 128, 64, torch.int8, 0),
+        (86, 128, 64, torch.bfloat16, 0),
+        (100, 128, 64, torch.bfloat16, 0),
+    ],
+)
+def test_items_go_over_several_units_where_registers_hold_two_states(
+    arch: int, head_dim: int, block_size: int, cache_dtype: torch.dtype, expected: int
+) -> None:
+    """Elsewhere they would spill: see the kernels that are compiled ahead of time."""
+    on = chip.Chip("cuda", arch, 132, 227 << 10)
+    shape = AttentionShape(32, 8, head_dim, torch.bfloat16, cache_dtype, block_size)
+    assert items_at_once(shape, on) == expected
 
 
 def branching(num_kv_heads: int) -> tuple[Context, Tensor, PrefixGroups]:

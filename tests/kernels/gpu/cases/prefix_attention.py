@@ -34,7 +34,7 @@ def launch(
     scales = None if cache_dtype is dtype else KVScales(of_cache, of_cache)
     tables = torch.zeros(2, 64, dtype=torch.int32)
     on = chip.chip_of(q.device)
-    shape = AttentionShape(KV_HEADS * group, KV_HEADS, head_dim, dtype, cache_dtype)
+    shape = AttentionShape(KV_HEADS * group, KV_HEADS, head_dim, dtype, cache_dtype, block_size)
     for height in matrix_heights(head_dim, dtype, cache_dtype, on):
         work = PrefixWork.allocate(
             max_items=16,
