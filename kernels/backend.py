@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pagedrun.kernels.attention import Attention, AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.expert_choice import ExpertChoice
 from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.head_norms import HeadNorms
@@ -55,6 +56,11 @@ class Backend(Protocol):
         """
         ...
 
+    @property
+    def code_kernels(self) -> CodeKernels:
+        """Which kernels it has for weights of few bits."""
+        ...
+
     def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
         """Return whether `pack_quantized` holds a weight in few bits, rather than in `dtype`."""
         ...
@@ -82,6 +88,18 @@ class Backend(Protocol):
         weights: parts whose outputs lie side by side, each with a matrix [out_features,
         in_features] for each expert; all of one shape and dtype. bias: [num_experts, out_features
         of all parts], the same dtype, or None.
+        """
+        ...
+
+    def pack_quantized_experts(
+        self,
+        weights: Sequence[Sequence[PackedWeight]],
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+    ) -> GroupedLinear:
+        """Return the linear layers of many experts, in few bits where there are kernels for it.
+
+        weights: parts as `pack_grouped_linear` takes them, all of one form.
         """
         ...
 

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 _STEP = 32  # inputs of which kernels read the codes together
 _HALF = 2  # bytes
+# What a float of four bits (E2M1) means: sign, two bits of exponent, one of fraction.
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
 @dataclass(frozen=True, slots=True)
 class CodeForm:
-    """Codes of `num_bits`, or of float8 where `is_float`, and what groups of `group_size` have.
+    """Codes of `num_bits`, floats of 4 or 8 where `is_float`, and what groups of `group_size` have.
 
     group_size: neighbouring columns; None: a whole row is one group. scale_bytes: of a group's
     scale, and of its minimum where there are minima. groups_per_factor: how many of both a float16
@@ -32,7 +34,7 @@ class CodeForm:
         return self.num_bits if self.num_bits <= 6 else 8
 
     def can_be_held(self, in_features: int) -> bool:
-        """Return whether there are kernels for it.
+        """Return whether a CPU has kernels for it.
 
         There are none where groups lie scattered or do not fit steps, nor for zero points and
         minima of more than five bits.
@@ -50,7 +52,7 @@ class CodeForm:
     def num_bytes(self, out_features: int, in_features: int) -> int:
         """Return the bytes of a matrix, without the padding of a layout."""
         groups = 1 if self.group_size is None else -(-in_features // self.group_size)
-        scale_bytes = 4 if self.is_float else self.scale_bytes
+        scale_bytes = 4 if self.is_float and self.num_bits == 8 else self.scale_bytes
         of_groups = groups * (scale_bytes * (1 + self.has_minima) + self.has_zeros)
         if self.groups_per_factor:
             of_groups += groups // self.groups_per_factor * _HALF * (1 + self.has_minima)

@@ -10,15 +10,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.code_form import CodeForm
+from pagedrun.kernels.code_form import E2M1, CodeForm
 
 MODERATE = 2.0**100
+MODERATE_HALF = 2.0**6  # of float16: times codes of eight bits it stays below the largest number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupScales:
     """A number for each group, [num_scale_rows, num_groups]: `values`, float or of eight bits,
     times `factors` [num_scale_rows, num_groups / n] float16, of which each is for n neighbours.
+    Powers of two are float8_e8m0fnu.
     """
 
     values: Tensor
@@ -46,8 +48,9 @@ class GroupScales:
 class PackedWeight:
     """A weight is `(code - zero) * scale - minimum`, in float32, rounded once to a model's dtype.
 
-    codes: [out_features, in_features] float8_e4m3fn, or int8 of which each takes `num_bits`, 2 to
-    8: signed, or from 0 on where there are minima. Row n has row n // rows_per_scale of the scales,
+    codes: [out_features, in_features] float8_e4m3fn; or int8 of which each takes `num_bits`, 2 to
+    8: signed, or from 0 on where there are minima; or uint8 of which each is the four bits of a
+    float, see `E2M1`. Row n has row n // rows_per_scale of the scales,
     `group_size` neighbouring columns have a group. `group_of` [in_features] int64 gives each column
     its group where these are not neighbours. zeros: [num_scale_rows, num_groups] int8, or None.
     """
@@ -80,7 +83,7 @@ class PackedWeight:
             None if num_groups == 1 else self.group_size,
             self.scales.values.itemsize,
             0 if factors is None else num_groups // factors.shape[1],
-            is_float=self.codes.dtype is torch.float8_e4m3fn,
+            is_float=self.codes.dtype is not torch.int8,
             has_zeros=self.zeros is not None,
             has_minima=self.minima is not None,
             is_scattered=self.group_of is not None,
@@ -91,14 +94,27 @@ class PackedWeight:
         """Bytes of codes and what belongs to them, as kernels hold these, without padding."""
         return self.form.num_bytes(self.out_features, self.in_features)
 
-    @property
-    def is_moderate(self) -> bool:
-        """Whether all numbers are finite and so far from the largest that weights must be, too."""
+    def is_moderate(self, dtype: torch.dtype) -> bool:
+        """Return whether all numbers are finite and so far from the largest of a model's dtype that
+        weights must be, too."""
+        limit = MODERATE_HALF if dtype is torch.float16 else MODERATE
         scales = [self.scales] if self.minima is None else [self.scales, self.minima]
-        has_codes = self.codes.dtype is torch.int8 or not self._has_nan()
-        return has_codes and all(
-            bool((each.to_float32().abs() <= MODERATE).all()) for each in scales
-        )
+        has_codes = self.codes.dtype is not torch.float8_e4m3fn or not self._has_nan()
+        return has_codes and all(bool((each.to_float32().abs() <= limit).all()) for each in scales)
+
+    def with_numbers(self) -> "PackedWeight":
+        """Return it with codes that are what they mean: of floats of four bits, in float8."""
+        if self.codes.dtype is not torch.uint8:
+            return self
+        table = torch.tensor(E2M1, device=self.codes.device).to(torch.float8_e4m3fn)
+        codes = table.view(torch.uint8)[self.codes.long()].view(torch.float8_e4m3fn)
+        return replace(self, codes=codes, num_bits=8)
+
+    def between(self, start: int, end: int, step: int = 1) -> "PackedWeight":
+        """Return each `step`-th row from start to end, views where there are scales for each."""
+        rows = slice(start, end, step)
+        whole = self.by_row()
+        return replace(whole._with_scales(lambda each: each[rows]), codes=whole.codes[rows])
 
     def _has_nan(self) -> bool:
         return bool(((self.codes.view(torch.uint8) & 0x7F) == 0x7F).any())
@@ -138,6 +154,16 @@ class PackedWeight:
             zeros=None if self.zeros is None else change(self.zeros),
             minima=None if self.minima is None else self.minima.mapped(change),
         )
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype, such as "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def all_alike(weights: Sequence[PackedWeight]) -> bool:
+    """Return whether matrices of the same inputs could lie side by side as one."""
+    return all(_are_alike(weights[0], each) for each in weights[1:])
 
 
 def joined_neighbours(weights: Sequence[PackedWeight]) -> Iterator[PackedWeight]:

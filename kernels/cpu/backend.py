@@ -9,13 +9,14 @@ from torch import Tensor
 from pagedrun.kernels import cpu
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.cpu.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.cpu.packed.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.linear import Linear
-from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.packed_weight import PackedWeight, dtype_name
 from pagedrun.kernels.prepared_attention import HostAttention
 
 
@@ -56,6 +57,8 @@ class CpuBackend:
 
     def __init__(self, kernel_set: KernelSet | None = None) -> None:
         self.kernel_set = KernelSet.usable(kernel_set)
+        holds_codes = self.kernel_set.holds_codes
+        self.code_kernels = CodeKernels.CPU if holds_codes else CodeKernels.NONE
         self.prefill_attention = partial(cpu.prefill_attention, kernel_set=self.kernel_set)
         self.prefix_attention = partial(cpu.prefix_attention, kernel_set=self.kernel_set)
 
@@ -77,9 +80,7 @@ class CpuBackend:
 
     def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
         """Return whether there are kernels for a weight in this kernel set."""
-        if not self.kernel_set.holds_codes or dtype is not torch.bfloat16:
-            return False
-        return weight.form.can_be_held(weight.in_features)
+        return self.code_kernels.hold(weight.form, weight.in_features, dtype_name(dtype))
 
     def pack_quantized(
         self,
@@ -99,3 +100,13 @@ class CpuBackend:
     ) -> PackedGroupedLinear:
         """Return the linear layers of many experts."""
         return PackedGroupedLinear(weights, bias, self.kernel_set)
+
+    def pack_quantized_experts(
+        self,
+        weights: Sequence[Sequence[PackedWeight]],
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+    ) -> PackedGroupedLinear:
+        """Return the linear layers of many experts, their weights dequantised."""
+        plain = [[cpu.dequantize(each, dtype) for each in part] for part in weights]
+        return PackedGroupedLinear(plain, bias, self.kernel_set)

@@ -17,6 +17,7 @@ _LONG_RUN = 8
 
 def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
     """Return `(code - zero) * scale - minimum`; see the reference."""
+    weight = weight.with_numbers()
     weights = torch.empty(weight.codes.shape, dtype=dtype)
     scales = weight.scales.to_float32()
     zeros = torch.zeros_like(scales) if weight.zeros is None else weight.zeros.float()

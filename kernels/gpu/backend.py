@@ -8,11 +8,16 @@ from torch import Tensor
 from pagedrun.kernels import gpu, reference
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.gpu.attention.gpu_attention import GpuAttention
 from pagedrun.kernels.gpu.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.gpu.int8_linear import Int8Linear
 from pagedrun.kernels.gpu.linear import PackedLinear
-from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.gpu.packed.grouped_linear import QuantizedGroupedLinear
+from pagedrun.kernels.gpu.packed.linear import QuantizedLinear
+from pagedrun.kernels.grouped_linear import GroupedLinear
+from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.packed_weight import PackedWeight, dtype_name
 
 
 class GpuBackend:
@@ -22,6 +27,7 @@ class GpuBackend:
     """
 
     name = "pagedrun.kernels.gpu"
+    code_kernels = CodeKernels.GPU
 
     route = staticmethod(gpu.route)
     combine_experts = staticmethod(gpu.combine_experts)
@@ -69,8 +75,8 @@ class GpuBackend:
         return Int8Linear(codes, scales, bias)
 
     def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
-        """Return False: there are no kernels for it."""
-        return False
+        """Return whether there are kernels for a weight."""
+        return self.code_kernels.hold(weight.form, weight.in_features, dtype_name(dtype))
 
     def pack_quantized(
         self,
@@ -79,8 +85,10 @@ class GpuBackend:
         bias: Tensor | None = None,
         *,
         row_invariant: bool = False,
-    ) -> PackedLinear:
-        """Return a linear layer, its weight dequantised."""
+    ) -> Linear:
+        """Return a linear layer, its weight in few bits where there are kernels for it."""
+        if self.packs_quantized(weight, dtype):
+            return QuantizedLinear(weight, bias, row_invariant)
         return PackedLinear(reference.dequantize(weight, dtype), bias, row_invariant)
 
     def pack_grouped_linear(
@@ -88,3 +96,16 @@ class GpuBackend:
     ) -> PackedGroupedLinear:
         """Return the linear layers of many experts."""
         return PackedGroupedLinear(weights, bias)
+
+    def pack_quantized_experts(
+        self,
+        weights: Sequence[Sequence[PackedWeight]],
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+    ) -> GroupedLinear:
+        """Return the linear layers of many experts, in few bits where there are kernels for it."""
+        first = weights[0][0]
+        if self.code_kernels.of_experts.hold(first.form, first.in_features, dtype_name(dtype)):
+            return QuantizedGroupedLinear(weights, bias)
+        plain = [[reference.dequantize(each, dtype) for each in part] for part in weights]
+        return PackedGroupedLinear(plain, bias)

@@ -8,6 +8,7 @@ from torch import Tensor
 from pagedrun.kernels import reference
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.packed_weight import PackedWeight
 from pagedrun.kernels.prepared_attention import HostAttention
 from pagedrun.kernels.reference.experts.grouped_linear import PackedGroupedLinear
@@ -19,6 +20,7 @@ class ReferenceBackend:
     """Implements `Backend` and `AttentionOps` in plain PyTorch, on any device."""
 
     name = "pagedrun.kernels.reference"
+    code_kernels = CodeKernels.NONE
 
     route = staticmethod(reference.route)
     combine_experts = staticmethod(reference.combine_experts)
@@ -85,3 +87,13 @@ class ReferenceBackend:
     ) -> PackedGroupedLinear:
         """Return the linear layers of many experts."""
         return PackedGroupedLinear(weights, bias)
+
+    def pack_quantized_experts(
+        self,
+        weights: Sequence[Sequence[PackedWeight]],
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+    ) -> PackedGroupedLinear:
+        """Return the linear layers of many experts, their weights dequantised."""
+        plain = [[reference.dequantize(each, dtype) for each in part] for part in weights]
+        return PackedGroupedLinear(plain, bias)

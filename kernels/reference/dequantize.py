@@ -11,7 +11,7 @@ def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
 
     Returns [out_features, in_features] in `dtype`.
     """
-    whole, groups = weight.by_row(), weight.groups()
+    whole, groups = weight.with_numbers().by_row(), weight.groups()
     numbers = whole.codes.float()
     if whole.zeros is not None:
         numbers -= whole.zeros.float()[:, groups]

@@ -3,8 +3,8 @@
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts
 from pagedrun.paged.models.checkpoint_header import CheckpointHeader
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.network.held_codes import NOTHING_HELD, HeldCodes
 from pagedrun.paged.models.network.stored_network import StoredNetwork, all_stored_bytes
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.report.record.weight_figures import WeightFigures, weight_figures
 from pagedrun.paged.values.precision import DTYPE_BYTES
@@ -25,12 +25,11 @@ class PlannedWeights:
     ) -> None:
         self._count = model.network.num_weights
         self._stored_bytes: int | None = None
-        codes = NOTHING_STORED
+        codes = NOTHING_HELD
         if header is not None and isinstance(model, ModelConfig):
             stored = StoredNetwork.of(model.network, header)
             self._stored_bytes = stored.num_bytes
-            if device.holds_codes and dtype == "bfloat16":
-                codes = stored.stored
+            codes = HeldCodes(stored.stored, device.code_kernels, dtype)
         elif header is not None:
             self._stored_bytes = all_stored_bytes(header)
         self.held_bytes = model.network.held_bytes(

@@ -7,8 +7,15 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.code_kernels import CodeKernels
+from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.linear import Linear
-from pagedrun.kernels.packed_weight import PackedWeight, joined_neighbours
+from pagedrun.kernels.packed_weight import (
+    PackedWeight,
+    all_alike,
+    dtype_name,
+    joined_neighbours,
+)
 from pagedrun.paged.files.gguf.block_type import PACKED_TYPES
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.row_order import RowOrder
@@ -173,18 +180,28 @@ class WeightSource:
         Raises `ModelError` as `unpacked` does.
         """
         weight = weight.in_blocks()
-        if not weight.is_moderate or not self.packs(weight):
+        if not weight.is_moderate(self.dtype) or not self.packs(weight):
             return self.unpacked(name, weight)
         return weight
 
     def require_moderate(self, name: str, weight: PackedWeight) -> None:
         """Raise `ModelError` unless all numbers of a weight are finite and far from the largest."""
-        if not weight.is_moderate:
+        if not weight.is_moderate(self.dtype):
             raise _not_finite(name)
 
     def packs(self, weight: PackedWeight) -> bool:
         """Return whether the backend holds such a weight in few bits."""
         return self.kernels.packs_quantized(weight, self.dtype)
+
+    @property
+    def dtype_name(self) -> str:
+        """The name of the dtype, such as "bfloat16"."""
+        return dtype_name(self.dtype)
+
+    @property
+    def code_kernels(self) -> CodeKernels:
+        """Which kernels there are for weights of few bits in linear layers."""
+        return self.kernels.code_kernels
 
     def pack_parts(self, parts: Sequence[PackedWeight | Tensor], bias: Tensor | None) -> Linear:
         """Return `y = x @ weight.T + bias` of parts whose outputs lie side by side.
@@ -205,6 +222,25 @@ class WeightSource:
                     )
                 )
         return linears[0] if len(linears) == 1 else SideBySide(linears)
+
+    def pack_experts(
+        self, parts: Sequence[Sequence[PackedWeight | Tensor]], bias: Tensor | None
+    ) -> GroupedLinear:
+        """Return the linear layers of many experts, parts as `pack_grouped_linear` takes them.
+
+        They are held in few bits if all came so, in one form.
+        """
+        codes = [[each for each in part if isinstance(each, PackedWeight)] for part in parts]
+        found = [each for part in codes for each in part]
+        if found and len(found) == sum(map(len, parts)) and all_alike(found):
+            return self.kernels.pack_quantized_experts(codes, self.dtype, bias)
+        plain = [[self._plain(each) for each in part] for part in parts]
+        return self.kernels.pack_grouped_linear(plain, bias)
+
+    def _plain(self, weight: PackedWeight | Tensor) -> Tensor:
+        if isinstance(weight, Tensor):
+            return weight
+        return self.kernels.dequantize(weight, self.dtype)
 
     def pack(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Return `y = x @ weight.T + bias` as the backend computes it."""

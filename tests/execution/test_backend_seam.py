@@ -101,6 +101,7 @@ class CountedBackend:
         self.unpack_codes = plain.unpack_codes
         self.unpack_pairs = plain.unpack_pairs
         self.dequantize = plain.dequantize
+        self.code_kernels = plain.code_kernels
 
     def _counted(self, name: str, op: Callable[P, R]) -> Callable[P, R]:
         def counted(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -144,6 +145,15 @@ class CountedBackend:
     ) -> GroupedLinear:
         self.calls["pack_grouped_linear"] += 1
         return self._plain.pack_grouped_linear(weights, bias)
+
+    def pack_quantized_experts(
+        self,
+        weights: Sequence[Sequence[PackedWeight]],
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+    ) -> GroupedLinear:
+        self.calls["pack_quantized_experts"] += 1
+        return self._plain.pack_quantized_experts(weights, dtype, bias)
 
 
 def test_a_backend_from_outside_runs_a_model() -> None:

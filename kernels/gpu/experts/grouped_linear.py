@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pagedrun.kernels.gpu import chip
+from pagedrun.kernels.gpu.experts.expert_tiles import rows_of_tile
 from pagedrun.kernels.gpu.matrix_product import multiply
 
 
@@ -102,26 +103,13 @@ def _grouped_linear(
     EVEN_DEPTH: tl.constexpr,
     EXPERTS: tl.constexpr,
 ):
-    """One tile: all of the depth in ascending order, in one accumulator.
-
-    Tiles of rows are counted through the experts; which one a tile has is found by adding up.
-    """
+    """One tile: all of the depth in ascending order, in one accumulator."""
     num_column_tiles = tl.cdiv(out_features, COLUMNS)
     row_tile = tl.program_id(0) // num_column_tiles
     column_tile = tl.program_id(0) % num_column_tiles
-    numbers = tl.arange(0, EXPERTS)
-    inside = numbers < num_experts
-    firsts = tl.load(starts + numbers, mask=inside, other=0)
-    lasts = tl.load(starts + numbers + 1, mask=inside, other=0)
-    num_tiles = tl.cdiv(lasts - firsts, ROWS)
-    tile_ends = tl.cumsum(num_tiles, axis=0)
-    if row_tile >= tl.sum(num_tiles, axis=0):
+    expert, first, end = rows_of_tile(starts, num_experts, row_tile, ROWS, EXPERTS)
+    if first >= end:
         return
-    expert = tl.sum((tile_ends <= row_tile).to(tl.int32), axis=0)
-    is_own = numbers == expert
-    tile_of_expert = row_tile - tl.sum(tl.where(is_own, tile_ends - num_tiles, 0), axis=0)
-    end = tl.sum(tl.where(is_own, lasts, 0), axis=0)
-    first = tl.sum(tl.where(is_own, firsts, 0), axis=0) + tile_of_expert * ROWS
     rows = first + tl.arange(0, ROWS)
     # Past the end the last row is read again, rather than under a mask; it is not stored.
     sources = tl.minimum(rows, end - 1)

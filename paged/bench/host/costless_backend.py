@@ -8,6 +8,7 @@ from torch import Tensor
 from pagedrun.kernels import reference
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.expert_choice import ExpertChoice
 from pagedrun.kernels.head_norms import HeadNorms
 from pagedrun.kernels.kv_layer import KVLayer
@@ -30,6 +31,7 @@ class CostlessBackend:
     """
 
     name = "costless"
+    code_kernels = CodeKernels.NONE
     quantize_rows = staticmethod(reference.quantize_rows)
     split_blocks = staticmethod(reference.split_blocks)
     unpack_codes = staticmethod(reference.unpack_codes)
@@ -80,6 +82,17 @@ class CostlessBackend:
     ) -> "CostlessGroupedLinear":
         """Return layers of the same shape."""
         return CostlessGroupedLinear(weights)
+
+    def pack_quantized_experts(
+        self,
+        weights: Sequence[Sequence[PackedWeight]],
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+    ) -> "CostlessGroupedLinear":
+        """Return layers of the same shape."""
+        return CostlessGroupedLinear(
+            [[each.codes.new_empty(each.codes.shape, dtype=dtype) for each in p] for p in weights]
+        )
 
     def route(
         self, logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None

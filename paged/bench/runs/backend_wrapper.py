@@ -8,6 +8,7 @@ from torch import Tensor
 from pagedrun.kernels.attention import Attention, AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.packed_weight import PackedWeight
@@ -65,6 +66,11 @@ class BackendWrapper:
         """Return a linear layer of int8 codes."""
         return self._backend.pack_int8(codes, scales, bias)
 
+    @property
+    def code_kernels(self) -> CodeKernels:
+        """Which kernels it has for weights of few bits."""
+        return self._backend.code_kernels
+
     def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
         """Return whether it holds a weight in few bits."""
         return self._backend.packs_quantized(weight, dtype)
@@ -85,3 +91,12 @@ class BackendWrapper:
     ) -> GroupedLinear:
         """Return the linear layers of many experts."""
         return self._backend.pack_grouped_linear(weights, bias)
+
+    def pack_quantized_experts(
+        self,
+        weights: Sequence[Sequence[PackedWeight]],
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+    ) -> GroupedLinear:
+        """Return the linear layers of many experts, in few bits where there are kernels for it."""
+        return self._backend.pack_quantized_experts(weights, dtype, bias)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import ParamSpec, TypeVar
 
+import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention import Attention, AttentionShape
@@ -13,6 +14,7 @@ from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.grouped_linear import GroupedLinear
 from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.packed_weight import PackedWeight
 from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
 from pagedrun.kernels.softmax import Softmax
 from pagedrun.paged.bench.runs.backend_wrapper import BackendWrapper
@@ -102,10 +104,30 @@ class _Timed(BackendWrapper):
         packed = super().pack_int8(codes, scales, bias)
         return _TimedLinear(packed, self._timer, "Int8Linear")
 
+    def pack_quantized(
+        self,
+        weight: PackedWeight,
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+        *,
+        row_invariant: bool = False,
+    ) -> Linear:
+        packed = super().pack_quantized(weight, dtype, bias, row_invariant=row_invariant)
+        return _TimedLinear(packed, self._timer, "QuantizedLinear")
+
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
     ) -> GroupedLinear:
         return _TimedGroupedLinear(super().pack_grouped_linear(weights, bias), self._timer)
+
+    def pack_quantized_experts(
+        self,
+        weights: Sequence[Sequence[PackedWeight]],
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+    ) -> GroupedLinear:
+        packed = super().pack_quantized_experts(weights, dtype, bias)
+        return _TimedGroupedLinear(packed, self._timer)
 
 
 class _TimedAttention:

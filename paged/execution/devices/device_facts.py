@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes, DeviceDtypes, GpuDtypes
 from pagedrun.paged.planning.memory import MemoryBudget
@@ -21,7 +22,7 @@ class DeviceFacts:
 
     `read_once` says when its kernels read a shared prefix for all rows together,
     `async_scheduling` whether the host is a step ahead of it, as `Device` says. `holds_codes`:
-    weights of few bits stay such in models of bfloat16.
+    its kernels compute with weights of few bits as such.
     """
 
     read_once: ReadOnce
@@ -38,6 +39,13 @@ class DeviceFacts:
     def memory_bytes(self) -> int | None:
         """All bytes of its own memory, None where that is the host's."""
         return None if self.memory is None else self.memory.total
+
+    @property
+    def code_kernels(self) -> CodeKernels:
+        """Which kernels it has for weights of few bits."""
+        if not self.holds_codes:
+            return CodeKernels.NONE
+        return CodeKernels.CPU if self.memory is None else CodeKernels.GPU
 
     @property
     def packs_weights(self) -> bool:

@@ -21,7 +21,8 @@ def chosen_device(asked: str, kernel_set: str) -> DeviceFacts:
         holds_codes = device.kernel_set is not None and device.kernel_set.holds_codes
         return DeviceFacts(device.read_once, device.async_scheduling, holds_codes=holds_codes)
     free, total = torch.cuda.mem_get_info(device.torch_device)
-    return DeviceFacts(device.read_once, device.async_scheduling, DeviceMemory(total, free))
+    memory = DeviceMemory(total, free)
+    return DeviceFacts(device.read_once, device.async_scheduling, memory, holds_codes=True)
 
 
 def probe_device(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from pagedrun.paged.models.experts.paired_rows import biases, taken_apart
 from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
+from pagedrun.paged.models.network.held_codes import HeldCodes
 from pagedrun.paged.models.network.parameter import Parameter, Role
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
@@ -25,6 +26,10 @@ class Interleaved:
     ) -> tuple[Parameter, ...]:
         """Return the two tensors and their biases."""
         return *self._matrices(experts), *biases(experts)
+
+    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the plain matrices."""
+        return experts.num_bytes(dtype_bytes)
 
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
         """Return the matrices, turned."""

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pagedrun.kernels.code_form import CodeForm
 from pagedrun.paged.models.experts.paired_rows import biases, taken_apart
-from pagedrun.paged.models.linears.four_bit_floats import e2m1, powers_of_two
+from pagedrun.paged.models.linears.four_bit_floats import e2m1, packed_floats, powers_of_two
 from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
+from pagedrun.paged.models.network.held_codes import HeldCodes
 from pagedrun.paged.models.network.parameter import Parameter, Role
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.values.errors import ModelError
@@ -14,11 +16,13 @@ from pagedrun.paged.values.errors import ModelError
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
 GROUP = 32  # weights that have one scale
 _GROUP_BYTES = GROUP // 2
 _BYTES = ("U8",)
+_FORM = CodeForm(4, GROUP, 1, is_float=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,25 @@ class Mxfp4:
                     f"{experts.name}: MXFP4 has groups of {GROUP} weights, and {size} of them are "
                     "not whole groups; use another version of the model"
                 )
-        gate_up, down = (list(_unpacked(*each, source)) for each in self._matrices(experts))
+        read = _packed if self._are_held(experts, source) else _unpacked
+        gate_up, down = (list(read(*each, source)) for each in self._matrices(experts))
         return taken_apart(experts, source, gate_up, down)
+
+    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of codes and scales, and of biases in the model's dtype."""
+        hidden, inner = experts.hidden_size, experts.intermediate_size
+        if not (codes.hold(_FORM, hidden) and codes.hold(_FORM, inner)):
+            return experts.num_bytes(dtype_bytes)
+        biases = dtype_bytes * (2 * inner + hidden)
+        matrices = _FORM.num_bytes(2 * inner, hidden) + _FORM.num_bytes(hidden, inner)
+        return experts.num_experts * (matrices + biases)
+
+    def _are_held(self, experts: ExpertsSpec, source: "WeightSource") -> bool:
+        kernels, sizes = (
+            source.code_kernels.of_experts,
+            (experts.hidden_size, experts.intermediate_size),
+        )
+        return all(kernels.hold(_FORM, each, source.dtype_name) for each in sizes)
 
     def _matrices(self, experts: ExpertsSpec) -> tuple[tuple[Parameter, Parameter], ...]:
         hidden, inner = experts.hidden_size, experts.intermediate_size
@@ -67,6 +88,15 @@ class Mxfp4:
             )
 
         return stored("gate_up_proj", 2 * inner, hidden), stored("down_proj", hidden, inner)
+
+
+def _packed(
+    blocks: Parameter, scales: Parameter, source: "WeightSource"
+) -> "Iterator[PackedWeight | Tensor]":
+    """Yield each expert's matrix in four bits."""
+    for pairs, exponents in zip(source.read(blocks.name), source.read(scales.name), strict=True):
+        weight = packed_floats(pairs.flatten(1), exponents, GROUP, source)
+        yield source.packed(blocks.name, weight)
 
 
 def _unpacked(blocks: Parameter, scales: Parameter, source: "WeightSource") -> "Iterator[Tensor]":

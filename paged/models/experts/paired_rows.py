@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pagedrun.paged.models.experts.some_rows import rows_between
 from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
 from pagedrun.paged.models.network.parameter import Parameter, Role
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
 
@@ -30,17 +32,18 @@ def biases(experts: ExpertsSpec) -> tuple[Parameter, Parameter]:
 def taken_apart(
     experts: ExpertsSpec,
     source: "WeightSource",
-    gate_up: "Sequence[Tensor]",
-    down: "Sequence[Tensor]",
+    gate_up: "Sequence[PackedWeight | Tensor]",
+    down: "Sequence[PackedWeight | Tensor]",
 ) -> ExpertMatrices:
     """Return gates and ups apart, with the biases of `source`.
 
     gate_up: each expert's [2 * intermediate_size, hidden_size]. down: as in `ExpertMatrices`.
     """
+    num_rows = 2 * experts.intermediate_size
     gate_up_bias, down_bias = (source.tensor(each) for each in biases(experts))
     return ExpertMatrices(
-        [each[0::2] for each in gate_up],
-        [each[1::2] for each in gate_up],
+        [rows_between(each, 0, num_rows, 2) for each in gate_up],
+        [rows_between(each, 1, num_rows, 2) for each in gate_up],
         down,
         source.joined([gate_up_bias.T[0::2], gate_up_bias.T[1::2]]).T,
         down_bias,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
+from pagedrun.paged.models.network.held_codes import HeldCodes
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
@@ -30,6 +31,14 @@ class Separate:
             for linear in self._linears(experts, name)
         )
         return tuple(each for linear in linears for each in linear.parameters(stored))
+
+    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the matrices."""
+        return sum(
+            linear.matrix_bytes(dtype_bytes, codes)
+            for name in (self.gate, self.up, self.down)
+            for linear in self._linears(experts, name)
+        )
 
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
         """Return the matrices, as they are where they are plain."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from pagedrun.paged.models.network.held_codes import HeldCodes
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.stored_tensors import StoredTensor, StoredTensors
@@ -11,6 +12,7 @@ from pagedrun.paged.models.network.stored_tensors import StoredTensor, StoredTen
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
 
@@ -30,12 +32,17 @@ class Stack:
             for each in self.linear.parameters(_OfOne(stored))
         )
 
-    def matrices(self, source: "WeightSource") -> "list[Tensor]":
+    def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of what `matrices` returns."""
+        of_one = replace(codes, stored=_OfOne(codes.stored))
+        return self.num_experts * self.linear.matrix_bytes(dtype_bytes, of_one)
+
+    def matrices(self, source: "WeightSource") -> "list[PackedWeight | Tensor]":
         """Return each expert's matrix, views of one tensor where that is plain."""
         whole = cache(source.read)
         stored = _OfOne(source.stored)
 
-        def matrix(expert: int) -> "Tensor":
+        def matrix(expert: int) -> "PackedWeight | Tensor":
             own = source.reading(lambda name: whole(_name(name))[expert], stored)
             found = self.linear.matrix(own)
             source.mapped_bytes += own.mapped_bytes

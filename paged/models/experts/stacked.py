@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pagedrun.paged.models.experts.some_rows import rows_between
 from pagedrun.paged.models.experts.stack import Stack
 from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
+from pagedrun.paged.models.network.held_codes import HeldCodes
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
@@ -27,12 +29,18 @@ class Stacked:
         """Return the tensors of the two."""
         return tuple(each for stack in self._stacks(experts) for each in stack.parameters(stored))
 
+    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the two."""
+        return sum(each.held_bytes(dtype_bytes, codes) for each in self._stacks(experts))
+
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
         """Return views of the two tensors, or of what is unpacked of them."""
         gate_up, down = (stack.matrices(source) for stack in self._stacks(experts))
         inner = experts.intermediate_size
         return ExpertMatrices(
-            [each[:inner] for each in gate_up], [each[inner:] for each in gate_up], down
+            [rows_between(each, 0, inner) for each in gate_up],
+            [rows_between(each, inner, 2 * inner) for each in gate_up],
+            down,
         )
 
     def _stacks(self, experts: ExpertsSpec) -> tuple[Stack, Stack]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from pagedrun.paged.models.experts.stack import Stack
 from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
+from pagedrun.paged.models.network.held_codes import HeldCodes
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
@@ -23,6 +24,10 @@ class StackedApart:
     ) -> tuple[Parameter, ...]:
         """Return the tensors of the three."""
         return tuple(each for stack in self._stacks(experts) for each in stack.parameters(stored))
+
+    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the three."""
+        return sum(each.held_bytes(dtype_bytes, codes) for each in self._stacks(experts))
 
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
         """Return the matrices, as views where they are plain."""

@@ -26,9 +26,9 @@ class Embedding:
         self._kind = None if stored is None or stored.dtype not in PACKED_TYPES else stored.dtype
         if self._kind is not None:
             blocks = source.read(self._name)
-            if source.packs(source.kernels.split_blocks(blocks[:1], self._kind)):
+            if source.packs(self._split(blocks[:1])):
                 for rows in torch.split(blocks, _ROWS_AT_ONCE):
-                    source.require_moderate(self._name, self._split(rows))
+                    source.require_moderate(self._name, self._split(rows.to(source.device)))
                 self._table = source.kept_as_stored(blocks)
                 return
             self._kind = None

@@ -24,7 +24,7 @@ class Mixture:
         self._activate = activation(spec.activation, source.kernels)
         self._router = Router(spec.router, source)
         matrices = spec.experts.load(source)
-        pack = source.kernels.pack_grouped_linear
+        pack = source.pack_experts
         self._gate_up = pack([matrices.gate, matrices.up], matrices.gate_up_bias)
         self._down = pack([matrices.down], matrices.down_bias)
         self._shared = None if spec.shared is None else Mlp(spec.shared, source)

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.cache.state_spec import StateSpec
+from pagedrun.paged.models.network.held_codes import NOTHING_HELD, HeldCodes
 from pagedrun.paged.models.network.kv_groups import (
     AttentionHeads,
     KVGroup,
@@ -15,7 +16,6 @@ from pagedrun.paged.models.network.kv_groups import (
     kv_groups,
     kv_places,
 )
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,7 @@ class LibrarySpec:
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         return self.num_weights * dtype_bytes
 
-    def held_bytes(
-        self, dtype_bytes: int, *, packs: bool, codes: StoredTensors = NOTHING_STORED
-    ) -> int:
+    def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NOTHING_HELD) -> int:
         """Return the bytes of all weights in memory: they are packed in place of the library's."""
         return self.num_bytes(dtype_bytes)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pagedrun.kernels.code_form import E2M1, CodeForm
 from pagedrun.paged.models.network.linear_spec import Projection
 from pagedrun.paged.models.network.parameter import Parameter, Role
 from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensors
@@ -11,10 +12,9 @@ from pagedrun.paged.values.errors import ModelError
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
-# What a code means: sign, two bits of exponent, one of fraction.
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 _SCALE_BIAS, _NO_NUMBER = 127, 255  # of an exponent in a byte
 
 
@@ -56,6 +56,24 @@ class FourBitFloats:
 
     def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
         """Return each code's number times its scale."""
+        scales = self._scales(part, in_features, source)
+        if self.whole is None:
+            scales = powers_of_two(scales)
+        codes = source.read(f"{part.name}.{self.codes}")
+        return source.looked_up(part.name, codes, e2m1(), scales)
+
+    def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
+        """Return floats of four bits, with a byte for each group or a float32."""
+        return CodeForm(4, self.group_size, 1 if self.whole is None else 4, is_float=True)
+
+    def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
+        """Return codes and scales."""
+        scales = self._scales(part, in_features, source)
+        codes = source.read(f"{part.name}.{self.codes}")
+        return packed_floats(codes, scales, self.group_size, source)
+
+    def _scales(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
+        """Return exponents of two, uint8, or scales in float32."""
         if in_features % self.group_size:
             raise ModelError(
                 f"{part.name}: weights of four bits have groups of {self.group_size}, and "
@@ -63,12 +81,28 @@ class FourBitFloats:
             )
         scales = source.read(f"{part.name}.weight_scale")
         if self.whole is None:
-            scales = powers_of_two(scales)
-        else:
-            whole = source.read(f"{part.name}.{self.whole}").float()
-            scales = scales.float() / whole if self.divides else scales.float() * whole
-        codes = source.read(f"{part.name}.{self.codes}")
-        return source.looked_up(part.name, codes, e2m1(), scales)
+            return scales
+        whole = source.read(f"{part.name}.{self.whole}").float()
+        return scales.float() / whole if self.divides else scales.float() * whole
+
+
+def packed_floats(
+    pairs: "Tensor", scales: "Tensor", group_size: int, source: "WeightSource"
+) -> "PackedWeight":
+    """Return a matrix of floats of four bits.
+
+    pairs: [num_rows, num_bytes] uint8, of each byte the low half is the first code. scales:
+    [num_rows, num_groups], float32, or uint8: exponents of two.
+    """
+    import torch
+
+    from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+
+    pairs, scales = pairs.to(source.device), scales.to(source.device)
+    codes = torch.stack([pairs & 15, pairs >> 4], dim=2).flatten(1)
+    if scales.dtype is torch.uint8:
+        scales = scales.contiguous().view(torch.float8_e8m0fnu)
+    return PackedWeight(codes, 4, GroupScales(scales), group_size)
 
 
 def e2m1() -> "Tensor":

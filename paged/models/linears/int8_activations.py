@@ -7,6 +7,7 @@ from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.int8 import MAX_IN_FEATURES, int8_bytes
 from pagedrun.paged.models.linears.scaled_codes import ScaledCodes
 from pagedrun.paged.models.linears.unpacked import Unpacked, check_stray_bias
+from pagedrun.paged.models.network.held_codes import HeldCodes
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
@@ -16,6 +17,7 @@ if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
     from pagedrun.kernels.linear import Linear
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
 _CODES = ScaledCodes("I8")
@@ -58,6 +60,10 @@ class Int8Activations:
         bias = source.stacked(_DENSE.biases(linear)) if linear.has_bias else None
         return source.kernels.pack_int8(codes, scales, bias)
 
-    def matrix(self, linear: LinearSpec, source: "WeightSource") -> "Tensor":
-        """Return the matrix of an expert, in plain numbers."""
+    def matrix_bytes(self, linear: LinearSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of one expert's matrix, in few bits where it can be held so."""
+        return _UNPACKED.held_bytes(linear, dtype_bytes, codes)
+
+    def matrix(self, linear: LinearSpec, source: "WeightSource") -> "PackedWeight | Tensor":
+        """Return the matrix of an expert, whose inputs are not rounded."""
         return _UNPACKED.matrix(linear, source)

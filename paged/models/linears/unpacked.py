@@ -1,10 +1,12 @@
 """Unpacked: quantised weights, held in few bits where the backend can, else in plain numbers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.weight_format import PackedFormat, WeightFormat
+from pagedrun.paged.models.network.held_codes import HeldCodes
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.parameter import Parameter, Role
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
@@ -51,7 +53,7 @@ class Unpacked:
         """Return the bytes of matrices and biases in the model's dtype."""
         return _DENSE.num_bytes(linear, dtype_bytes)
 
-    def held_bytes(self, linear: LinearSpec, dtype_bytes: int, codes: StoredTensors) -> int:
+    def held_bytes(self, linear: LinearSpec, dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of matrices, in few bits where these can be held, and biases."""
         size = linear.in_features
         held = linear.out_features * dtype_bytes if linear.has_bias else 0
@@ -60,11 +62,15 @@ class Unpacked:
             form = None
             if found is not None and isinstance(found[0], PackedFormat):
                 form = found[0].form(part, codes)
-            if form is None or not form.can_be_held(size):
+            if form is None or not codes.hold(form, size):
                 held += part.out_features * size * dtype_bytes
             else:
                 held += form.num_bytes(part.out_features, size)
         return held
+
+    def matrix_bytes(self, linear: LinearSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of one expert's matrix, in few bits where it can be held so."""
+        return self.held_bytes(linear, dtype_bytes, codes)
 
     def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
         """Return the parts as one layer."""
@@ -75,14 +81,13 @@ class Unpacked:
         bias = source.stacked(_DENSE.biases(linear)) if linear.has_bias else None
         return source.pack_parts(weights, bias)
 
-    def matrix(self, linear: LinearSpec, source: "WeightSource") -> "Tensor":
+    def matrix(self, linear: LinearSpec, source: "WeightSource") -> "PackedWeight | Tensor":
         """Return the matrix of a layer's only part; a plain one stays in its file where it can."""
         [part] = linear.parts
         found = self._packed(part, linear, source.stored)
         if found is None:
             return _DENSE.matrix(linear, source)
-        check_stray_bias(part, linear, source)
-        return source.ordered(found[0].weight(part, linear.in_features, source), part.order)
+        return self._of_format(found[0], part, linear, source, source.code_kernels.of_experts)
 
     def _weight(
         self, part: Projection, plain: Parameter, linear: LinearSpec, source: "WeightSource"
@@ -90,12 +95,27 @@ class Unpacked:
         found = self._packed(part, linear, source.stored)
         if found is None:
             return source.tensor(plain)
+        return self._of_format(found[0], part, linear, source, source.code_kernels)
+
+    def _of_format(
+        self,
+        found: WeightFormat,
+        part: Projection,
+        linear: LinearSpec,
+        source: "WeightSource",
+        kernels: CodeKernels,
+    ) -> "PackedWeight | Tensor":
+        """Return a part's matrix, in few bits where `kernels` hold it so."""
         check_stray_bias(part, linear, source)
-        form, in_features = found[0], linear.in_features
-        if not isinstance(form, PackedFormat):
-            return source.ordered(form.weight(part, in_features, source), part.order)
-        weight = form.packed(part, in_features, source)
-        return source.packed(part.name, source.ordered_rows(weight, part.order))
+        size = linear.in_features
+        if isinstance(found, PackedFormat):
+            form = replace(
+                found.form(part, source.stored), is_scattered=False
+            )  # it may be in order
+            if kernels.hold(form, size, source.dtype_name):
+                weight = source.ordered_rows(found.packed(part, size, source), part.order)
+                return source.packed(part.name, weight)
+        return source.ordered(found.weight(part, size, source), part.order)
 
     def _packed(
         self, part: Projection, linear: LinearSpec, stored: StoredTensors

@@ -11,6 +11,8 @@ from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.cache.state_spec import StateSpec
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
+from pagedrun.paged.models.network.experts_spec import ExpertsSpec
+from pagedrun.paged.models.network.held_codes import NOTHING_HELD, HeldCodes
 from pagedrun.paged.models.network.kv_groups import KVGroup, bytes_read, kv_groups, kv_places
 from pagedrun.paged.models.network.layer_inputs_spec import LayerInputsSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
@@ -91,22 +93,20 @@ class DecoderSpec(Generic[LayerT]):
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         return sum(part.num_bytes(dtype_bytes) for part in self._parts())
 
-    def held_bytes(
-        self, dtype_bytes: int, *, packs: bool, codes: StoredTensors = NOTHING_STORED
-    ) -> int:
+    def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NOTHING_HELD) -> int:
         """Return the bytes of all weights where a backend `packs` them in a layout of its own.
 
-        A tied head is held twice there: packed, and as the table. `codes`: what is stored, where a
-        backend keeps weights of few bits as such.
+        A tied head is held twice there: packed, and as the table; so it is wherever the table stays
+        in few bits, as `codes` says.
         """
         others = self._parts()[1:]
         held = sum(
             part.held_bytes(dtype_bytes, codes)
-            if isinstance(part, LinearSpec)
+            if isinstance(part, LinearSpec | ExpertsSpec)
             else part.num_bytes(dtype_bytes)
             for part in others
         )
-        if packs and self.head is None:
+        if self.head is None and (packs or self.embedding.holds_codes(codes)):
             held += self.embedding.packed_bytes(dtype_bytes, codes)
         return held + self.embedding.held_bytes(dtype_bytes, codes)
 

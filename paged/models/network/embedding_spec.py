@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from pagedrun.kernels.code_form import BLOCK_FORMS, CodeForm
 from pagedrun.paged.files.gguf.block_type import PACKED_TYPES
+from pagedrun.paged.models.network.held_codes import HeldCodes
 from pagedrun.paged.models.network.parameter import Parameter, Role
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
@@ -37,23 +38,27 @@ class EmbeddingSpec:
         """How many numbers it has."""
         return self.weight.num_values
 
-    def held_bytes(self, dtype_bytes: int, codes: StoredTensors) -> int:
+    def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of the table where blocks among the `codes` are held as they are."""
         tensor, form = codes.get(self.weight.name), self._form(codes)
         return self.num_bytes(dtype_bytes) if tensor is None or form is None else tensor.num_bytes
 
-    def packed_bytes(self, dtype_bytes: int, codes: StoredTensors) -> int:
+    def packed_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of the table as the matrix of a head."""
         form = self._form(codes)
         if form is None:
             return self.num_bytes(dtype_bytes)
         return form.num_bytes(self.vocab_size, self.hidden_size)
 
-    def _form(self, codes: StoredTensors) -> CodeForm | None:
+    def holds_codes(self, codes: HeldCodes) -> bool:
+        """Return whether the table stays in few bits."""
+        return self._form(codes) is not None
+
+    def _form(self, codes: HeldCodes) -> CodeForm | None:
         """Return the form of blocks that stay in few bits, None for plain numbers."""
         tensor = codes.get(self.weight.name)
         form = None if tensor is None else BLOCK_FORMS.get(tensor.dtype)
-        return form if form is not None and form.can_be_held(self.hidden_size) else None
+        return form if form is not None and codes.hold(form, self.hidden_size) else None
 
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of the table."""

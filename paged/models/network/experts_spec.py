@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from pagedrun.paged.models.network.held_codes import HeldCodes
 from pagedrun.paged.models.network.linear_spec import LinearMethod, LinearSpec, Projection
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
@@ -11,6 +12,7 @@ from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredT
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
 
@@ -18,14 +20,16 @@ if TYPE_CHECKING:  # they import torch
 class ExpertMatrices:
     """Every expert's matrices, of the same shape in each of the three, and biases if any.
 
+    They are in few bits where a backend holds experts so.
+
     gate, up: [intermediate_size, hidden_size]. down: [hidden_size, intermediate_size].
     gate_up_bias: [num_experts, 2 * intermediate_size], gates first. down_bias: [num_experts,
     hidden_size].
     """
 
-    gate: "Sequence[Tensor]"
-    up: "Sequence[Tensor]"
-    down: "Sequence[Tensor]"
+    gate: "Sequence[PackedWeight | Tensor]"
+    up: "Sequence[PackedWeight | Tensor]"
+    down: "Sequence[PackedWeight | Tensor]"
     gate_up_bias: "Tensor | None" = None
     down_bias: "Tensor | None" = None
 
@@ -37,6 +41,10 @@ class ExpertLayout(Protocol):
         self, experts: "ExpertsSpec", stored: StoredTensors = NOTHING_STORED
     ) -> tuple[Parameter, ...]:
         """Return the tensors that a checkpoint with the tensors `stored` has for them."""
+        ...
+
+    def held_bytes(self, experts: "ExpertsSpec", dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the matrices and biases; `codes` says which stay in few bits."""
         ...
 
     def load(self, experts: "ExpertsSpec", source: "WeightSource") -> ExpertMatrices:
@@ -87,6 +95,10 @@ class ExpertsSpec:
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of all experts, in a model whose numbers have `dtype_bytes`."""
         return dtype_bytes * self.num_weights
+
+    def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of all experts where few bits among the `codes` stay few."""
+        return self.layouts[0].held_bytes(self, dtype_bytes, codes.of_experts)
 
     def load(self, source: "WeightSource") -> ExpertMatrices:
         """Return the matrices of all experts."""

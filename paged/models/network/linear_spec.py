@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from pagedrun.paged.models.network.held_codes import HeldCodes
 from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.row_order import RowOrder
 from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
@@ -11,6 +12,7 @@ if TYPE_CHECKING:  # they import torch
     from torch import Tensor
 
     from pagedrun.kernels.linear import Linear
+    from pagedrun.kernels.packed_weight import PackedWeight
     from pagedrun.paged.models.weight_source import WeightSource
 
 
@@ -40,9 +42,9 @@ class LinearMethod(Protocol):
         """Return the layer with its weights; its outputs are those of the parts side by side."""
         ...
 
-    def matrix(self, linear: "LinearSpec", source: "WeightSource") -> "Tensor":
-        """Return the weights of a layer of one part in the dtype of `source`, for one expert of
-        many, [out_features, in_features]."""
+    def matrix(self, linear: "LinearSpec", source: "WeightSource") -> "PackedWeight | Tensor":
+        """Return the weights of a layer of one part, for one expert of many, [out_features,
+        in_features]: in the dtype of `source`, or as codes where it holds such experts."""
         ...
 
 
@@ -50,8 +52,17 @@ class LinearMethod(Protocol):
 class CodesMethod(LinearMethod, Protocol):
     """One whose weights stay in few bits where a backend computes with these."""
 
-    def held_bytes(self, linear: "LinearSpec", dtype_bytes: int, codes: StoredTensors) -> int:
-        """Return the bytes of a layer's weights there; `codes` is what is stored."""
+    def held_bytes(self, linear: "LinearSpec", dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of a layer's weights there; `codes` says which stay in few bits."""
+        ...
+
+
+@runtime_checkable
+class CodeMatrices(LinearMethod, Protocol):
+    """One by which experts stay in few bits where a backend computes with these."""
+
+    def matrix_bytes(self, linear: "LinearSpec", dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of what `matrix` returns; `codes` says which stay in few bits."""
         ...
 
 
@@ -99,7 +110,7 @@ class LinearSpec:
         """Return the bytes of the weights."""
         return self.method.num_bytes(self, dtype_bytes)
 
-    def held_bytes(self, dtype_bytes: int, codes: StoredTensors) -> int:
+    def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of the weights where few bits among the `codes` stay few."""
         if isinstance(self.method, CodesMethod):
             return self.method.held_bytes(self, dtype_bytes, codes)
@@ -109,6 +120,12 @@ class LinearSpec:
         """Return the layer with its weights."""
         return self.method.load(self, source)
 
-    def matrix(self, source: "WeightSource") -> "Tensor":
+    def matrix_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of what `matrix` returns."""
+        if isinstance(self.method, CodeMatrices):
+            return self.method.matrix_bytes(self, dtype_bytes, codes)
+        return self.num_weights * dtype_bytes
+
+    def matrix(self, source: "WeightSource") -> "PackedWeight | Tensor":
         """Return the weights of a layer of one part, [out_features, in_features]."""
         return self.method.matrix(self, source)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.state_spec import StateSpec
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.network.held_codes import NOTHING_HELD, HeldCodes
 
 
 class Network(Protocol):
@@ -45,12 +45,10 @@ class Network(Protocol):
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         ...
 
-    def held_bytes(
-        self, dtype_bytes: int, *, packs: bool, codes: StoredTensors = NOTHING_STORED
-    ) -> int:
+    def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NOTHING_HELD) -> int:
         """Return the bytes of all weights where a backend `packs` them in a layout of its own.
 
-        `codes`: what is stored, where a backend keeps weights of few bits as such.
+        `codes`: which weights of few bits stay such.
         """
         ...
 

@@ -17,99 +17,11 @@ from tests.kernels.cpu.products import (
     skip_unless_supported,
     threads,
 )
+from tests.kernels.packed_forms import FORMS, codes, halves, random
 
 # Around the heights of tiles, of pairs of them, and of the rows that pass a chunk of weights.
 ROW_COUNTS = [1, 2, 15, 16, 17, 31, 32, 33, 48, 49, 64, 70]
 OUT = 70  # two panels and a part
-
-
-def random(*shape: int, seed: int) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def codes(low: int, high: int, out: int, columns: int) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(low, high, (out, columns), generator=generator, dtype=torch.int8)
-
-
-def halves(out: int, groups: int) -> GroupScales:
-    return GroupScales((random(out, groups, seed=2) / 50 + 0.001).half())
-
-
-def six_bits(out: int, groups: int, seed: int) -> GroupScales:
-    values = (random(out, groups, seed=seed) * 64).to(torch.uint8)
-    return GroupScales(values, (random(out, groups // 8, seed=seed + 1) / 1000).half())
-
-
-def q4_0(out: int, columns: int) -> PackedWeight:
-    return PackedWeight(codes(-8, 8, out, columns), 4, halves(out, -(-columns // 32)), 32)
-
-
-def q4_1(out: int, columns: int) -> PackedWeight:
-    scales = halves(out, columns // 32)
-    minima = GroupScales((random(out, columns // 32, seed=9) / 10).half())
-    return PackedWeight(codes(0, 16, out, columns), 4, scales, 32, minima=minima)
-
-
-def awq(out: int, columns: int) -> PackedWeight:
-    zeros = codes(-8, 8, out, -(-columns // 128))
-    scales = halves(out, -(-columns // 128))
-    return PackedWeight(codes(-8, 8, out, columns), 4, scales, 128, zeros=zeros)
-
-
-def rows_of_four_bits(out: int, columns: int) -> PackedWeight:
-    scales = GroupScales((random(out, 1, seed=3) / 50).bfloat16())
-    return PackedWeight(codes(-8, 8, out, columns), 4, scales, columns)
-
-
-def two_bits(out: int, columns: int) -> PackedWeight:
-    return PackedWeight(codes(-2, 2, out, columns), 2, halves(out, columns // 32), 32)
-
-
-def q4_k(out: int, columns: int) -> PackedWeight:
-    scales, minima = (six_bits(out, columns // 32, seed) for seed in (4, 6))
-    return PackedWeight(codes(0, 16, out, columns), 4, scales, 32, minima=minima)
-
-
-def q5_0(out: int, columns: int) -> PackedWeight:
-    return PackedWeight(codes(-16, 16, out, columns), 5, halves(out, columns // 32), 32)
-
-
-def q5_k(out: int, columns: int) -> PackedWeight:
-    scales, minima = (six_bits(out, columns // 32, seed) for seed in (4, 6))
-    return PackedWeight(codes(0, 32, out, columns), 5, scales, 32, minima=minima)
-
-
-def q6_k(out: int, columns: int) -> PackedWeight:
-    factors = (random(out, columns // 256, seed=5) / 1000).half()
-    scales = GroupScales(codes(-128, 127, out, columns // 16), factors)
-    return PackedWeight(codes(-32, 32, out, columns), 6, scales, 16)
-
-
-def q8_0(out: int, columns: int) -> PackedWeight:
-    return PackedWeight(codes(-128, 127, out, columns), 8, halves(out, -(-columns // 32)), 32)
-
-
-def int8_rows(out: int, columns: int) -> PackedWeight:
-    scales = GroupScales(random(out, 1, seed=3) / 500)
-    return PackedWeight(codes(-128, 127, out, columns), 8, scales, columns)
-
-
-def float8(out: int, columns: int) -> PackedWeight:
-    """Every code, denormal ones too; a scale for blocks of 48 rows and 128 columns."""
-    bits = torch.arange(out * columns).view(out, columns) * 7 % 256
-    bits[(bits & 0x7F) == 0x7F] = 0
-    scales = GroupScales(random(-(-out // 48), -(-columns // 128), seed=3) / 500)
-    return PackedWeight(bits.byte().view(torch.float8_e4m3fn), 8, scales, 128, 48)
-
-
-FORMS = {
-    each.__name__: each
-    for each in (
-        *(q4_0, q4_1, awq, rows_of_four_bits, two_bits, q4_k),
-        *(q5_0, q5_k, q6_k, q8_0, int8_rows, float8),
-    )
-}
 
 
 @pytest.fixture(autouse=True)

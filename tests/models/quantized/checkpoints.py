@@ -7,7 +7,7 @@ of their names, and the weights that they mean, in float32.
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.packed_weight import PackedWeight
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.model_tensors import ModelTensors
 from pagedrun.paged.models.network.linear_spec import LinearSpec
@@ -100,3 +101,10 @@ def read(folder: Path, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         each = torch.split(weight, [part.out_features for part in linear.parts])
         found |= zip([part.name for part in linear.parts], each, strict=True)
     return found
+
+
+def plain(matrices: Sequence[PackedWeight | Tensor]) -> list[Tensor]:
+    """Return matrices that must all be in plain numbers."""
+    tensors = [each for each in matrices if isinstance(each, Tensor)]
+    assert len(tensors) == len(matrices)
+    return tensors

@@ -23,7 +23,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
 from tests.engines import load_engine
-from tests.models.quantized.checkpoints import Writer, write, write_plain
+from tests.models.quantized.checkpoints import Writer, plain, write, write_plain
 from tests.models.quantized.eight_bits import blocks
 from tests.models.quantized.test_few_bits import awq, float8, gptq, int8, pack
 
@@ -55,7 +55,7 @@ def experts(folder: Path) -> list[tuple[Tensor, ...]]:
         )
         parts = [part for layer in tensors.network.layers for part in layer.parts]
         loaded = [part.load(source) for part in parts if isinstance(part, ExpertsSpec)]
-        return [tuple(torch.stack(list(x)) for x in (e.gate, e.up, e.down)) for e in loaded]
+        return [tuple(torch.stack(plain(x)) for x in (e.gate, e.up, e.down)) for e in loaded]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

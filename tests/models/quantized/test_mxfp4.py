@@ -21,6 +21,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.engines import load_engine
 from tests.models.families import save_tiny
+from tests.models.quantized.checkpoints import plain
 
 # Of each code; the four bits are sign, exponent, exponent, mantissa.
 VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -74,11 +75,11 @@ def test_every_code_and_scale_is_exact(dtype: torch.dtype) -> None:
     """Down to the least power, where a number in bfloat16 has no leading one."""
     tensors, gate_up, down = stored(96, 64, (0, 253))
     found = loaded(tensors, dtype, 96, 64)
-    for expert in range(2):
-        assert found.gate[expert].dtype is dtype
-        assert torch.equal(found.gate[expert].double(), gate_up[expert, 0::2])
-        assert torch.equal(found.up[expert].double(), gate_up[expert, 1::2])
-        assert torch.equal(found.down[expert].double(), down[expert])
+    gates, ups, downs = (torch.stack(plain(each)) for each in (found.gate, found.up, found.down))
+    assert gates.dtype is dtype
+    assert torch.equal(gates.double(), gate_up[:, 0::2])
+    assert torch.equal(ups.double(), gate_up[:, 1::2])
+    assert torch.equal(downs.double(), down)
     bias = tensors[f"{EXPERTS}.gate_up_proj_bias"].to(dtype)
     assert found.gate_up_bias is not None
     assert torch.equal(found.gate_up_bias, torch.cat([bias[:, 0::2], bias[:, 1::2]], dim=1))
@@ -93,10 +94,10 @@ def test_weights_are_those_of_transformers() -> None:
         blocks, scales = (tensors[f"{EXPERTS}.{name}_{end}"] for end in ("blocks", "scales"))
         theirs = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16).mT
         if ours is None:
-            assert torch.equal(torch.stack(list(found.gate)), theirs[:, 0::2])
-            assert torch.equal(torch.stack(list(found.up)), theirs[:, 1::2])
+            assert torch.equal(torch.stack(plain(found.gate)), theirs[:, 0::2])
+            assert torch.equal(torch.stack(plain(found.up)), theirs[:, 1::2])
         else:
-            assert torch.equal(torch.stack(list(ours)), theirs)
+            assert torch.equal(torch.stack(plain(ours)), theirs)
 
 
 @pytest.fixture(scope="module")

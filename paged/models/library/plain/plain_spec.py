@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.state_spec import StateArray, StateSpec
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.network.held_codes import NOTHING_HELD, HeldCodes
 from pagedrun.paged.values.precision import DTYPE_BYTES
 
 
@@ -49,9 +49,7 @@ class PlainSpec:
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         return self.num_weights * dtype_bytes
 
-    def held_bytes(
-        self, dtype_bytes: int, *, packs: bool, codes: StoredTensors = NOTHING_STORED
-    ) -> int:
+    def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NOTHING_HELD) -> int:
         """Return the bytes of all weights in memory: they stay as the library holds them."""
         return self.num_bytes(dtype_bytes)
 
