@@ -1,4 +1,4 @@
-"""Weights that stay in few bits on a GPU are the numbers that they mean, whoever multiplies them."""
+"""Weights that stay in few bits on a GPU are the numbers that they mean, in every product."""
 
 from collections.abc import Callable
 

@@ -1,0 +1,131 @@
+"""Models whose weights stay in few bits on a GPU: what is held, what a plan says, and the answers.
+
+Without a GPU its kernels are interpreted, on tensors of the host.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pagedrun.kernels.gpu.backend import GpuBackend
+from pagedrun.kernels.read_once import ON_GPU
+from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.devices.device_facts import DeviceFacts, DeviceMemory
+from pagedrun.paged.job.planned_weights import PlannedWeights
+from pagedrun.paged.models.checkpoint_header import CheckpointHeader
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from tests.conftest import MakeModel
+from tests.engines import load_engine
+from tests.models.gguf_files.test_gguf_models import mixed, wide
+from tests.models.gguf_files.writer import write_gguf
+from tests.models.quantized.checkpoints import write, write_plain
+from tests.models.quantized.eight_bits import blocks
+from tests.models.quantized.few_bits import AwqWriter, GptqWriter
+from tests.models.quantized.test_few_bits import int8, pack
+from tests.models.quantized.test_mxfp4 import folders as mxfp4_folders  # noqa: F401 - a fixture
+
+GPU = Device(torch.device("cpu"), GpuBackend(), async_scheduling=False)
+PLAIN = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+AWQ: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}
+FP8 = {"quant_method": "fp8", "weight_block_size": [24, 32]}
+DENSE = {
+    "awq": (AWQ, AwqWriter(32), 0.34),
+    "gptq": (GPTQ, GptqWriter(4, 32), 0.32),
+    "gptq in any order": ({**GPTQ, "desc_act": True}, GptqWriter(4, 32, shuffled=True), 1.0),
+    "pack-quantized": (*pack(4, 32, symmetric=False), 0.34),
+    "fp8": (FP8, blocks(24, 32), 0.57),
+    "int-quantized": (*int8("channel"), blocks(1, 0, torch.int8, "weight_scale"), 0.57),
+}
+
+
+def held(model: Path, dtype: str = "bfloat16") -> int:
+    """Return the bytes of a model's weights on the GPU's kernels; a plan must say the same."""
+    engine = load_engine(EngineConfig(model=model, dtype=dtype, device="cpu"), device=GPU)
+    config, header = ModelConfig.from_folder(model), CheckpointHeader.read(model)
+    facts = DeviceFacts(ON_GPU, memory=DeviceMemory(1 << 34, 1 << 34), holds_codes=True)
+    assert PlannedWeights(config, header, dtype, facts).held_bytes == engine.loaded.model.num_bytes
+    return engine.loaded.model.num_bytes
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("form", DENSE)
+def test_layers_are_held_in_few_bits(
+    form: str, dtype: str, make_model: MakeModel, tmp_path: Path
+) -> None:
+    """One projection is stored in plain numbers, beside others that are not."""
+    quantization, writer, share = DENSE[form]
+    dense = make_model("qwen2", "quantized", tie_word_embeddings=False)
+    meant = write(dense, tmp_path / "codes", quantization, writer, keeps="v_proj")
+    write_plain(dense, tmp_path / "plain", meant)
+    in_codes, plain = (held(tmp_path / each, dtype) for each in ("codes", "plain"))
+    packed = sum(weight.numel() for name, weight in meant.items() if "v_proj" not in name)
+    assert plain - in_codes >= (1 - share) * 2 * packed
+    assert held(tmp_path / "codes", "float32") == held(tmp_path / "plain", "float32")
+
+
+@pytest.mark.parametrize("form", ["fp8", "awq", "pack-quantized", "int-quantized"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "qwen2_moe"])
+def test_experts_are_held_in_few_bits(
+    family: str, form: str, make_model: MakeModel, tmp_path: Path
+) -> None:
+    quantization, writer, share = DENSE[form]
+    dense = make_model(family, "quantized")
+    meant = write(dense, tmp_path / "codes", quantization, writer)
+    write_plain(dense, tmp_path / "plain", meant)
+    in_codes, plain = (held(tmp_path / each) for each in ("codes", "plain"))
+    packed = sum(weight.numel() for weight in meant.values())
+    assert plain - in_codes >= (1 - share - 0.08) * 2 * packed
+
+
+def test_experts_in_mxfp4_are(mxfp4_folders: dict[str, Path]) -> None:  # noqa: F811
+    in_codes, plain = (held(mxfp4_folders[each]) for each in ("mxfp4", "plain"))
+    experts = 2 * 8 * 3 * 64 * 64
+    layers = ModelConfig.from_folder(mxfp4_folders["plain"]).network.num_layers
+    assert plain - in_codes == layers * experts // 2 * (2 - 4.5 / 8 + 1 / 32)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_gguf_file_keeps_embedding_and_head_in_few_bits(
+    tied: bool, make_model: MakeModel, tmp_path: Path
+) -> None:
+    folder = wide(make_model, "llama")
+    if not tied:
+        folder = make_model(
+            "llama", "gguf-head", hidden_size=256, intermediate_size=512, tie_word_embeddings=False
+        )
+    write_gguf(folder, tmp_path / "model.gguf", mixed)
+    config = EngineConfig(model=tmp_path / "model.gguf", tokenizer=folder, dtype="bfloat16")
+    assert held(tmp_path / "model.gguf") < 0.45 * held(folder), config
+
+
+def first_logprobs(model: Path, device: Device) -> dict[int, float]:
+    """Return the log-probabilities of the likeliest tokens behind a prompt."""
+    config = EngineConfig(model=model, dtype="bfloat16", device="cpu", enforce_eager=True)
+    params = SamplingParams(max_tokens=1, ignore_eos=True, logprobs=5)
+    [done] = load_engine(config, device=device).start([Request(0, (7, 8, 9, 10), params)])
+    logprobs = done.outputs[0].logprobs
+    assert logprobs is not None
+    return {each.token_id: each.logprob for each in logprobs[0].top}
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe"])
+def test_answers_are_those_of_the_plain_model(
+    family: str, make_model: MakeModel, tmp_path: Path
+) -> None:
+    quantization, writer, _ = DENSE["awq"]
+    dense = make_model(family, "one-layer", num_hidden_layers=1)
+    write_plain(dense, tmp_path / "plain", write(dense, tmp_path / "codes", quantization, writer))
+    found = first_logprobs(tmp_path / "codes", GPU)
+    expected = first_logprobs(tmp_path / "plain", PLAIN)
+    assert found.keys() & expected.keys()
+    for token in found.keys() & expected.keys():
+        assert found[token] == pytest.approx(expected[token], abs=0.02)
+    shutil.rmtree(tmp_path / "plain")
