@@ -55,7 +55,7 @@ class KernelSet(StrEnum):
     @property
     def holds_codes(self) -> bool:
         """Whether it multiplies bfloat16 with weights of few bits; they are unpacked elsewhere."""
-        return self is KernelSet.AMX
+        return self is not KernelSet.PORTABLE
 
     @property
     def is_supported(self) -> bool:

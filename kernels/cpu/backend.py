@@ -92,7 +92,7 @@ class CpuBackend:
     ) -> Linear:
         """Return a linear layer, its weight in few bits where there are kernels for it."""
         if self.packs_quantized(weight, dtype):
-            return QuantizedLinear(weight, bias)
+            return QuantizedLinear(weight, bias, self.kernel_set)
         return PackedLinear(cpu.dequantize(weight, dtype), bias, self.kernel_set)
 
     def pack_grouped_linear(

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, spread
+from pagedrun.kernels.cpu.packed.pair_layout import pack_pairs
 from pagedrun.kernels.cpu.simd.aligned import aligned_empty
 from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
 
@@ -61,9 +62,9 @@ class CodePlaces(NamedTuple):
 
 class CodeArrays:
     """Holds a weight whose form `can_be_held`, in `arrays`; `places` is for kernels, while these
-    live."""
+    live. Codes lie as tiles take them, or `in_pairs`, see `pack_pairs`."""
 
-    def __init__(self, weight: PackedWeight) -> None:
+    def __init__(self, weight: PackedWeight, *, in_pairs: bool = False) -> None:
         weight = weight.by_row()
         kind, scales = _kind(weight), weight.scales
         if kind == FLOAT8:
@@ -73,7 +74,7 @@ class CodeArrays:
         num_factors = num_groups if scales.factors is None else scales.factors.shape[1]
         num_steps = -(-weight.in_features // STEP)
         self.arrays = [
-            *_packed_codes(weight, kind),
+            *_packed_codes(weight, kind, in_pairs),
             *map(_by_panel, (scales.values, scales.factors, weight.zeros)),
             _by_panel(None if minima is None else minima.values),
             _by_panel(None if minima is None else minima.factors),
@@ -100,13 +101,23 @@ class CodeArrays:
         )
 
 
-def _packed_codes(weight: PackedWeight, kind: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def first_code(weight: PackedWeight) -> int:
+    """Return what the least of a weight's codes is below 0."""
+    return 0 if weight.minima is not None else 1 << (weight.form.held_bits - 1)
+
+
+def _packed_codes(
+    weight: PackedWeight, kind: int, in_pairs: bool
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return codes, or their lower four bits, and those above."""
     steps = -(-weight.out_features // PANEL), -(-weight.in_features // STEP)
     below, above = (aligned_empty((*steps, size), np.uint8) for size in _STEP_BYTES[kind])
     spread(weight.codes.numel())
     source = as_array(weight.codes.contiguous()).view(np.uint8)
-    if kind in (EIGHT_BITS, FLOAT8):
+    if in_pairs:
+        num_bits = 0 if kind == FLOAT8 else weight.form.held_bits
+        pack_pairs(source, num_bits, first_code(weight), below, above)
+    elif kind in (EIGHT_BITS, FLOAT8):
         _pack_bytes(source, below)
     else:
         _pack_codes(source, 0 if kind == FOUR_BITS else kind - FOUR_BITS, below, above)

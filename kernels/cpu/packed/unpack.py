@@ -46,11 +46,11 @@ def begin_group(weight: Any, panel: Any, step: Any, numbers: Any, tables: Any) -
     for each output, for what each of its codes means.
     """
     if weight.steps_per_group == 0:
-        _read(weight, weight.scales, weight.factors, panel, 2 * step, numbers)
-        _read(weight, weight.scales, weight.factors, panel, 2 * step + 1, numbers + _SECOND)
+        read_numbers(weight, weight.scales, weight.factors, panel, 2 * step, numbers)
+        read_numbers(weight, weight.scales, weight.factors, panel, 2 * step + 1, numbers + _SECOND)
         return 0
     group = step // weight.steps_per_group
-    _read(weight, weight.scales, weight.factors, panel, group, numbers)
+    read_numbers(weight, weight.scales, weight.factors, panel, group, numbers)
     if weight.kind == FOUR_BITS or weight.kind == FIVE_BITS:
         _write_tables(weight, panel, group, numbers, tables)
     return weight.steps_per_group - 1
@@ -64,7 +64,7 @@ def _write_tables(weight: Any, panel: Any, group: Any, numbers: Any, tables: Any
             store_at(numbers + _ZEROS + 4 * i, int8_at(first + i))
     if weight.minima != 0:
         place = numbers + _MINIMA
-        _read(weight, weight.minima, weight.minimum_factors, panel, group, place)
+        read_numbers(weight, weight.minima, weight.minimum_factors, panel, group, place)
     zeros, minima = numbers + _ZEROS, numbers + _MINIMA
     if weight.kind == FOUR_BITS:
         if weight.minima != 0:
@@ -82,7 +82,9 @@ def _write_tables(weight: Any, panel: Any, group: Any, numbers: Any, tables: Any
 
 
 @part(fastmath=EXACT)
-def _read(weight: Any, values: Any, factors: Any, panel: Any, group: Any, target: Any) -> None:
+def read_numbers(
+    weight: Any, values: Any, factors: Any, panel: Any, group: Any, target: Any
+) -> None:
     """Write 32 numbers of a panel's group as float32."""
     first = (panel * weight.num_groups + group) * PANEL
     if weight.scale_form == FLOAT32:
