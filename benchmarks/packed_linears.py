@@ -19,7 +19,6 @@ from torch import Tensor  # noqa: E402
 
 from pagedrun.kernels.cpu.backend import CpuBackend  # noqa: E402
 from pagedrun.kernels.cpu.jit import num_threads  # noqa: E402
-from pagedrun.kernels.kernel_set import KernelSet  # noqa: E402
 from pagedrun.kernels.packed_weight import GroupScales, PackedWeight  # noqa: E402
 from pagedrun.kernels.processor import processor_name  # noqa: E402
 
@@ -36,8 +35,9 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     counts = [int(word) for word in parser.parse_args().rows.split(",")]
     configure()
-    backend = CpuBackend(KernelSet.AMX)
-    print(f"{processor_name()}, {num_threads()} threads, torch {torch.__version__}\n")
+    backend = CpuBackend()
+    where = f"{processor_name()}, {backend.kernel_set}, {num_threads()} threads"
+    print(f"{where}, torch {torch.__version__}\n")
     print(f"| shape | rows | bfloat16, ms | {' | '.join(forms(32, 256))} |")
     print("|---" * (3 + len(forms(32, 256))) + "|")
     for shape in SHAPES:

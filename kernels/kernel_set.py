@@ -29,8 +29,9 @@ _DECIDING = frozenset({"amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "neon
 class KernelSet(StrEnum):
     """What multiplies bfloat16. float32 is multiplied alike in all sets.
 
-    AMX: tiles, for linear layers and attention. AVX512_BF16: pairs of bfloat16 for attention, and
-    oneDNN for linear layers. PORTABLE: float32 for attention, oneDNN for linear layers.
+    AMX: tiles, for linear layers and attention. AVX512_BF16: pairs of bfloat16 for attention and
+    weights of few bits, oneDNN for other linear layers. PORTABLE: float32 for attention, oneDNN for
+    linear layers.
     """
 
     AMX = "amx"

@@ -1,32 +1,54 @@
 """A weight in few bits multiplies as what it means in bfloat16 does: bit by bit, in every batch."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
 from pagedrun.kernels.cpu.packed.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.packed_weight import GroupScales, PackedWeight, joined_neighbours
 from tests.every_pair import every_pair
+from tests.kernels.cpu.pair_chains import pair_chains
 from tests.kernels.cpu.products import (
     THREADS,
     assert_rows_keep_their_bytes,
     misaligned,
+    skip_unless_onednn_adds_in_pairs,
     skip_unless_supported,
     threads,
 )
 from tests.kernels.packed_forms import FORMS, codes, halves, random
 
-# Around the heights of tiles, of pairs of them, and of the rows that pass a chunk of weights.
-ROW_COUNTS = [1, 2, 15, 16, 17, 31, 32, 33, 48, 49, 64, 70]
+# Around the heights of tiles, of pairs of them, of blocks, and of the rows that pass a chunk of
+# weights.
+Multiply = Callable[[Tensor], Tensor]
+ROW_COUNTS = [1, 2, 4, 5, 8, 9, 15, 16, 17, 31, 32, 33, 48, 49, 64, 70]
 OUT = 70  # two panels and a part
 
 
-@pytest.fixture(autouse=True)
-def amx() -> None:
-    skip_unless_supported(KernelSet.AMX)
+SETS = [KernelSet.AMX, KernelSet.AVX512_BF16]
+
+
+@pytest.fixture
+def kernel_set(request: pytest.FixtureRequest) -> KernelSet:
+    chosen: KernelSet = request.param
+    skip_unless_supported(chosen)
+    return chosen
+
+
+def in_plain_numbers(kernel_set: KernelSet, plain: Tensor, bias: Tensor | None = None) -> Multiply:
+    """Return the products of a weight in bfloat16, in the order of sums of a kernel set.
+
+    With pairs that order is ours: oneDNN has it too, but not on every processor.
+    """
+    if kernel_set is KernelSet.AMX:
+        return CpuBackend(kernel_set).pack_linear(plain, bias)
+    return lambda x: pair_chains(x, plain, bias)
 
 
 def cancelling(weight: Tensor, num_rows: int) -> Tensor:
@@ -38,24 +60,29 @@ def cancelling(weight: Tensor, num_rows: int) -> Tensor:
     return x.nan_to_num(0.0, 0.0, 0.0).clamp(-1e4, 1e4).bfloat16()
 
 
+@pytest.mark.parametrize("kernel_set", SETS, indirect=True)
 @every_pair(
-    form=[*FORMS], columns=[256, 768], has_bias=[True, False], num_threads=THREADS, cancel=[0, 1]
+    form=[*FORMS],
+    columns=[256, 768, 1280],
+    has_bias=[True, False],
+    num_threads=THREADS,
+    cancel=[0, 1],
 )
 def test_the_bits_of_plain_numbers(
-    form: str, columns: int, has_bias: bool, num_threads: int, cancel: int
+    kernel_set: KernelSet, form: str, columns: int, has_bias: bool, num_threads: int, cancel: int
 ) -> None:
-    """768 columns are a chunk of steps and a part."""
+    """768 columns are a chunk of steps and a part, and two chains; so are 1,280, of others."""
     weight = FORMS[form](OUT, columns)
     plain = cpu.dequantize(weight, torch.bfloat16)
     bias = random(OUT, seed=7).bfloat16() if has_bias else None
-    backend = CpuBackend(KernelSet.AMX)
+    backend = CpuBackend(kernel_set)
     assert backend.packs_quantized(weight, torch.bfloat16)
     x = torch.randn(ROW_COUNTS[-1], columns, generator=torch.Generator().manual_seed(8)).bfloat16()
     if cancel:
         x = cancelling(plain, len(x))
     with threads(num_threads):
         layer = backend.pack_quantized(weight, torch.bfloat16, bias)
-        expected = backend.pack_linear(plain, bias)(x)
+        expected = in_plain_numbers(kernel_set, plain, bias)(x)
         assert expected.isfinite().all()
         assert (expected != 0).any()
         assert torch.equal(layer(x), expected)
@@ -64,23 +91,35 @@ def test_the_bits_of_plain_numbers(
         assert torch.equal(layer(x[::3]), expected[::3])
 
 
+@pytest.mark.parametrize("kernel_set", SETS, indirect=True)
 @pytest.mark.parametrize("form", ["q4_0", "awq", "q8_0", "float8", "rows_of_four_bits"])
 @pytest.mark.parametrize("shape", [(1, 40), (33, 333), (1000, 576)])
-def test_odd_sizes(form: str, shape: tuple[int, int]) -> None:
+def test_odd_sizes(kernel_set: KernelSet, form: str, shape: tuple[int, int]) -> None:
     weight = FORMS[form](*shape)
     plain = cpu.dequantize(weight, torch.bfloat16)
-    backend = CpuBackend(KernelSet.AMX)
-    layer = backend.pack_quantized(weight, torch.bfloat16)
+    layer = CpuBackend(kernel_set).pack_quantized(weight, torch.bfloat16)
     for num_rows in (1, 40, 600):  # 600: more than pass a chunk at once
         x = random(num_rows, shape[1], seed=num_rows).bfloat16() - 0.5
-        assert torch.equal(layer(x), backend.pack_linear(plain)(x))
+        assert torch.equal(layer(x), in_plain_numbers(kernel_set, plain)(x))
     assert layer(x[:0]).shape == (0, shape[0])
 
 
+@pytest.mark.parametrize("columns", [512, 800, 1024, 1056, 3072])
+@pytest.mark.parametrize("num_rows", [1, 4, 40])
+def test_pairs_add_as_onednn_does(columns: int, num_rows: int) -> None:
+    """So a model in few bits says what it says in plain numbers, to the last bit."""
+    skip_unless_supported(KernelSet.AVX512_BF16)
+    operands = CancellingOperands.make(96, columns, num_rows, torch.bfloat16)
+    skip_unless_onednn_adds_in_pairs()
+    found = CpuBackend(KernelSet.AVX512_BF16).pack_linear(operands.weight)(operands.x)
+    assert torch.equal(found, pair_chains(operands.x, operands.weight))
+
+
+@pytest.mark.parametrize("kernel_set", SETS, indirect=True)
 @pytest.mark.parametrize("form", ["q4_0", "q4_k", "q8_0"])
-def test_nan_stays_in_its_row(form: str) -> None:
+def test_nan_stays_in_its_row(kernel_set: KernelSet, form: str) -> None:
     x = torch.ones(37, 256, dtype=torch.bfloat16)
-    layer = QuantizedLinear(FORMS[form](OUT, 256))
+    layer = QuantizedLinear(FORMS[form](OUT, 256), kernel_set=kernel_set)
     expected = layer(x)
     x[36] = torch.nan
     found = layer(x)
@@ -88,10 +127,11 @@ def test_nan_stays_in_its_row(form: str) -> None:
     assert torch.equal(found[:36], expected[:36])
 
 
+@pytest.mark.parametrize("kernel_set", SETS, indirect=True)
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_held_is_what_was_given_and_little_more(form: str) -> None:
+def test_what_is_held_is_what_was_given_and_little_more(kernel_set: KernelSet, form: str) -> None:
     weight = FORMS[form](96, 1024)
-    layer = QuantizedLinear(weight)
+    layer = QuantizedLinear(weight, kernel_set=kernel_set)
     held = sum(each.nbytes for each in layer.arrays)
     assert layer.num_bytes <= held <= 1.04 * layer.num_bytes
     assert held < (0.6 if weight.num_bits == 8 else 0.5) * 2 * 96 * 1024
@@ -112,19 +152,20 @@ def test_parts_side_by_side() -> None:
     assert torch.equal(reference.dequantize(both, torch.float32), torch.cat(expected))
 
 
-def test_what_no_kernel_is_for_is_held_in_plain_numbers() -> None:
+@pytest.mark.parametrize("kernel_set", SETS, indirect=True)
+def test_what_no_kernel_is_for_is_held_in_plain_numbers(kernel_set: KernelSet) -> None:
     weight = FORMS["q4_0"](OUT, 256)
     scattered = PackedWeight(
         weight.codes, 4, weight.scales, 32, group_of=torch.arange(256).flip(0) // 32
     )
     uneven = PackedWeight(weight.codes, 4, halves(OUT, 7), 40)
     for each in (scattered, uneven):
-        backend = CpuBackend(KernelSet.AMX)
+        backend = CpuBackend(kernel_set)
         assert not backend.packs_quantized(each, torch.bfloat16)
         plain = cpu.dequantize(each, torch.bfloat16)
         x = random(3, 256, seed=1).bfloat16()
         layer = backend.pack_quantized(each, torch.bfloat16)
         assert torch.equal(layer(x), backend.pack_linear(plain)(x))
         assert layer.num_bytes == plain.nbytes
-    for kernel_set in KernelSet.supported():
-        assert not CpuBackend(kernel_set).packs_quantized(weight, torch.float32)
+    for other in KernelSet.supported():
+        assert not CpuBackend(other).packs_quantized(weight, torch.float32)

@@ -16,7 +16,10 @@ from pagedrun.paged.job.planned_weights import PlannedWeights
 from pagedrun.paged.models.checkpoint_header import CheckpointHeader
 from pagedrun.paged.models.model_config import ModelConfig
 from tests.conftest import MakeModel
-from tests.kernels.cpu.products import skip_unless_supported
+from tests.kernels.cpu.products import (
+    skip_unless_onednn_adds_in_pairs,
+    skip_unless_supported,
+)
 from tests.models.gguf_files.test_gguf_models import mixed, wide
 from tests.models.gguf_files.writer import write_gguf
 from tests.models.quantized.checkpoints import write, write_plain
@@ -32,14 +35,19 @@ ANY_ORDER = {**GPTQ, "desc_act": True}
 FP8 = {"quant_method": "fp8", "weight_block_size": [24, 32]}
 
 
-@pytest.fixture(autouse=True)
-def amx() -> None:
-    skip_unless_supported(KernelSet.AMX)
+@pytest.fixture(params=[KernelSet.AMX, KernelSet.AVX512_BF16])
+def kernel_set(request: pytest.FixtureRequest) -> KernelSet:
+    """Sets whose answers are those of plain numbers."""
+    chosen: KernelSet = request.param
+    skip_unless_supported(chosen)
+    if chosen is KernelSet.AVX512_BF16:
+        skip_unless_onednn_adds_in_pairs()
+    return chosen
 
 
-def answers(model: Path, **options: Any) -> tuple[list[Any], int]:
+def answers(model: Path, kernel_set: KernelSet, **options: Any) -> tuple[list[Any], int]:
     """Return what a model answers, and the bytes of its weights."""
-    llm = LLM(model, dtype="bfloat16", device="cpu", kernel_set="amx", **options)
+    llm = LLM(model, dtype="bfloat16", device="cpu", kernel_set=kernel_set.value, **options)
     outputs = [done.outputs for done in llm.generate(PROMPTS, PARAMS)]
     return outputs, llm.report["memory"]["weights"]
 
@@ -64,13 +72,20 @@ def planned(model: Path) -> int:
     ids=["awq", "gptq", "gptq in any order", "pack-quantized", "fp8", "int-quantized"],
 )
 def test_of_a_folder(
-    quantization: dict[str, Any], writer: Any, share: float, make_model: MakeModel, tmp_path: Path
+    kernel_set: KernelSet,
+    quantization: dict[str, Any],
+    writer: Any,
+    share: float,
+    make_model: MakeModel,
+    tmp_path: Path,
 ) -> None:
     """One projection is stored in plain numbers, beside others that are not."""
     dense = make_model("qwen2", "quantized", tie_word_embeddings=False)
     meant = write(dense, tmp_path / "codes", quantization, writer, keeps="v_proj")
     write_plain(dense, tmp_path / "plain", meant)
-    (found, held), (expected, plain) = (answers(tmp_path / each) for each in ("codes", "plain"))
+    (found, held), (expected, plain) = (
+        answers(tmp_path / each, kernel_set) for each in ("codes", "plain")
+    )
     assert found == expected
     assert planned(tmp_path / "codes") == held
     packed = sum(weight.numel() for name, weight in meant.items() if "v_proj" not in name)
@@ -78,7 +93,9 @@ def test_of_a_folder(
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_of_a_gguf_file(tied: bool, make_model: MakeModel, tmp_path: Path) -> None:
+def test_of_a_gguf_file(
+    kernel_set: KernelSet, tied: bool, make_model: MakeModel, tmp_path: Path
+) -> None:
     """A mix of types: query, key and value of unlike ones, the embedding in blocks."""
     folder = wide(make_model, "llama")
     if not tied:
@@ -89,8 +106,8 @@ def test_of_a_gguf_file(tied: bool, make_model: MakeModel, tmp_path: Path) -> No
     meant = write_gguf(folder, path, mixed)
     plain = shutil.copytree(folder, tmp_path / "plain")
     save_file(meant, plain / "model.safetensors", metadata={"format": "pt"})
-    found, held = answers(path, tokenizer=folder)
-    expected, in_plain = answers(plain)
+    found, held = answers(path, kernel_set, tokenizer=folder)
+    expected, in_plain = answers(plain, kernel_set)
     assert found == expected
     assert planned(path) == held
     assert held < 0.45 * in_plain
