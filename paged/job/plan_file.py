@@ -139,6 +139,7 @@ class _FilePlan:
 
         config = self._config
         calibrate(config.engine, config.tokenizer or config.engine.model, self._listener)
+
     def _settings(self, model: PlanModel) -> EngineConfig:
         """Return the settings as they hold for the model and suit the device."""
         return fitted_to_device(model.settings, self._device.memory_bytes)
