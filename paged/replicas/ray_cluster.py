@@ -7,7 +7,6 @@ no usage statistics. It ends with this process, however that ends.
 
 import os
 import secrets
-import shutil
 import signal
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pagedrun.paged.replicas.cluster_reaper import ClusterReaper
 from pagedrun.paged.values.errors import EngineError, UsageError
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.replica_config import ReplicaConfig
@@ -52,6 +52,7 @@ class RayCluster:
     def __init__(self, config: ReplicaConfig, num_cpus: int) -> None:
         """num_cpus: what a local cluster gives away; it may be more than the machine has."""
         self._folder: Path | None = None
+        self._reaper: ClusterReaper | None = None
         self._is_ours = False
         self._before: dict[str, str | None] = {}
         self._was_open: bool | None = None
@@ -59,6 +60,7 @@ class RayCluster:
         variables = dict(_QUIET)
         if self.is_local:
             self._folder = _private_folder()
+            self._reaper = ClusterReaper(self._folder)
             variables |= _LOCAL | {"RAY_AUTH_TOKEN_PATH": str(_token(self._folder))}
         self._set(variables)
         try:
@@ -85,8 +87,10 @@ class RayCluster:
         self._before = {}
         if self._folder is not None:
             _read_environment_again()  # first, or it would miss the token
-            shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+        if self._reaper is not None:
+            self._reaper.close()
+            self._reaper = None
 
     @property
     def folder(self) -> Path | None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.jsonl import read_jsonl
 from tests.replicas.demo_job import demo_job, write_rows
-from tests.replicas.processes import descendants, is_running
+from tests.replicas.processes import command_line, descendants, is_running
 from tests.whole.comparable import comparable_bytes
 
 SECONDS = 300.0  # for a driver to come to its first rows
@@ -61,7 +61,7 @@ def test_an_ended_driver_leaves_no_process_and_the_rest_is_done_by_resume(
     until = time.monotonic() + 20
     while any(map(is_running, pids)) and time.monotonic() < until:
         time.sleep(0.1)
-    assert not [pid for pid in pids if is_running(pid)]
+    assert not [command_line(pid) for pid in pids if is_running(pid)]
     done = (rows / output).read_bytes()
     if signum != signal.SIGKILL:
         assert done.endswith(b"\n")

@@ -1,0 +1,67 @@
+"""Ends what is left of a private cluster when the process that started it is no more.
+
+Ray's own processes notice the death of a driver that was killed, but for some agents, which stay.
+This runs as a program of its own, with nothing but the standard library: it waits until its
+standard input is closed, which the system does for every process that ends, in whatever way.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+GRACE_SECONDS = 1.0  # for processes to end by themselves
+VARIABLE = "RAY_AUTH_TOKEN_PATH"  # which all processes of a cluster have, with its folder
+
+
+class ClusterReaper:
+    """A process that waits for the end of this one."""
+
+    def __init__(self, folder: Path) -> None:
+        """folder: that of the cluster, which holds its token; removed in the end."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", __file__, str(folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def close(self) -> None:
+        """Let it do its work now, and wait until it has."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait()
+
+
+def processes_of(folder: str) -> Iterator[int]:
+    """Yield the processes of Ray's that were told that their token is in the folder."""
+    told = f"{VARIABLE}={folder}/".encode()
+    for each in Path("/proc").iterdir():
+        if each.name.isdecimal() and int(each.name) != os.getpid():
+            with suppress(OSError):
+                variables = (each / "environ").read_bytes().split(b"\0")
+                is_ray = b"ray" in (each / "cmdline").read_bytes()
+                if is_ray and any(variable.startswith(told) for variable in variables):
+                    yield int(each.name)
+
+
+def reap(folder: str) -> None:
+    """End the processes of a cluster, and remove its folder."""
+    until = time.monotonic() + GRACE_SECONDS
+    while any(processes_of(folder)) and time.monotonic() < until:
+        time.sleep(0.05)
+    while left := list(processes_of(folder)):
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    reap(sys.argv[1])
