@@ -80,6 +80,16 @@ class InspectOptions:
             high=1000,
         ),
     ] = None
+    replica: Annotated[
+        int | None,
+        Flag(
+            "Which replica's pool, of a run with --replicas.",
+            _WHAT,
+            "K",
+            default="that of a run of one engine",
+            low=0,
+        ),
+    ] = None
     show_text: Annotated[
         bool,
         Flag(
@@ -171,6 +181,8 @@ def _show_run(options: InspectOptions, display: Display, given: Given) -> None:
     from pagedrun.paged.report.record.snapshot_file import read_snapshot
 
     files = RunFiles.find(options.target)
+    if options.replica is not None:
+        files = files.of_replica(options.replica)
     page = read(RunOptions, given).html
     if page is not None:
         check_saved_page(files, page)

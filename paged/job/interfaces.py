@@ -72,8 +72,8 @@ class RunLike(Protocol):
     def state(self) -> Mapping[str, object]:
         """Return what runs and waits now and what it holds; any thread may ask."""
 
-    def snapshot(self) -> Snapshot | None:
-        """Return what became of every block of the pool; None if it is not known."""
+    def snapshot(self) -> Snapshot | Mapping[int, Snapshot]:
+        """Return what became of every block of the pool; of replicas, of each by its number."""
 
 
 class EngineLike(Protocol):

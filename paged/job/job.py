@@ -20,8 +20,9 @@ from pagedrun.paged.job.earlier.row_digests import RowDigests
 from pagedrun.paged.job.first_answers import FirstAnswers
 from pagedrun.paged.job.inputs.reader import file_stamp, open_inputs
 from pagedrun.paged.job.inputs.reading_stop import ReadingStop
-from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
+from pagedrun.paged.job.interfaces import ModelOpener, RunLike
 from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
+from pagedrun.paged.job.open_model import opener_of
 from pagedrun.paged.job.output.conversion import Conversion, clear_files
 from pagedrun.paged.job.output.finished_rows import FinishedRows
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
@@ -40,7 +41,6 @@ from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.report_sections import EngineReport, JobReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineStalled, UsageError
 from pagedrun.paged.values.option_names import as_flag, option, spelled
 from pagedrun.paged.values.request import Request
@@ -49,9 +49,10 @@ from pagedrun.paged.values.request import Request
 @dataclass(frozen=True, slots=True)
 class JobResult:
     """A finished job: its report, where that and the manifest were written, if anywhere, and what
-    became of every block; None if no row needed the engine. `first_answers` are those of the first
-    rows that this run has written, in the order of the input. `journal_path` is that of the journal
-    which is kept beside files that have failed rows, so that these can be tried again.
+    became of every block; None if no row needed the engine, or replicas computed them.
+    `first_answers` are those of the first rows that this run has written, in the order of the
+    input. `journal_path` is that of the journal which is kept beside files that have failed rows,
+    so that these can be tried again.
     """
 
     report: JobReport
@@ -110,7 +111,7 @@ def run_job(
         stamps = [file_stamp(name) for name in config.inputs]
         stop = ReadingStop()
         with open_inputs(config.inputs, config.max_line_bytes, stop) as source:
-            prepared = prepare(config, source, listener, open_model or _opener(config), stop)
+            prepared = prepare(config, source, listener, open_model or opener_of(config), stop)
             job = _Job(config, layout, listener, guard, ward, prepared, stop)
             result = job.run(output, resumed)
         for name, stamp in zip(config.inputs, stamps, strict=True):
@@ -120,32 +121,6 @@ def run_job(
                     "they were when they were read"
                 )
         return result
-
-
-def _opener(config: JobConfig) -> ModelOpener:
-    """Return what opens the model: here, or for replicas."""
-    if config.replicas.replicas is None:
-        return _open_local
-
-    def opened(
-        engine_config: EngineConfig, tokenizer_folder: Path, chat_template: str | None
-    ) -> OpenModel:
-        from pagedrun.paged.job.replicated_model import ReplicatedModel  # imports torch
-
-        replicas, stall_timeout = config.replicas, config.stall_timeout
-        return ReplicatedModel(
-            engine_config, tokenizer_folder, chat_template, replicas, stall_timeout
-        )
-
-    return opened
-
-
-def _open_local(
-    engine_config: EngineConfig, tokenizer_folder: Path, chat_template: str | None
-) -> OpenModel:
-    from pagedrun.paged.job.model import LocalModel  # imports torch
-
-    return LocalModel(engine_config, tokenizer_folder, chat_template)
 
 
 class _Job:
@@ -247,7 +222,8 @@ class _Job:
                 self._earlier.close()
         paths = self._config.report_path, self._config.manifest_path
         journal = Path(self._layout.journal) if self._layout.files and num_failed else None
-        return JobResult(report, num_failed, *paths, snapshot, self._first.kept(), journal)
+        of_one = snapshot if isinstance(snapshot, Snapshot) else None
+        return JobResult(report, num_failed, *paths, of_one, self._first.kept(), journal)
 
     def _convert(self, writer: RowWriter) -> None:
         """Make the files of the rows, where the output is not the journal itself."""

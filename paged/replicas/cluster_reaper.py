@@ -38,14 +38,20 @@ class ClusterReaper:
 
 
 def processes_of(folder: str) -> Iterator[int]:
-    """Yield the processes of Ray's that were told that their token is in the folder."""
+    """Yield the processes of Ray's whose token, or one of whose open files, is in the folder.
+
+    Those that give themselves a title lose what they had in their environment, as it is shown.
+    """
     told = f"{VARIABLE}={folder}/".encode()
     for each in Path("/proc").iterdir():
         if each.name.isdecimal() and int(each.name) != os.getpid():
             with suppress(OSError):
+                if b"ray" not in (each / "cmdline").read_bytes():
+                    continue
                 variables = (each / "environ").read_bytes().split(b"\0")
-                is_ray = b"ray" in (each / "cmdline").read_bytes()
-                if is_ray and any(variable.startswith(told) for variable in variables):
+                files = (os.readlink(file) for file in (each / "fd").iterdir())
+                is_told = any(variable.startswith(told) for variable in variables)
+                if is_told or any(file.startswith(f"{folder}/") for file in files):
                     yield int(each.name)
 
 

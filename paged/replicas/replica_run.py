@@ -124,11 +124,7 @@ class ReplicaRun:
             ],
         }
 
-    def snapshot(self) -> Snapshot | None:
-        """Return what became of every block of the first replica that lived to the end."""
-        return next(iter(self.snapshots().values()), None)
-
-    def snapshots(self) -> dict[int, Snapshot]:
+    def snapshot(self) -> dict[int, Snapshot]:
         """Return what became of every block, by the replicas that lived to the end."""
         members = self._crew.members.values()
         return {each.number: each.ended.snapshot for each in members if each.ended is not None}

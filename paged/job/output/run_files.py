@@ -7,8 +7,10 @@ from pathlib import Path
 
 from pagedrun.paged.job.config import MANIFEST_SUFFIX, REPORT_SUFFIX, SNAPSHOT_SUFFIX
 from pagedrun.paged.job.output.manifest import JobStatus
+from pagedrun.paged.job.output.replica_snapshots import replica_snapshot
 from pagedrun.paged.job.output.saved_manifest import read_status
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,23 @@ class RunFiles:
             there(SNAPSHOT_SUFFIX),
             there(MANIFEST_SUFFIX),
         )
+
+    def of_replica(self, number: int) -> "RunFiles":
+        """Return the files of one replica of the run, which has no report of its own.
+
+        Raises `UsageError` if it left none.
+        """
+        known = next(each for each in (self.output, self.report, self.manifest) if each is not None)
+        name = known.name
+        for suffix in (REPORT_SUFFIX, MANIFEST_SUFFIX):
+            name = name.removesuffix(suffix)
+        path = replica_snapshot(known.with_name(name + SNAPSHOT_SUFFIX), number)
+        if not path.is_file():
+            raise UsageError(
+                f"{option('replica')} {number}: {path.name} is not beside {known.name}; the report "
+                "lists the replicas under `replicas`, and those that died left no blocks to show"
+            )
+        return RunFiles(self.output, None, path, self.manifest)
 
     def status(self) -> JobStatus | None:
         """Return how far the last run came by its manifest, None if that does not tell."""

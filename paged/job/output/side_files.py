@@ -10,6 +10,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_file import OutputError
+from pagedrun.paged.job.output.replica_snapshots import replica_snapshots
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.report_sections import JobReport
 from pagedrun.paged.report.record.snapshot import Snapshot
@@ -31,7 +32,9 @@ class SideFiles:
     def begin(self) -> None:
         """Remove report and snapshot of an earlier run: if this one is cut off, nobody shall take
         them for its own."""
-        for path in (self._config.report_path, self._config.snapshot_path):
+        snapshot = self._config.snapshot_path
+        of_replicas = [] if snapshot is None else replica_snapshots(snapshot)
+        for path in (self._config.report_path, snapshot, *of_replicas):
             if path is not None:
                 with suppress(OSError):  # then writing the new one raises
                     path.unlink(missing_ok=True)
@@ -48,18 +51,25 @@ class SideFiles:
         if path is not None:
             _write(path, manifest.at(status, tally.rows()))
 
-    def write_snapshot(self, snapshot: Snapshot) -> None:
-        """Write where every block was; a view of what is done, so a failure costs only that."""
+    def write_snapshot(self, snapshot: Snapshot | Mapping[int, Snapshot]) -> None:
+        """Write where every block was, of replicas each one's by its number; a view of what is
+        done, so a failure costs only that."""
         path = self._config.snapshot_path
         if path is None:
             return
-        try:
-            replace_file(path, [snapshot.to_bytes()])
-        except OSError as error:
-            self._listener.on_warning(
-                f"{path} cannot be written ({error.strerror}): inspect-cache will have no blocks "
-                "to show of this run"
-            )
+        several = (
+            {path: snapshot}
+            if isinstance(snapshot, Snapshot)
+            else {self._config.snapshot_path_of(number): each for number, each in snapshot.items()}
+        )
+        for path, each in several.items():
+            try:
+                replace_file(path, [each.to_bytes()])
+            except OSError as error:
+                self._listener.on_warning(
+                    f"{path} cannot be written ({error.strerror}): inspect-cache will have no "
+                    "blocks to show of this run"
+                )
 
     def write_state(self, state: Mapping[str, object]) -> str:
         """Write the state of an engine that does not go on; return where it is."""
