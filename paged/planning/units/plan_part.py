@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.paged.planning.units.packed_requests import PackedRequests
 from pagedrun.paged.values.request import Request
 
 Int32s = NDArray[np.int32]
@@ -15,7 +17,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanPart:
-    """Some rows of a window's plan, in any order; can be pickled.
+    """Some rows of a window's plan, in any order; can be pickled, with each shared token once.
 
     Nothing in it is decided from the part: every number that a row's bytes depend on is that of the
     whole plan. What depends on who runs before and after, `PlannedPart` works out where it runs.
@@ -43,6 +45,11 @@ class PlanPart:
 
     def __len__(self) -> int:
         return len(self.requests)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        packed = PackedRequests.of(values.pop("requests"), self.num_common_tokens)
+        return _unpacked, (packed, values)
 
     @property
     def num_tokens(self) -> Int64s:
@@ -88,6 +95,10 @@ def num_common(one: Seq[int], two: Seq[int]) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _unpacked(packed: PackedRequests, values: dict[str, Any]) -> PlanPart:
+    return PlanPart(requests=packed.requests(), **values)
 
 
 def _of(

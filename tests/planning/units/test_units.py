@@ -206,6 +206,17 @@ def test_a_part_has_the_numbers_of_the_whole_plan(keeps_states: bool) -> None:
     assert any(each.num_read_once_tokens for each in whole.values())
 
 
+def test_a_part_is_sent_with_each_shared_token_once() -> None:
+    stem = tuple(range(3_000, 7_000))
+    plan = plan_of([(*stem, 200 + row) for row in range(64)])
+    part = plan.part(10, 60)
+    sent = pickle.dumps(part)
+    assert len(sent) < 4 * 4_050 + 10_000
+    there = pickle.loads(sent)
+    assert there.requests == part.requests
+    assert there.num_common_tokens.tolist() == part.num_common_tokens.tolist()
+
+
 def test_rows_picked_from_a_plan_have_in_common_what_they_have() -> None:
     plan = plan_of(grouped(3, 120))
     draw = np.random.default_rng(1)
