@@ -4,7 +4,9 @@
     python benchmarks/host.py ../first --seats 128,1024,4096 --turns 3
 
 Both run the same rows with kernels that cost nothing (see `pagedrun bench host`), each turn in a
-process of its own. `first_edition` below is what such kernels are there.
+process of its own. `first_edition` below is what such kernels are there. With `--as-gpu` it is the
+steps of a GPU that are compared, with any commit from 1db5d1a on; the processor's seconds are
+taken beside the clock's, since those of others do not count in them.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -21,6 +24,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ("tokens_per_s", "decode_us_per_row", "admission_step_ms")
+GPU_FIGURES = (
+    *("tokens_per_s", "tokens_per_cpu_s", "step_ms", "step_cpu_ms", "steps", "with_prompts"),
+    *("replayed", "eager_decode", "captures", "copies_per_step", "kb_per_step"),
+)
 
 
 def main() -> None:
@@ -28,22 +35,29 @@ def main() -> None:
     parser.add_argument("first", type=Path, help="a checkout of e9beff8")
     parser.add_argument("--seats", default="1024")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--measure", choices=["first", "now"], help=argparse.SUPPRESS)
+    parser.add_argument("--as-gpu", action="store_true", help="compare the steps of a GPU")
+    parser.add_argument("--measure", choices=[*MEASURES], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
-        measured = first_edition if given.measure == "first" else now
-        print(json.dumps(measured(int(given.seats))))
+        print(json.dumps(MEASURES[given.measure](int(given.seats))))
         return
+    figures = GPU_FIGURES if given.as_gpu else FIGURES
+    sides = ("gpu", "gpu") if given.as_gpu else ("first", "now")
     for seats in given.seats.split(","):
         turns = [
-            (in_process(given.first, "first", seats), in_process(ROOT, "now", seats))
+            (in_process(given.first, sides[0], seats), in_process(ROOT, sides[1], seats))
             for _ in range(given.turns)
         ]
-        for name in FIGURES:
+        for name in figures:
             before, after = (median(turn[side][name] for turn in turns) for side in (0, 1))
-            ratios = [first[name] / last[name] for first, last in turns]
-            gain = median(1 / each if name == "tokens_per_s" else each for each in ratios)
-            print(f"{seats:>5} seats  {name:18} {before:12,.2f} {after:12,.2f}  {gain:.1f}x")
+            is_rate = name.startswith("tokens_per")
+            ratios = [
+                last[name] / first[name] if is_rate else first[name] / last[name]
+                for first, last in turns
+                if first[name] and last[name]
+            ]
+            gain = f"{median(ratios):.1f}x" if ratios else ""
+            print(f"{seats:>5} seats  {name:18} {before:12,.2f} {after:12,.2f}  {gain}")
 
 
 def in_process(root: Path, which: str, seats: str) -> dict[str, float]:
@@ -70,6 +84,37 @@ def now(seats: int) -> dict[str, float]:
         "tokens_per_s": rate,
         "decode_us_per_row": 1e6 * decode,
         "admission_step_ms": 1e3 * admission,
+    }
+
+
+def as_gpu(seats: int) -> dict[str, float]:
+    """Return the figures of a checkout whose steps are driven as on a GPU."""
+    from pagedrun.kernels.environment.threads import prepare_environment
+
+    prepare_environment()
+    from pagedrun.paged.bench.host.host import HostBench
+
+    HostBench(seats=(16,), as_gpu=True).run(lambda _: None)  # what a process does once
+    bench = HostBench(seats=(seats,), rows_per_seat=4, as_gpu=True)
+    began = time.process_time()
+    [point] = bench.run(lambda _: None)["points"]
+    cpu_s = time.process_time() - began
+    rate, step_s = point["tokens_per_s"], point["step_s"]
+    steps, asked = point["steps"], point["asked"]
+    assert rate is not None, "a run has a rate"
+    assert step_s is not None, "a run has steps"
+    return {
+        "tokens_per_s": rate["median"],
+        "tokens_per_cpu_s": point["generated_tokens"] / cpu_s,
+        "step_ms": 1e3 * step_s["median"],
+        "step_cpu_ms": 1e3 * cpu_s / steps,
+        "steps": steps,
+        "with_prompts": asked["prefills"] / steps,
+        "replayed": asked["replays"] / steps,
+        "eager_decode": asked["decodes"] / steps,
+        "captures": asked["captures"],
+        "copies_per_step": asked["copies"] / steps,
+        "kb_per_step": asked["bytes_copied"] / steps / 1e3,
     }
 
 
@@ -156,6 +201,12 @@ def costless_module(torch: Any, vocab_size: int) -> ModuleType:
         setattr(module, name, op)
     return module
 
+
+MEASURES: dict[str, Callable[[int], dict[str, float]]] = {
+    "first": first_edition,
+    "now": now,
+    "gpu": as_gpu,
+}
 
 if __name__ == "__main__":
     main()

@@ -38,12 +38,13 @@ class HostOptions:
         ),
     ] = False
     refill_share: Annotated[
-        float,
+        float | None,
         Flag(
             "Share of the rows that must have ended before others join them.",
             Heading.COMPARED,
             "X",
+            default="0, 0.0625 with --as-gpu",
             low=0,
             high=0.99,
         ),
-    ] = 0.0
+    ] = None

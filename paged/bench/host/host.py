@@ -23,6 +23,7 @@ from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.engine import Engine
+from pagedrun.paged.planning.fitted_settings import GPU_REFILL_SHARE
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
@@ -60,8 +61,8 @@ class HostBench:
     """`seats`: how many rows run at once, each a run of `rows_per_seat` times as many rows.
 
     Rows have `shared` and `unique` prompt tokens and get as many tokens as `output` draws. Each run
-    is done `repeat` times. `as_gpu` drives the steps as a GPU's. Raises `UsageError` for values out
-    of range.
+    is done `repeat` times. `as_gpu` drives the steps as a GPU's, with its `refill_share` if that is
+    None. Raises `UsageError` for values out of range.
     """
 
     seats: Seq[int] = (128, 1024, 4096)
@@ -71,7 +72,7 @@ class HostBench:
     repeat: int = 1
     rows_per_seat: int = ROWS_PER_SEAT
     as_gpu: bool = False
-    refill_share: float = 0.0
+    refill_share: float | None = None
 
     def __post_init__(self) -> None:
         least = min(self.seats, default=0)
@@ -94,7 +95,7 @@ class HostBench:
             device="cpu",
             dtype="float32",
             max_num_batched_tokens=MAX_BATCHED_TOKENS,
-            refill_share=self.refill_share,
+            refill_share=self._refill_share,
         )
         self._measure(engine, 16)  # the first run of a process compiles and imports
         points = []
@@ -115,6 +116,12 @@ class HostBench:
             "repeat": self.repeat,
             "points": points,
         }
+
+    @property
+    def _refill_share(self) -> float:
+        if self.refill_share is not None:
+            return self.refill_share
+        return GPU_REFILL_SHARE if self.as_gpu else 0.0
 
     def _check_length(self, most: int) -> None:
         longest = self.shared + self.unique + self.output.high
