@@ -37,7 +37,7 @@ from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
 from pagedrun.paged.bench.kernels.prefill_point import PrefillPoint
 from pagedrun.paged.bench.kernels.prefix_point import ONCE, PrefixPoint
 from pagedrun.paged.bench.kernels.roofline import Roofline
-from pagedrun.paged.bench.kernels.stopwatch import GpuStopwatch
+from pagedrun.paged.bench.kernels.stopwatch import GpuStopwatch, Stopwatch
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.models.shapes import SHAPE_NAMES, Shape
@@ -172,15 +172,14 @@ def timed(
     contexts: KernelContexts,
     device: Device,
     on: Chip,
-    stopwatch: GpuStopwatch,
+    stopwatch: Stopwatch,
 ) -> dict[str, float]:
     """Return the seconds of the candidates at one size, of those that run and are right."""
 
-    def call_of(candidate: Tiles | None) -> KernelCall:
-        with tiles(on, sweep.op, sweep.name, candidate):
-            built = point.build(contexts, device.kernels)  # what it prepares depends on the tile
-        call = next(each for each in built.calls if each.name == sweep.call)
+    built = point.build(contexts, device.kernels)  # once: all must give the same
+    call = next(each for each in built.calls if each.name == sweep.call)
 
+    def call_of(candidate: Tiles | None) -> KernelCall:
         def run() -> Any:
             with tiles(on, sweep.op, sweep.name, candidate):
                 return call.call()

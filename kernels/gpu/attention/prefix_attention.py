@@ -117,11 +117,13 @@ def prefix_work(groups: PrefixGroups, shape: AttentionShape, device: torch.devic
 def items_at_once(shape: AttentionShape, on: Chip) -> int:
     """Return for how many items there are programs at the same time; 0 where none may go over
     several units, since registers do not hold a unit's state and the one that it is merged into,
-    beside the block numbers of tiles that lie in several blocks.
+    beside the block numbers of tiles that lie in several blocks, or masks of rows without a query.
     """
+    group = shape.num_heads // shape.num_kv_heads
+    is_even = group & (group - 1) == 0 and shape.block_size >= 64
     is_narrow = shape.head_dim <= 128 and shape.dtype is not torch.float32
     holds_both = on.matrix_unit == "wgmma" and shape.cache_dtype.itemsize > 1
-    if not (is_narrow and holds_both and shape.block_size >= 64):
+    if not (is_narrow and is_even and holds_both):
         return 0
     return max(1, PROGRAMS_PER_PROCESSOR * on.num_processors // shape.num_kv_heads)
 

@@ -370,22 +370,28 @@ def test_an_item_goes_over_units_where_programs_are_few(
 
 
 @pytest.mark.parametrize(
-    ("arch", "head_dim", "block_size", "cache_dtype", "expected"),
+    ("arch", "group", "head_dim", "block_size", "cache_dtype", "expected"),
     [
-        (90, 128, 64, torch.bfloat16, 33),
-        (90, 128, 16, torch.bfloat16, 0),
-        (90, 256, 64, torch.bfloat16, 0),
-        (90, 128, 64, torch.int8, 0),
-        (86, 128, 64, torch.bfloat16, 0),
-        (100, 128, 64, torch.bfloat16, 0),
+        (90, 4, 128, 64, torch.bfloat16, 33),
+        (90, 7, 128, 64, torch.bfloat16, 0),
+        (90, 4, 128, 16, torch.bfloat16, 0),
+        (90, 4, 256, 64, torch.bfloat16, 0),
+        (90, 4, 128, 64, torch.int8, 0),
+        (86, 4, 128, 64, torch.bfloat16, 0),
+        (100, 4, 128, 64, torch.bfloat16, 0),
     ],
 )
 def test_items_go_over_several_units_where_registers_hold_two_states(
-    arch: int, head_dim: int, block_size: int, cache_dtype: torch.dtype, expected: int
+    arch: int,
+    group: int,
+    head_dim: int,
+    block_size: int,
+    cache_dtype: torch.dtype,
+    expected: int,
 ) -> None:
     """Elsewhere they would spill: see the kernels that are compiled ahead of time."""
     on = chip.Chip("cuda", arch, 132, 227 << 10)
-    shape = AttentionShape(32, 8, head_dim, torch.bfloat16, cache_dtype, block_size)
+    shape = AttentionShape(8 * group, 8, head_dim, torch.bfloat16, cache_dtype, block_size)
     assert items_at_once(shape, on) == expected
 
 

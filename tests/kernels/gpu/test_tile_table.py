@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 from benchmarks import tile_sweep
@@ -10,7 +11,14 @@ from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_attention import decode_tile
 from pagedrun.kernels.gpu.attention.prefill_attention import tile_for
 from pagedrun.kernels.gpu.attention.prefix_attention import matrix_heights, prefix_tile
+from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.gpu.tile_table import TileTable
+from pagedrun.paged.bench.kernels.decode_point import DecodePoint
+from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
+from pagedrun.paged.bench.kernels.prefill_point import PrefillPoint
+from pagedrun.paged.bench.kernels.prefix_point import PrefixPoint
+from pagedrun.paged.bench.kernels.stopwatch import HostStopwatch
+from pagedrun.paged.execution.devices.device import Device
 
 ON = chip.chip_of(torch.device("cpu"))
 BF16 = torch.bfloat16
@@ -70,6 +78,26 @@ class TestSweep:
         before = tile_sweep.merged({}, [self.result([[64, 4, 5]], 1.2)])
         after = tile_sweep.merged(before, [self.result([[32, 4, 5]], 1.02)])
         assert after == {"sm_90": {"decode": {}}}
+
+    @pytest.mark.parametrize("op", ["decode", "prefix", "prefill"])
+    def test_candidates_are_run_and_compared(self, op: str) -> None:
+        """In the interpreter: of each op the rule's tile, one that works and one that cannot."""
+        shape = tile_sweep.kernel_shape("tiny")
+        small: dict[str, Any] = {
+            "decode": DecodePoint(80, 2),
+            "prefix": PrefixPoint(128, 2),
+            "prefill": PrefillPoint(3, 70),
+        }
+        (sweep,) = (each for each in tile_sweep.sweeps_of(shape, ON) if each.op == op)
+        good, place = sweep.candidates[0], 1 if op == "prefill" else 0
+        bad = tuple((*tile[:place], 24, *tile[place + 1 :]) for tile in good)  # no power of two
+        tried = replace(sweep, candidates=(good, bad))
+        device = Device(torch.device("cpu"), GpuBackend(), async_scheduling=False)
+        contexts = KernelContexts(shape, device.torch_device, BF16)
+        watch = HostStopwatch(1 << 10)
+        seconds = tile_sweep.timed(tried, small[op], contexts, device, ON, watch)
+        assert set(seconds) == {tile_sweep.RULE, str(good)}
+        assert chip.chip_of(torch.device("cpu")).tiles == TileTable(), "the kernels have their own"
 
     def test_a_candidate_that_fails_at_one_size_is_not_the_best(self) -> None:
         figures = [
