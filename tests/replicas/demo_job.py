@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.job.answer import Answer
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.listener import SilentListener
+from pagedrun.paged.job.shown_answer import ShownAnswer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.replica_config import ReplicaConfig
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
@@ -25,7 +25,7 @@ class Watcher(SilentListener):
         self._left = nth
         self._on_nth = on_nth
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_answer(self, answer: ShownAnswer) -> None:
         self._left -= 1
         if self._left == 0:
             self._on_nth()
