@@ -11,6 +11,7 @@ as bfloat16 each is, the median of the ratios of turns. `int8` is `--quantizatio
 import argparse
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 from pagedrun.kernels.environment.threads import configure, prepare_environment
 
@@ -133,7 +134,7 @@ def contender(model: BenchModel, name: str) -> EngineContender:
     backend = CpuBackend(KernelSet.best())
     timer = OpTimer(RoundingBackend(backend, FORMS[name]) if name in FORMS else backend)
     quantization = "int8" if name == "int8" else "auto"
-    flags = {"dtype": "bfloat16", "max_model_len": 1024, "prefix_caching": False}
+    flags: dict[str, Any] = {"dtype": "bfloat16", "max_model_len": 1024, "prefix_caching": False}
     engine = model.engine(
         timer.kernels, quantization=quantization, kv_cache_memory_bytes=2**28, **flags
     )

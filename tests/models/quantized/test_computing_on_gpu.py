@@ -37,15 +37,15 @@ from tests.models.quantized.test_mxfp4 import folders as mxfp4_folders  # noqa: 
 GPU = Device(torch.device("cpu"), GpuBackend(), async_scheduling=False)
 PLAIN = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
 AWQ: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
-GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}
-FP8 = {"quant_method": "fp8", "weight_block_size": [24, 32]}
-DENSE = {
+GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}
+FP8: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [24, 32]}
+DENSE: dict[str, tuple[dict[str, Any], Any, float]] = {
     "awq": (AWQ, AwqWriter(32), 0.34),
     "gptq": (GPTQ, GptqWriter(4, 32), 0.32),
     "gptq in any order": ({**GPTQ, "desc_act": True}, GptqWriter(4, 32, shuffled=True), 1.0),
     "pack-quantized": (*pack(4, 32, symmetric=False), 0.34),
     "fp8": (FP8, blocks(24, 32), 0.57),
-    "int-quantized": (*int8("channel"), blocks(1, 0, torch.int8, "weight_scale"), 0.57),
+    "int-quantized": (int8("channel"), blocks(1, 0, torch.int8, "weight_scale"), 0.57),
 }
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.planner import PlannedWindow
+from pagedrun.paged.planning.planned_window import PlannedWindow
 from pagedrun.paged.planning.prefix_nodes import part_nodes, prefix_nodes
 from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
 from pagedrun.paged.planning.units.part_planner import PartPlanner
@@ -256,7 +256,8 @@ class PartSimulator(Simulator):
     def _note_plan(self, plan: PlannedPart) -> None:  # type: ignore[override]
         self._num_total += len(plan)
         self._statistics.note_sharing(plan.sharing)
-        self._reads.append(plan.num_common_tokens, plan.part.num_read_once_tokens)
+        read_once = plan.part.num_read_once_tokens.astype(np.int32)
+        self._reads.append(plan.num_common_tokens, read_once)
 
 
 def simulate_parts(parts: list[PlanPart], size: int) -> tuple[Simulation, int]:
