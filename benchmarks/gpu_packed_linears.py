@@ -103,7 +103,10 @@ def speeds(ways: list[Layers], x: Tensor) -> list[float]:
     times: list[list[float]] = [[] for _ in ways]
     for repeat in range(REPEATS + 1):
         for kept, layers, graph in zip(times, ways, graphs, strict=True):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin, end = (
+                torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+                for _ in range(2)
+            )
             begin.record()
             graph.replay()
             end.record()

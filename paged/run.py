@@ -82,10 +82,9 @@ class Run:
         on_window: Callable[[], None] | None = None,
         ends_at: float | None = None,
     ) -> None:
-        """Run the `windows`, each taken when the one before is out; waits for one not yet there,
-        but goes on with the rows it has where a `PlannedFeed` has none. on_window: called for each
-        but the first. stored_weight_bytes: see `LoadedModel`. ends_at: what would not be finished
-        by then, on the clock of `time.monotonic`, is not begun.
+        """Run the `windows`, each taken when the one before is out; only for that of a `PlannedFeed`
+        rows do not wait. on_window: called for each but the first. stored_weight_bytes: see
+        `LoadedModel`. ends_at: what would not be finished by then (`time.monotonic`) is not begun.
         """
         self._config = config = engine_config
         self._model = model
@@ -94,8 +93,7 @@ class Run:
         self._windows = windows
         self._on_window = on_window
         self._num_windows = self._num_total = self._num_finished = self._num_steps = 0
-        self._is_last = False
-        self.is_cut = False
+        self._is_last = self.is_cut = False
         self._device = device
         self.cache = cache
         first = cache.groups[0]
