@@ -221,9 +221,10 @@ class _Job:
             if self._earlier is not None:
                 self._earlier.close()
         paths = self._config.report_path, self._config.manifest_path
-        journal = Path(self._layout.journal) if self._layout.files and num_failed else None
+        journal = Path(self._layout.journal)
+        kept = journal if self._layout.files and journal.exists() else None
         of_one = snapshot if isinstance(snapshot, Snapshot) else None
-        return JobResult(report, num_failed, *paths, of_one, self._first.kept(), journal)
+        return JobResult(report, num_failed, *paths, of_one, self._first.kept(), kept)
 
     def _convert(self, writer: RowWriter) -> None:
         """Make the files of the rows, where the output is not the journal itself."""
