@@ -10,7 +10,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_file import OutputError
-from pagedrun.paged.job.output.replica_snapshots import replica_snapshots
+from pagedrun.paged.job.output.replica_snapshots import replica_snapshot, replica_snapshots
 from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.report_sections import JobReport
 from pagedrun.paged.report.record.snapshot import Snapshot
@@ -60,7 +60,7 @@ class SideFiles:
         several = (
             {path: snapshot}
             if isinstance(snapshot, Snapshot)
-            else {self._config.snapshot_path_of(number): each for number, each in snapshot.items()}
+            else {replica_snapshot(path, number): each for number, each in snapshot.items()}
         )
         for path, each in several.items():
             try:
