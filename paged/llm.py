@@ -65,6 +65,7 @@ class LLM:
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
         names = {each.field for each in flag_fields(ReplicaConfig)} & engine.keys()
         replicas = ReplicaConfig(**{name: engine.pop(name) for name in names})
+        replicas.refuse_alone(names)
         config = EngineConfig.fitting(model=folder, **engine)
         shape = describe_model(folder, config.model_impl)
         self._engine: Engine | ReplicatedEngine

@@ -58,7 +58,7 @@ def job_config(settings: Settings) -> JobConfig:
         more_inputs=inputs[1:],
         output=output,
         engine=EngineConfig.fitting(**values_of(EngineConfig, given, {"model"}), model=model),
-        replicas=settings.read(ReplicaConfig),
+        replicas=_replicas(settings),
         tokenizer=_tokenizer_folder(settings),
         sampling=_sampling(settings, by_model),
         prompts=settings.read(PromptConfig),
@@ -161,6 +161,13 @@ def _tokenizer_folder(settings: Settings) -> Path | None:
     name = settings.given.get("tokenizer")
     with settings.blamed("tokenizer"):
         return None if name is None else resolve_model(str(name))
+
+
+def _replicas(settings: Settings) -> ReplicaConfig:
+    """Return what is said of replicas; a recipe may say it for whenever there are some."""
+    config = settings.read(ReplicaConfig)
+    config.refuse_alone({name for name, of in settings.origins.items() if of == "flag"})
+    return config
 
 
 def _sampling(settings: Settings, by_model: GenerationConfig) -> SamplingParams:

@@ -167,7 +167,8 @@ def _import_ray() -> Any:
 def _read_environment_again() -> None:
     """Let Ray read settings and token anew, which it keeps from when it was imported and from the
     last cluster of this process."""
-    if "ray" in sys.modules and not sys.modules["ray"].is_initialized():
+    ray = sys.modules.get("ray")
+    if ray is not None and not ray.is_initialized():
         with suppress(ImportError, AttributeError):
             native = import_module("ray._raylet")
             native.Config.initialize("")

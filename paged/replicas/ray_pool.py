@@ -5,6 +5,7 @@ of rows, and asks for another replica. What a replica has to tell comes through 
 back-pressure, in packets that travel inside the replies.
 """
 
+import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ class RayPool:
         """Return what has come, one of each replica at most."""
         streams = {each.stream: number for number, each in self._actors.items()}
         if not streams:
+            time.sleep(timeout_s)
             return []
         ready, waiting = self._ray.wait(list(streams), num_returns=1, timeout=timeout_s)
         if ready and waiting:

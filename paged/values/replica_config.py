@@ -1,5 +1,6 @@
 """ReplicaConfig: on how many engines a job runs, and where."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -24,7 +25,7 @@ class ReplicaConfig:
     `replicas` is how many, None for none: the engine is then in this process. `ray_address` is that
     of a cluster that runs already; None starts one on this machine and ends it with the run.
     `push_model` sends the model's folder to nodes that do not have it. Raises `UsageError` naming
-    the field for a value out of range, and for one that says nothing without replicas.
+    the field for a value out of range.
     """
 
     replicas: Annotated[
@@ -74,8 +75,10 @@ class ReplicaConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.replicas is not None:
-            return
+
+    def refuse_alone(self, names: Container[str]) -> None:
+        """Raise `UsageError` if one of the fields `names` says of replicas what nobody asks, as
+        there are none."""
         for name in ("ray_address", "cpus_per_replica", "gpus_per_replica", "push_model"):
-            if getattr(self, name):
+            if self.replicas is None and name in names and getattr(self, name):
                 raise UsageError(f"{option(name)} goes with {option('replicas')}", field=name)

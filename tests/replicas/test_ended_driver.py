@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pagedrun.paged.values.window_size import WindowSize
 from tests.jsonl import read_jsonl
 from tests.replicas.demo_job import demo_job, write_rows
 from tests.replicas.processes import command_line, descendants, is_running
@@ -26,7 +27,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wanted(rows: Path) -> bytes:
-    return demo_job(rows, "one.jsonl", None)[1]
+    return demo_job(rows, "one.jsonl", None, window=WindowSize())[1]  # as the command has it
 
 
 def command(rows: Path, output: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def settings(tmp_path: Path) -> MakeSettings:
     def make(recipe: str, **flags: Any) -> Settings:
         path = tmp_path / "r.yaml"
         path.write_text(recipe)
-        named = {} if "model:" in recipe else {"model": "demo"}
+        named = {} if re.search("^model:", recipe, re.MULTILINE) else {"model": "demo"}
         return Settings.of({"input_name": "in.jsonl", "recipe": str(path), **named, **flags})
 
     return make
@@ -106,7 +107,11 @@ def test_every_setting_of_a_recipe_takes_effect(
 
 
 def value_in(config: JobConfig, name: str) -> object:
-    places = [place for place in (config, config.engine, config.sampling) if hasattr(place, name)]
+    places = [
+        place
+        for place in (config, config.engine, config.sampling, config.replicas)
+        if hasattr(place, name)
+    ]
     assert len(places) == 1, f"where is {name}?"
     return getattr(places[0], name)
 
