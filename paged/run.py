@@ -82,8 +82,8 @@ class Run:
         on_window: Callable[[], None] | None = None,
         ends_at: float | None = None,
     ) -> None:
-        """Run the `windows`, each taken when the one before is out; only for that of a `PlannedFeed`
-        rows do not wait. on_window: called for each but the first. stored_weight_bytes: see
+        """Run the `windows`, each taken when the one before is out. Rows wait for the next one, but
+        not of a `PlannedFeed`. on_window: called for each but the first. stored_weight_bytes: see
         `LoadedModel`. ends_at: what would not be finished by then (`time.monotonic`) is not begun.
         """
         self._config = config = engine_config

@@ -41,7 +41,12 @@ NOT_IN_THE_REPOSITORY = {
 }
 FLAG = r"(?<![\w-])--[a-z](?:[a-z-]*[a-z])?(?![\w-])"
 # Options of other programs, and one that pagedrun does not have and says so.
-OTHER_FLAGS = {"--trust-remote-code", "--tasks"}
+# Those of vLLM, lm-eval, the scripts under benchmarks/, Ray's launcher and Slurm.
+OTHER_FLAGS = {
+    *("--trust-remote-code", "--tasks", "--part", "--dry-run"),
+    *("--generate", "--head", "--port", "--address", "--block", "--nodes", "--ntasks-per-node"),
+    "--exclusive",
+}
 
 # Words that were given up for the field's own terms, or for plainer English.
 OLD_WORDS = {
