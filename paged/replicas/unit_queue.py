@@ -184,14 +184,15 @@ class UnitQueue:
         return unit
 
     def _copied(self, replica: int) -> Unit | None:
-        """Return rows of the unit that was handed out first and is not done: the last half of those
-        which one replica alone has, so that others can share the rest; all if they are few. No row
-        beside which a replica died: that one alone would not end a second."""
+        """Return rows of the unit that was handed out first and is not done: of those that one
+        replica alone has the last ones, one replica's share of them, so that all that are idle can
+        help. No row beside which a replica died: it might end this one too."""
         while self._shareable:
             held = next(iter(self._shareable.values()))
             alone = [row for row in held.open if self._may_copy(row)]
-            if len(alone) > FEW_ROWS:
-                alone = alone[len(alone) // 2 :]
+            share = max(len(alone) // len(self._held), FEW_ROWS)
+            if len(alone) > share:
+                alone = alone[-share:]
             else:
                 del self._shareable[held.unit.number]
             if alone:

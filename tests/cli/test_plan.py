@@ -54,6 +54,26 @@ def test_flags_reach_the_plan(run: Command) -> None:
     assert forecast["tokens"]["computed"] == forecast["tokens"]["prompt"]
 
 
+def test_replicas_are_planned_for(run: Command) -> None:
+    """One computes nothing again; several share prefixes that are in the file only once."""
+    rows = (str(demo_prompts_path()), "--json", "--quiet", "--simulate-rows", "10")
+    (_, alone, _), (_, four, _) = run(*rows, "--replicas", "1"), run(*rows, "--replicas", "4")
+    forecast, replicas = json.loads(alone), json.loads(alone)["replicas"]
+    assert (replicas["count"], replicas["split_prefix_tokens"]) == (1, 0)
+    assert replicas["computed_at_most"] == forecast["tokens"]["computed"]
+    assert replicas["expected_efficiency"] == 1
+    replicas = json.loads(four)["replicas"]
+    assert replicas["units"] >= 4
+    again = replicas["split_prefix_tokens"]
+    assert 0 < again <= 3 * forecast["tree"]["distinct_tokens"]
+    assert replicas["computed_at_most"] == forecast["tokens"]["computed"] + again
+    assert 0.5 < replicas["expected_efficiency"] < 1
+    _, out, err = run(str(demo_prompts_path()), "--limit", "200", "--replicas", "4")
+    assert out == ""
+    assert "With 4 replicas" in err
+    assert "replicas" not in json.loads(run(*rows)[1])
+
+
 @pytest.mark.parametrize(
     ("lines", "flags"),
     [
