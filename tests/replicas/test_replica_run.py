@@ -1,6 +1,7 @@
 """The driver's loop, with replicas that are threads."""
 
 import random
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
+from pagedrun.paged.values.deadline import Deadline
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError, RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from tests.replicas.thread_pool import BASIS, Fatal, OnRow, ScriptedEngine, ThreadPool
+from tests.replicas.thread_pool import BASIS, CUT_AFTER, Fatal, OnRow, ScriptedEngine, ThreadPool
 
 CONFIG = EngineConfig(model=Path("model"), block_size=4)
 SAMPLED = SamplingParams(temperature=1.0, max_tokens=2)
@@ -265,3 +267,20 @@ def test_a_replica_that_comes_late_takes_part_unless_it_is_unlike(
     assert answers(seen) == expected(requests(300))
     assert any("node-1 is not taken: it has another weights" in told for told in warnings)
     run.close()
+
+
+def test_a_run_with_a_deadline_ends_with_the_rows_that_are_done() -> None:
+    run = engine(ThreadPool(2)).start(requests(500), deadline=Deadline(time.monotonic() + 9e4, 1))
+    found = answers(run)
+    assert run.is_cut
+    assert len(found) == 2 * CUT_AFTER
+    run.close()
+
+
+def test_a_job_that_is_closed_in_the_middle_ends_its_replicas() -> None:
+    pool = ThreadPool(2)
+    run = engine(pool).start(requests(300))
+    next(iter(run))
+    run.close()
+    assert pool.is_closed
+    assert run.report()["kv"]["num_blocks"] == 0  # nobody has told

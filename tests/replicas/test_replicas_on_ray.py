@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pagedrun.paged.llm import LLM
 from pagedrun.paged.replicas.ray_cluster import RayCluster
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.recipes.demo import demo_model_folder
 from tests.replicas.demo_job import Watcher, demo_job, write_rows
 from tests.replicas.processes import descendants, is_running, listening_addresses, replica_pids
 
@@ -122,3 +125,15 @@ def test_no_text_of_prompts_is_in_the_cluster_s_files(
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             assert b"staff directory" not in path.read_bytes()
+
+
+@pytest.mark.long
+def test_python_users_get_the_answers_of_one_engine(cluster: RayCluster) -> None:
+    prompts = [[1 + place % 7] * 40 + [place] for place in range(120)]
+    params = SamplingParams(max_tokens=6, temperature=1.0, seed=3)
+    one = LLM(model=demo_model_folder()).generate(prompts, params)
+    llm = LLM(model=demo_model_folder(), replicas=2, cpus_per_replica=1)
+    for _ in range(2):  # each call has replicas of its own
+        several = llm.generate(prompts, params)
+        assert [each.outputs for each in several] == [each.outputs for each in one]
+        assert len(llm.report["replicas"]) == 2

@@ -28,6 +28,7 @@ from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
 
 MAX_MODEL_LEN, VOCAB_SIZE = 64, 200
+CUT_AFTER = 50
 BASIS = PlanBasis(RequestLimits(MAX_MODEL_LEN, VOCAB_SIZE), max_blocks=64, read_once=ReadOnce(4, 8))
 OnRow = Callable[[int, int], None]
 """Called with a replica's number and a row that it is about to answer."""
@@ -49,15 +50,20 @@ def answer(planned: PlannedRequest) -> Completion:
 
 
 class ScriptedRun:
-    """Answers one row a step."""
-
-    is_cut = False
+    """Answers one row a step; where there is a deadline, that comes after `CUT_AFTER` rows."""
 
     def __init__(
-        self, number: int, feed: PlannedFeed, on_step: Callable[[StepRecord], None], on_row: OnRow
+        self,
+        number: int,
+        feed: PlannedFeed,
+        seconds_left: float | None,
+        on_step: Callable[[StepRecord], None],
+        on_row: OnRow,
     ) -> None:
+        self.is_cut = False
         self._number = number
         self._feed = feed
+        self._has_deadline = seconds_left is not None
         self._on_step = on_step
         self._on_row = on_row
 
@@ -65,6 +71,9 @@ class ScriptedRun:
         steps = 0
         for window in self._feed:
             for planned in window.plan:
+                if self._has_deadline and steps == CUT_AFTER:
+                    self.is_cut = True
+                    return
                 self._on_row(self._number, planned.request.index)
                 yield answer(planned)
                 steps += 1
@@ -92,7 +101,7 @@ class ScriptedEngine:
     def start(
         self, feed: PlannedFeed, terms: RunTerms, on_step: Callable[[StepRecord], None]
     ) -> ScriptedRun:
-        return ScriptedRun(self.number, feed, on_step, self.on_row)
+        return ScriptedRun(self.number, feed, terms.seconds_left, on_step, self.on_row)
 
 
 class ThreadPool:
