@@ -26,6 +26,9 @@ PIECES = 8
 MOST_DEATHS, MOST_DEATHS_A_REPLICA = 10, 2
 # Rows that are not shared between two idle replicas.
 FEW_ROWS = 16
+# A replica that is not idle takes rows of others while these have so many of a unit, so that its
+# batch does not run empty each time; of the units handed out first so many are looked at.
+MANY_ROWS, MOST_SEARCHED = 64, 8
 # Without a single answer a job ends after so many deaths, or as many as it has replicas.
 LEAST_FRUITLESS_DEATHS = 3
 
@@ -111,7 +114,9 @@ class UnitQueue:
                 return self._hand(unit, replica, litter)
         if self._fresh:
             return self._hand(self._fresh.popleft(), replica)
-        return self._copied(replica) if self._is_ended and not mine else None
+        if not self._is_ended or not all(held.is_begun for held in mine.values()):
+            return None
+        return self._copied(replica, MANY_ROWS if mine else 1)
 
     def begin(self, replica: int, number: int) -> None:
         """Take note that a replica has begun a unit that it was given."""
@@ -183,23 +188,22 @@ class UnitQueue:
             self._shareable[unit.number] = held
         return unit
 
-    def _copied(self, replica: int) -> Unit | None:
-        """Return rows of the unit that was handed out first and is not done: of those that one
-        replica alone has the last ones, one replica's share of them, so that all that are idle can
-        help. No row beside which a replica died: it might end this one too."""
-        while self._shareable:
-            held = next(iter(self._shareable.values()))
+    def _copied(self, replica: int, least: int) -> Unit | None:
+        """Return rows of the unit that was handed out first and has `least` left: of those that one
+        other replica alone has the last ones, one replica's share of them, so that all that are
+        idle can help. No row beside which a replica died: it might end this one too."""
+        searched = list(islice(self._shareable.values(), MOST_SEARCHED))
+        for held in searched:
             alone = [row for row in held.open if self._may_copy(row)]
-            share = max(len(alone) // len(self._held), FEW_ROWS)
-            if len(alone) > share:
-                alone = alone[-share:]
-            else:
+            if not alone:
                 del self._shareable[held.unit.number]
-            if alone:
+            elif len(alone) >= least and held.replica != replica:
+                alone = alone[-max(len(alone) // len(self._held), FEW_ROWS) :]
                 places = [held.open[row] for row in alone]
                 copy = self._unit(held.unit.window, alone, places, is_copy=True)
                 return self._hand(copy, replica)
-        return None
+        has_more = any(held.unit.number not in self._shareable for held in searched)
+        return self._copied(replica, least) if has_more else None
 
     def _may_copy(self, row: int) -> bool:
         return len(self._holders[row]) == 1 and not self._deaths[row]
