@@ -30,7 +30,7 @@ from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.answers import Answers
 from pagedrun.paged.planning.memory import MemoryBudget
-from pagedrun.paged.planning.planned_feed import PlannedFeed
+from pagedrun.paged.planning.planned_feed import is_ready
 from pagedrun.paged.planning.planned_window import PlannedWindow
 from pagedrun.paged.planning.too_large import too_large
 from pagedrun.paged.planning.window_plan import WindowPlan
@@ -182,8 +182,7 @@ class Run:
         does not depend on when a window was ready. Of a feed it does, and no row's bytes.
         """
         while self.scheduler.is_out and not self._is_last:
-            is_idle = not (self.scheduler.has_work or self._in_flight)
-            if isinstance(self._windows, PlannedFeed) and not self._windows.is_ready(wait=is_idle):
+            if not is_ready(self._windows, wait=not (self.scheduler.has_work or self._in_flight)):
                 return
             window = next(self._windows, None)
             if window is None:

@@ -46,3 +46,8 @@ class PlannedFeed(Iterator[PlannedWindow[WindowPlan]]):
             raise StopIteration
         self._on_taken()
         return window
+
+
+def is_ready(windows: Iterator[PlannedWindow[WindowPlan]], *, wait: bool) -> bool:
+    """Return whether to take the next window now; of others than a feed, always."""
+    return not isinstance(windows, PlannedFeed) or windows.is_ready(wait=wait)
