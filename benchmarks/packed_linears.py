@@ -3,12 +3,14 @@
     [NUMBA_NUM_THREADS=1] python benchmarks/packed_linears.py [--rows 1,16,256]
 
 Milliseconds a call in bfloat16, and how many times as fast each form of weights is, in turns,
-weights streaming from memory. Prints Markdown.
+weights streaming from memory. Prints Markdown. `--clock cpu` counts processor time of the calling
+thread instead, for machines that others use meanwhile, with `OMP_NUM_THREADS=1
+NUMBA_NUM_THREADS=1`.
 """
 
 import argparse
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from pagedrun.kernels.environment.threads import configure, prepare_environment
 
@@ -26,6 +28,7 @@ SHAPES = ((6144, 1024), (1024, 3072))  # gate and up, and down, of a 0.6B model
 ROWS = (1, 16, 256)
 COPIES = 12
 REPEATS = 7
+CLOCKS = {"wall": perf_counter, "cpu": thread_time}
 
 Layers = list[Callable[[Tensor], Tensor]]
 
@@ -33,7 +36,9 @@ Layers = list[Callable[[Tensor], Tensor]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
-    counts = [int(word) for word in parser.parse_args().rows.split(",")]
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    given = parser.parse_args()
+    counts, clock = [int(word) for word in given.rows.split(",")], CLOCKS[given.clock]
     configure()
     backend = CpuBackend()
     where = f"{processor_name()}, {backend.kernel_set}, {num_threads()} threads"
@@ -47,7 +52,7 @@ def main() -> None:
             layers = [backend.pack_quantized(weight, torch.bfloat16) for _ in range(COPIES)]
             ways.append(list(layers))
         for num_rows in counts:
-            dense, *others = speeds(ways, torch.randn(num_rows, shape[1]).bfloat16())
+            dense, *others = speeds(ways, torch.randn(num_rows, shape[1]).bfloat16(), clock)
             cells = " | ".join(f"{dense / each:.2f}x" for each in others)
             print(f"| {shape[0]} x {shape[1]} | {num_rows} | {dense:.2f} | {cells} |", flush=True)
 
@@ -79,16 +84,16 @@ def forms(out: int, columns: int) -> dict[str, PackedWeight]:
     }
 
 
-def speeds(ways: list[Layers], x: Tensor) -> list[float]:
+def speeds(ways: list[Layers], x: Tensor, clock: Callable[[], float]) -> list[float]:
     """Return the median of milliseconds a call for each, in turns."""
     times: list[list[float]] = [[] for _ in ways]
     for repeat in range(REPEATS + 1):
         for kept, layers in zip(times, ways, strict=True):
-            began = perf_counter()
+            began = clock()
             for layer in layers:
                 layer(x)
             if repeat:  # the first warms up
-                kept.append((perf_counter() - began) / len(layers) * 1e3)
+                kept.append((clock() - began) / len(layers) * 1e3)
     return [sorted(each)[len(each) // 2] for each in times]
 
 

@@ -1,16 +1,21 @@
 """A whole model whose weights stay in few bits on this CPU, beside the same model in bfloat16.
 
-    python benchmarks/packed_models.py [--shape qwen3-0.6b] [--forms "AWQ 128,Q4_0"] [--turns 5]
+    python benchmarks/packed_models.py [--shape qwen3-0.6b] [--forms "AWQ 128"] [--turns 5]
 
 Random weights, all linear layers and the head rounded to each form; bfloat16 and the forms take
-turns in one process, in an order that is reversed each time. Printed, as Markdown: decode steps
-with 1 and 16 rows, and prefill of 512 tokens; medians in milliseconds, and how many times as fast
-as bfloat16 each is, the median of the ratios of turns. `int8` is `--quantization int8`.
+turns in one process, in an order that is reversed each time. Printed, as Markdown: a decode step of
+1 and of 16 rows (what 16 more tokens take, by their number), and a prompt of 512 tokens; medians in
+milliseconds for bfloat16, and how many times as fast each form is, the median of the ratios of
+turns. `int8` is `--quantization int8`. `--clock cpu` counts the processor time of the process
+instead, for machines that others use meanwhile; it says most with one thread:
+`OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1`.
 """
 
 import argparse
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
+from time import perf_counter, process_time
 from typing import Any
 
 from pagedrun.kernels.environment.threads import configure, prepare_environment
@@ -33,11 +38,10 @@ from pagedrun.paged.bench.runs.model import BenchModel  # noqa: E402
 from pagedrun.paged.bench.runs.op_timer import OpTimer  # noqa: E402
 from pagedrun.paged.bench.runs.workload import Workload  # noqa: E402
 
-WORKLOADS = {
-    "decode, 1 row": Workload(1, 0, 64, 24),
-    "decode, 16 rows": Workload(16, 64, 16, 24),
-    "prefill, 512 tokens": Workload(1, 0, 512, 2),
-}
+FEW_TOKENS, MORE_TOKENS = 3, 19
+DECODE_ROWS = (1, 16)
+PROMPT = Workload(1, 0, 512, 2)
+CLOCKS = {"wall": perf_counter, "cpu": process_time}
 CHUNK = 8192  # rows that are rounded at once
 
 Rounding = Callable[[Tensor], PackedWeight]
@@ -105,6 +109,7 @@ def main() -> None:
     parser.add_argument("--shape", default="qwen3-0.6b")
     parser.add_argument("--forms", default="AWQ 128", help=f"of {[*FORMS, 'int8']}")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     arguments = parser.parse_args()
     configure()
     model = BenchModel.from_shape(arguments.shape)
@@ -114,19 +119,24 @@ def main() -> None:
         each.warm_up(Workload(1, 0, 8, 2))
     print(
         f"{arguments.shape}, {processor_name()}, kernel set {KernelSet.best()}, "
-        f"{num_threads()} threads, torch {torch.__version__}, {arguments.turns} turns\n"
+        f"{num_threads()} threads, torch {torch.__version__}, {arguments.turns} turns, "
+        f"{arguments.clock} clock\n"
     )
     sizes = [each.engine.loaded.model.num_bytes / 2**20 for each in contenders.values()]
     print(f"| | {' | '.join(names)} |\n|---{'|---' * len(names)}|")
     print(f"| weights, MiB | {' | '.join(f'{size:.0f}' for size in sizes)} |")
-    for title, workload in WORKLOADS.items():
-        times = measured(contenders, workload, arguments.turns, is_decode="decode" in title)
-        plain = times["bfloat16"]
-        cells = [f"{median(plain):.1f} ms"]
-        for name in names[1:]:
-            ratios = [one / other for one, other in zip(plain, times[name], strict=True)]
-            cells.append(f"{median(ratios):.2f}x")
-        print(f"| {title} | {' | '.join(cells)} |", flush=True)
+    turns = Turns(contenders, arguments.turns, CLOCKS[arguments.clock])
+    for rows in DECODE_ROWS:
+        print_row(f"decode, rows: {rows}", turns.decode_steps(rows))
+    print_row("prompt of 512 tokens", turns.runs(PROMPT))
+
+
+def print_row(title: str, times: dict[str, list[float]]) -> None:
+    """Print the median of bfloat16, and the medians of the others' ratios to it."""
+    plain, *others = times.values()
+    ratios = [[one / of for one, of in zip(plain, other, strict=True)] for other in others]
+    cells = " | ".join(f"{median(each):.2f}x" for each in ratios)
+    print(f"| {title} | {median(plain) * 1e3:.1f} ms | {cells} |", flush=True)
 
 
 def contender(model: BenchModel, name: str) -> EngineContender:
@@ -141,22 +151,35 @@ def contender(model: BenchModel, name: str) -> EngineContender:
     return EngineContender(name, engine, timer)
 
 
-def measured(
-    contenders: dict[str, EngineContender], workload: Workload, turns: int, *, is_decode: bool
-) -> dict[str, list[float]]:
-    """Return milliseconds of each turn: the median decode step, or all of the prompt's."""
-    requests = workload.requests(next(iter(contenders.values())).engine.loaded.config.vocab_size)
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(turns):
-        order = list(contenders.items())
-        for name, each in order if turn % 2 == 0 else reversed(order):
-            figures, _ = each.run(requests)
-            if is_decode:
-                assert figures.decode_step is not None
-                times[name].append(figures.decode_step.median * 1e3)
-            else:
-                times[name].append(figures.prefill_s * 1e3)
-    return times
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Seconds by `clock` of runs of each contender, in turns; the first one only warms up."""
+
+    contenders: dict[str, EngineContender]
+    num_turns: int
+    clock: Callable[[], float]
+
+    def decode_steps(self, rows: int) -> dict[str, list[float]]:
+        """Return the seconds of a decode step of so many rows, one a turn."""
+        few, more = (
+            self.runs(Workload(rows, 0, 16, tokens)) for tokens in (FEW_TOKENS, MORE_TOKENS)
+        )
+        steps = MORE_TOKENS - FEW_TOKENS
+        return {name: [(long - median(few[name])) / steps for long in more[name]] for name in few}
+
+    def runs(self, workload: Workload) -> dict[str, list[float]]:
+        """Return the seconds of a workload, one a turn."""
+        first = next(iter(self.contenders.values()))
+        requests = workload.requests(first.engine.loaded.config.vocab_size)
+        times: dict[str, list[float]] = {name: [] for name in self.contenders}
+        for turn in range(self.num_turns + 1):
+            order = list(self.contenders.items())
+            for name, each in order if turn % 2 else reversed(order):
+                began = self.clock()
+                each.run(requests)
+                if turn:
+                    times[name].append(self.clock() - began)
+        return times
 
 
 if __name__ == "__main__":
