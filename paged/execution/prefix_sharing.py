@@ -60,23 +60,23 @@ def without_rows(groups: PrefixGroups, rows: NDArray[np.int64]) -> PrefixGroups 
     much, and as much together, as if they were grouped anew; but groups that have become alike stay
     two.
     """
-    num_partitions = groups.num_partitions.clone()
-    num_partitions[torch.from_numpy(rows)] = 0
-    is_left = num_partitions[groups.rows.long()] > 0
-    if not is_left.any():
+    num_partitions = groups.num_partitions.numpy().copy()
+    num_partitions[rows] = 0
+    members, starts = groups.rows.numpy(), groups.row_starts.numpy()
+    is_left = num_partitions[members] > 0
+    counts = np.add.reduceat(is_left, starts[:-1], dtype=np.int32)  # no group is empty
+    has_rows = counts > 0
+    if not has_rows.any():
         return None
-    of_group = torch.repeat_interleave(groups.row_starts.diff())
-    counts = torch.bincount(of_group[is_left], minlength=len(groups.table_rows))
-    stays = counts > 0
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts[stays].cumsum(0)])
-    members = groups.rows[is_left]
+    members = members[is_left]
+    starts = np.concatenate([[0], np.cumsum(counts[has_rows])]).astype(np.int32)
     return PrefixGroups(
-        rows=members,
-        row_starts=starts.to(torch.int32),
-        table_rows=members[starts[:-1]],
-        first_partitions=groups.first_partitions[stays],
-        last_partitions=groups.last_partitions[stays],
-        num_partitions=num_partitions,
+        rows=torch.from_numpy(members),
+        row_starts=torch.from_numpy(starts),
+        table_rows=torch.from_numpy(members[starts[:-1]]),
+        first_partitions=groups.first_partitions[torch.from_numpy(has_rows)],
+        last_partitions=groups.last_partitions[torch.from_numpy(has_rows)],
+        num_partitions=torch.from_numpy(num_partitions),
     )
 
 

@@ -1,7 +1,7 @@
 """SeatedRows: which sequence has which row of a captured step, and what the device knows of it.
 
 A sequence keeps its row from its first such step to its last, so that a step in which others end
-or begin is told to the device by what has changed. Rows that nobody has are holes, which compute
+or begin sends the device only what has changed. Rows that nobody has are holes, which compute
 nothing that is looked at.
 """
 

@@ -20,7 +20,7 @@ def config(**given: Any) -> Any:
 
 def test_without_flags_everything_is_the_default() -> None:
     job = config()
-    assert job.engine == EngineConfig(model=demo_model_folder())
+    assert job.engine == EngineConfig.fitting(model=demo_model_folder())
     assert job.sampling == SamplingParams()
     assert (job.input, job.output) == ("in.jsonl", "in.out.jsonl")
     assert "max_tokens" not in job.origins
@@ -51,7 +51,7 @@ def test_flags_reach_their_place_and_are_marked() -> None:
         allowed_token_ids=(3, 4),
         bad_words=("x", " y"),
     )
-    assert job.engine == EngineConfig(
+    assert job.engine == EngineConfig.fitting(
         model=demo_model_folder(), block_size=8, dtype="float32", prefix_caching=False
     )
     assert type(job.engine.dtype) is str

@@ -79,7 +79,7 @@ class Decoding:
 
 
 def assert_same(step: StepInput, rows: Int64s, kept: DecodeBuffers, fresh: Decoding) -> None:
-    """The rows hold what those of a device hold that is told everything; others are empty."""
+    """The rows hold what those of a device hold that knew nothing; others are empty."""
     other = SeatedRows(SHAPE, 1, SIZE)
     others, update = other.seat(step, EOS, reads_together=True)
     loaded = fresh.fresh()
