@@ -126,7 +126,9 @@ def tile_for(
     if dtype == torch.float32:  # no tensor cores: registers hold what is multiplied
         return Tile(32, 16 if width > 128 or is_uneven else 32, 8, 1)
     if width > 256:
-        return Tile(32, 16, 4, 1) if on.backend == "hip" else Tile(32, 32, 8, 2)
+        # With 99 KB there is room for one tile of keys and values.
+        num_stages = 1 if on.shared_memory < 128 << 10 else 2
+        return Tile(32, 16, 4, 1) if on.backend == "hip" else Tile(32, 32, 8, num_stages)
     if on.backend == "hip":
         return Tile(64 if width > 128 else 128, 32, 4, 2)
     if width > 128:
