@@ -15,7 +15,7 @@ class Phase(StrEnum):
     ENCODE = "encoding prompts"
     LOAD = "loading the model"
     COMPILE = "compiling the kernels (the first run on a machine takes a minute)"
-    CALIBRATE = "timing a few rows"
+    CALIBRATE = "timing a few rows"  # where a plan is asked to
     PLAN = "planning"
     RUN = "running"
     FINISH = "writing the report"

@@ -75,7 +75,7 @@ class TestOrder:
         heard = Heard()
         rows = [{"prompt": "a"}, {"x": 1}, {"prompt": "b" * 63}]
         run_job(config_for(place, rows), heard, ScriptedModel().open())
-        assert heard.phases == list(Phase)
+        assert heard.phases == [each for each in Phase if each is not Phase.CALIBRATE]
         assert heard.rows == [(0, 0), (0, 1), (1, 1), (2, 1)]
         assert heard.steps == 2
         assert "1 of 3 rows cannot be asked; the first is line 2" in heard.warnings[0]
