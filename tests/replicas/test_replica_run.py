@@ -246,18 +246,22 @@ def test_a_replica_that_comes_late_takes_part_unless_it_is_unlike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pagedrun.paged.replicas.crew.PATIENCE_SECONDS", 0.05)
-    goes_on, warnings = Event(), list[str]()
+    goes_on, is_refused, warnings = Event(), Event(), list[str]()
 
     def on_row(number: int, row: int) -> None:
-        if number == 0:
-            goes_on.wait()
+        (is_refused if number else goes_on).wait()
+
+    def warn(message: str) -> None:
+        warnings.append(message)
+        if "node-1 is not taken" in message:
+            is_refused.set()
 
     def made(number: int) -> ScriptedEngine:
         weights = "b" if number == 1 else "a"
         return ScriptedEngine(number, on_row, fingerprint={"weights": weights * 64})
 
     pool = ThreadPool(3, made, has_room=lambda number: number == 0)
-    run = engine(pool).start(requests(300), warn=warnings.append)
+    run = engine(pool).start(requests(300), warn=warn)
     pool.place(1)
     pool.place(2)
     found = iter(run)
