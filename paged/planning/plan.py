@@ -173,6 +173,11 @@ class Plan:
         return self._rows.num_blocks_found
 
     @property
+    def num_hit_tokens(self) -> NDArray[np.int64]:
+        """[num_rows] int64, prompt tokens of each that whole cached blocks spare, in run order."""
+        return self._rows.num_hit_tokens * self._prefix_caching
+
+    @property
     def num_private_blocks(self) -> NDArray[np.int64]:
         """[num_rows] int64, blocks that each needs for itself at full length, in run order."""
         full, prompt = self.num_blocks_at_full_length, self.tree.num_tokens // self.tree.block_size

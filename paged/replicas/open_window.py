@@ -19,10 +19,12 @@ class OpenWindow:
 
     def __init__(self, plan: Plan) -> None:
         whole = plan.part(0, len(plan))
+        hits = plan.num_hit_tokens.tolist()
         self._plan = plan
         self._requests = {request.index: request for request in whole.requests}
         self._asked = dict(plan.duplicates.asked)
         self.rows = tuple(self._requests)  # in run order
+        self._num_planned = dict(zip(self.rows, hits, strict=True))
 
     def units(self, cuts: Seq[int]) -> Iterator[tuple[Seq[int], Seq[int]]]:
         """Yield the rows of each unit and their places; cuts: where units begin, and the last
@@ -36,9 +38,17 @@ class OpenWindow:
 
     def answer(self, found: Completion) -> Iterator[Completion]:
         """Yield the completions of a row that a replica has answered, with its own request, and of
-        those that ask the same."""
+        those that ask the same.
+
+        As many of its tokens count as cached as one engine finds: which of them a replica had to
+        compute again is chance, and a row would tell of it.
+        """
         request = self._requests.pop(found.request.index)
+        num_planned = self._num_planned.pop(request.index)
         found = replace(found, request=request)
+        if found.error is None and found.prompt_logprobs is None and not found.scores:
+            most = max(found.num_cached_tokens, num_planned)
+            found = replace(found, num_cached_tokens=most)
         asked = self._asked.pop(request.index, ())
         if not asked:
             yield found
@@ -54,6 +64,7 @@ class OpenWindow:
     def fail(self, row: int, error: RowError) -> Iterator[Completion]:
         """Yield the completions of a row that gets no answer."""
         request = self._requests.pop(row)
+        del self._num_planned[row]
         yield from fan_out(Completion(request, error=error), self._asked.pop(row, ()))
 
     def refuse(self, request: Request, error: RowError) -> Iterator[Completion]:

@@ -88,13 +88,19 @@ class PlannedPart:
         )
 
     @property
-    def num_block_hit_tokens(self) -> int:
-        """Prompt tokens that whole cached blocks spare, where states are needed with these."""
+    def num_hit_tokens(self) -> NDArray[np.int64]:
+        """[num_rows] int64, prompt tokens of each that whole cached blocks spare, where states are
+        needed with these."""
         size = self.part.block_size
         if self.states is not None:
-            return sum(self.states.begins) * size
+            return np.array(self.states.begins, np.int64) * size
         hits = self.num_common_tokens.astype(np.int64) // size * size
-        return int(np.minimum(hits, self.num_tokens - 1).sum())
+        return np.minimum(hits, self.num_tokens - 1)
+
+    @property
+    def num_block_hit_tokens(self) -> int:
+        """Prompt tokens that whole cached blocks spare."""
+        return int(self.num_hit_tokens.sum())
 
     def copied(self) -> Iterator[Completion]:
         """Yield nothing."""
