@@ -25,7 +25,7 @@ class ClusterReaper:
     def __init__(self, folder: Path) -> None:
         """folder: that of the cluster, which holds its token; removed in the end."""
         self._process = subprocess.Popen(
-            [sys.executable, "-I", __file__, str(folder)],
+            [sys.executable, "-I", __file__, str(folder), str(os.getpid())],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -37,17 +37,19 @@ class ClusterReaper:
         self._process.wait()
 
 
-def processes_of(folder: str) -> Iterator[int]:
-    """Yield the processes of Ray's whose token, or one of whose open files, is in the folder.
+def processes_of(folder: str, driver: int) -> Iterator[int]:
+    """Yield the processes of Ray's whose token, or one of whose open files, is in the folder, but
+    the driver.
 
     Those that give themselves a title lose what they had in their environment, as it is shown.
     """
     told = f"{VARIABLE}={folder}/".encode()
     for each in Path("/proc").iterdir():
-        if each.name.isdecimal() and int(each.name) != os.getpid():
+        if each.name.isdecimal() and int(each.name) not in (os.getpid(), driver):
             with suppress(OSError):
-                if b"ray" not in (each / "cmdline").read_bytes():
-                    continue
+                line = (each / "cmdline").read_bytes()
+                if not (line.startswith(b"ray::") or b"/site-packages/ray/" in line):
+                    continue  # the driver, for one, has Ray's files open as well
                 variables = (each / "environ").read_bytes().split(b"\0")
                 files = (os.readlink(file) for file in (each / "fd").iterdir())
                 is_told = any(variable.startswith(told) for variable in variables)
@@ -55,12 +57,12 @@ def processes_of(folder: str) -> Iterator[int]:
                     yield int(each.name)
 
 
-def reap(folder: str) -> None:
+def reap(folder: str, driver: int) -> None:
     """End the processes of a cluster, and remove its folder."""
     until = time.monotonic() + GRACE_SECONDS
-    while any(processes_of(folder)) and time.monotonic() < until:
+    while any(processes_of(folder, driver)) and time.monotonic() < until:
         time.sleep(0.05)
-    while left := list(processes_of(folder)):
+    while left := list(processes_of(folder, driver)):
         for pid in left:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -70,4 +72,4 @@ def reap(folder: str) -> None:
 
 if __name__ == "__main__":
     sys.stdin.buffer.read()
-    reap(sys.argv[1])
+    reap(sys.argv[1], int(sys.argv[2]))
