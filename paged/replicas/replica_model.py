@@ -2,10 +2,12 @@
 
 import os
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pagedrun.paged.replicas.pushed_folder import PushedFolder
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.option_names import option
@@ -23,14 +25,14 @@ _HUB_FOLDER = re.compile(
 class ReplicaModel:
     """What a replica is told to load; can be pickled, and imports neither torch nor Numba.
 
-    `tokenizer` is its folder. `threads` is what a replica may compute with. `bundled` says that the
-    model is the one that comes with pagedrun, wherever that is installed.
+    `tokenizer` is its folder. `threads` is what a replica may compute with. `pushed` has what was
+    sent in place of these folders, by their paths.
     """
 
     config: EngineConfig
     tokenizer: Path
     threads: int
-    bundled: Path | None = None
+    pushed: Mapping[Path, PushedFolder] = field(default_factory=dict)
 
     def prepare(self) -> None:
         """Set what torch and Numba read when they are imported; call it before they are."""
@@ -55,6 +57,10 @@ class ReplicaModel:
         """Return where a folder of the driver's is on this node."""
         if folder.exists():
             return folder
+        if folder in self.pushed:
+            import ray
+
+            return self.pushed[folder].unpack(ray.get)
         found = _HUB_FOLDER.search(folder.as_posix())
         if found is not None:
             from pagedrun.paged.models.hub import resolve_model

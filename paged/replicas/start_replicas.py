@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.paged.replicas.crew import Crew
+from pagedrun.paged.replicas.pushed_folder import PushedFolder
 from pagedrun.paged.replicas.ray_cluster import RayCluster
 from pagedrun.paged.replicas.ray_pool import RayPool
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
@@ -28,7 +29,11 @@ def start_replicas(
     num_gpus = replicas.gpus_per_replica
     if num_gpus is None:
         num_gpus = float(_is_on_gpu(config))
-    model = ReplicaModel(config, tokenizer, threads)
+    pushed: dict[Path, PushedFolder] = {}
+    if replicas.push_model:
+        put = cluster.ray.put
+        pushed = {each: PushedFolder.of(each, put) for each in {config.model, tokenizer}}
+    model = ReplicaModel(config, tokenizer, threads, pushed)
     return ReplicaEngine(
         config, Crew(RayPool(cluster, model, num_wanted, num_gpus), stall_timeout_s)
     )
