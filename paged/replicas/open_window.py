@@ -40,15 +40,14 @@ class OpenWindow:
         """Yield the completions of a row that a replica has answered, with its own request, and of
         those that ask the same.
 
-        As many of its tokens count as cached as one engine finds: which of them a replica had to
-        compute again is chance, and a row would tell of it.
+        As many of its tokens count as cached as the plan shares: which of them a replica found is
+        chance, and the row's bytes would tell of it.
         """
         request = self._requests.pop(found.request.index)
         num_planned = self._num_planned.pop(request.index)
         found = replace(found, request=request)
         if found.error is None and found.prompt_logprobs is None and not found.scores:
-            most = max(found.num_cached_tokens, num_planned)
-            found = replace(found, num_cached_tokens=most)
+            found = replace(found, num_cached_tokens=num_planned)
         asked = self._asked.pop(request.index, ())
         if not asked:
             yield found
