@@ -25,14 +25,15 @@ class PlannedWeights:
     ) -> None:
         self._count = model.network.num_weights
         self._stored_bytes: int | None = None
-        codes = NOTHING_HELD
+        codes, network = NOTHING_HELD, model.network
         if header is not None and isinstance(model, ModelConfig):
             stored = StoredNetwork.of(model.network, header)
             self._stored_bytes = stored.num_bytes
+            network = stored.network  # whose experts are in the layout that the files have
             codes = HeldCodes(stored.stored, device.code_kernels, dtype)
         elif header is not None:
             self._stored_bytes = all_stored_bytes(header)
-        self.held_bytes = model.network.held_bytes(
+        self.held_bytes = network.held_bytes(
             DTYPE_BYTES[dtype], packs=device.packs_weights, codes=codes
         )
 
