@@ -206,6 +206,7 @@ class Engine:
         return PlanBasis(
             RequestLimits(self.max_model_len, vocab_size, sizing.max_beam_width),
             max_blocks=sizing.max_blocks,
+            block_size=self.config.block_size,
             read_once=self._read_once,
             store_room=room,
             keeps_states=bool(self.loaded.model.state_specs()),

@@ -25,12 +25,14 @@ RunSizes = tuple[Sizes, SlotSizes | None]
 class PlanBasis:
     """What a planner has to know of the engine that runs its windows; can be pickled.
 
-    `max_blocks` is the most blocks that the engine's pool can have. `windows` are those of its
-    groups of layers that have one. The rest is as `Planner` has it.
+    `max_blocks` is the most blocks that the engine's pool can have, each of `block_size` tokens,
+    which may have been fitted to its device. `windows` are those of its groups of layers that have
+    one. The rest is as `Planner` has it.
     """
 
     limits: RequestLimits
     max_blocks: int
+    block_size: int
     read_once: ReadOnce
     store_room: StoreRoom = NO_ROOM
     keeps_states: bool = False

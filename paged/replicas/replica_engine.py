@@ -43,6 +43,7 @@ class ReplicaEngine:
                 self._crew.pool.close()
                 raise
             self._load_s = time.perf_counter() - began
+            self.config = replace(self.config, block_size=self._basis().block_size)
 
     def arithmetic(self) -> Mapping[str, object]:
         """Return what the last bits of every answer depend on, as the replicas have it."""

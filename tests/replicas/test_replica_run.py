@@ -230,6 +230,14 @@ def test_the_smallest_pool_decides_which_rows_are_too_large() -> None:
     run.close()
 
 
+def test_blocks_are_as_large_as_the_replicas_fit_them_to_their_devices() -> None:
+    with_default = ReplicaEngine(replace(CONFIG, block_size=16), Crew(ThreadPool(2), 0.0))
+    run = with_default.start(requests(40))
+    assert answers(run) == expected(requests(40))
+    assert with_default.config.block_size == BASIS.block_size == 4
+    run.close()
+
+
 def test_a_run_goes_on_with_what_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pagedrun.paged.replicas.crew.PATIENCE_SECONDS", 0.05)
     warnings: list[str] = []

@@ -29,7 +29,12 @@ from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
 
 MAX_MODEL_LEN, VOCAB_SIZE = 64, 200
 CUT_AFTER = 50
-BASIS = PlanBasis(RequestLimits(MAX_MODEL_LEN, VOCAB_SIZE), max_blocks=64, read_once=ReadOnce(4, 8))
+BASIS = PlanBasis(
+    RequestLimits(MAX_MODEL_LEN, VOCAB_SIZE),
+    max_blocks=64,
+    block_size=4,
+    read_once=ReadOnce(4, 8),
+)
 OnRow = Callable[[int, int], None]
 """Called with a replica's number and a row that it is about to answer."""
 
