@@ -22,8 +22,9 @@ from tests.conftest import MakeModel
 from tests.house.pages import DOCS, NAMES, shown_commands
 
 PROGRAM = [os.environ["PAGEDRUN_COMMAND"]] if "PAGEDRUN_COMMAND" in os.environ else None
-# Measuring takes minutes; the others want a network, or an extra that is not installed by default.
-LEFT_OUT = re.compile(r"(bench|lm-eval)\b|generate hf:")
+# Measuring takes minutes; the others want a network, a cluster, a GPU, or an extra that is not
+# installed by default.
+LEFT_OUT = re.compile(r"(bench|lm-eval)\b|generate hf:|generate .*--(ray-address|gpus-per-replica)")
 PLACEHOLDER = re.compile(r"[A-Z]+")
 MODEL = r"(?<=--model )[\w.-]+/[\w.-]+"
 
