@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +169,9 @@ def _read_environment_again() -> None:
     ray = sys.modules.get("ray")
     if ray is not None and not ray.is_initialized():
         with suppress(ImportError, AttributeError):
-            native = import_module("ray._raylet")
+            from ray import _raylet
+
+            native: Any = _raylet
             native.Config.initialize("")
             native.AuthenticationTokenLoader.instance().reset_cache()
 
