@@ -26,6 +26,12 @@ PROGRAM = [os.environ["PAGEDRUN_COMMAND"]] if "PAGEDRUN_COMMAND" in os.environ e
 # installed by default.
 LEFT_OUT = re.compile(r"(bench|lm-eval)\b|generate hf:|generate .*--(ray-address|gpus-per-replica)")
 PLACEHOLDER = re.compile(r"[A-Z]+")
+# As far as the pages need it: it tells what marks a thought.
+TEMPLATE = (
+    "{% for message in messages %}{% if '</think>' in message.content %}"
+    "{{ message.content.split('</think>')[-1] }}{% else %}{{ message.content }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<think>\n{% endif %}"
+)
 MODEL = r"(?<=--model )[\w.-]+/[\w.-]+"
 
 
@@ -55,6 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, make_model: MakeModel) -> Pa
     for name in set(re.findall(MODEL, "\n".join(" ".join(words) for words in runs()))):
         cached = folder / "hub" / f"models--{name.replace('/', '--')}"
         shutil.copytree(model, cached / "snapshots" / ("0" * 40))
+        (cached / "snapshots" / ("0" * 40) / "chat_template.jinja").write_text(TEMPLATE)
         (cached / "refs").mkdir()
         (cached / "refs" / "main").write_text("0" * 40)
     (folder / "model").symlink_to(model)
@@ -84,7 +91,6 @@ def fill(folder: Path) -> None:
     with gzip.open(folder / "rows.csv.gz", "wt") as file:
         file.write("question\nWhy?\nWho?\n")
     (folder / "rows.csv").write_text("question,answer,reference\n" + "a,b,c\n" * 20)
-    (folder / "judge.jsonl").write_text('{"question": "a", "answer": "b", "max_tokens": 90}\n')
     (folder / "more.csv").write_text("prompt,max_tokens\nand more?,3\n")
     (folder / "notes.md").write_text("# Notes\nThere are none.\n")
     (folder / "person.json").write_text('{"type": "object", "maxProperties": 0}')
