@@ -40,7 +40,7 @@ from pagedrun.paged.bench.kernels.roofline import Roofline
 from pagedrun.paged.bench.kernels.stopwatch import GpuStopwatch, Stopwatch
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.models.shapes import SHAPE_NAMES, Shape
+from pagedrun.paged.models.shapes.shapes import SHAPE_NAMES, Shape
 
 TABLE = Path(chip_module.__file__).with_name("measured_tiles.py")
 RULE = "rule"

@@ -30,9 +30,9 @@ from pagedrun.cli.progress.run_figures import RunWatch  # noqa: E402
 from pagedrun.cli.progress.time_left import TimeLeft  # noqa: E402
 from pagedrun.paged.job.config import JobConfig  # noqa: E402
 from pagedrun.paged.job.job import run_job  # noqa: E402
-from pagedrun.paged.job.listener import SilentListener  # noqa: E402
-from pagedrun.paged.job.plan_file import plan_file  # noqa: E402
-from pagedrun.paged.job.timed_run import note_run  # noqa: E402
+from pagedrun.paged.job.planned.plan_file import plan_file  # noqa: E402
+from pagedrun.paged.job.planned.timed_run import note_run  # noqa: E402
+from pagedrun.paged.job.progress.listener import SilentListener  # noqa: E402
 from pagedrun.paged.values.engine_config import EngineConfig  # noqa: E402
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams  # noqa: E402
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path  # noqa: E402

@@ -79,7 +79,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.paged.job.job import run_job
     from pagedrun.paged.job.output.output_layout import OutputLayout
-    from pagedrun.paged.job.timed_run import note_run
+    from pagedrun.paged.job.planned.timed_run import note_run
 
     console = stderr_console()
     display, page = settings.read(Display), settings.read(RunOptions).html

@@ -116,7 +116,7 @@ def _run(settings: "Settings") -> None:
     from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.kernels.environment.threads import prepare_environment
     from pagedrun.paged.job.inputs.reader import STDIN
-    from pagedrun.paged.job.plan_file import DEFAULT_SIMULATED_ROWS, plan_file
+    from pagedrun.paged.job.planned.plan_file import DEFAULT_SIMULATED_ROWS, plan_file
 
     prepare_environment()
     console = stderr_console()

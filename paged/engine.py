@@ -15,13 +15,13 @@ from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_identity import model_identity
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.earlier_answers import EarlierAnswers
-from pagedrun.paged.planning.fitted_settings import fitted_to_device, fitted_to_plan
-from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.planned_window import PlannedWindow
 from pagedrun.paged.planning.planner import RequestLimits
-from pagedrun.paged.planning.run_sizing import PlanBasis, RunSizes, RunSizing
-from pagedrun.paged.planning.slot_sizing import longest_row
-from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom
+from pagedrun.paged.planning.sizing.fitted_settings import fitted_to_device, fitted_to_plan
+from pagedrun.paged.planning.sizing.memory import MemoryBudget
+from pagedrun.paged.planning.sizing.run_sizing import PlanBasis, RunSizes, RunSizing
+from pagedrun.paged.planning.sizing.slot_sizing import longest_row
+from pagedrun.paged.planning.tree.stored_tokens import NO_ROOM, StoreRoom
 from pagedrun.paged.planning.window_plan import WindowPlan
 from pagedrun.paged.report.record.report_sections import LoadTimes
 from pagedrun.paged.report.record.timeline import StepRecord

@@ -29,10 +29,10 @@ from pagedrun.paged.execution.score_log import ScoreLog
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.answers import Answers
-from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.planned_feed import is_ready
 from pagedrun.paged.planning.planned_window import PlannedWindow
-from pagedrun.paged.planning.too_large import too_large
+from pagedrun.paged.planning.sizing.memory import MemoryBudget
+from pagedrun.paged.planning.sizing.too_large import too_large
 from pagedrun.paged.planning.window_plan import WindowPlan
 from pagedrun.paged.report.record.memory_report import memory_report
 from pagedrun.paged.report.record.report_sections import EngineReport, LoadTimes, StageTimes

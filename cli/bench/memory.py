@@ -96,7 +96,7 @@ def _shape(options: MemoryOptions, revision: str | None) -> "ModelShape":
     from pagedrun.paged.bench.memory.model_shape import ModelShape
     from pagedrun.paged.models.hub import resolve_model
     from pagedrun.paged.models.model_config import ModelConfig
-    from pagedrun.paged.models.shapes import Shape
+    from pagedrun.paged.models.shapes.shapes import Shape
     from pagedrun.paged.values.errors import UsageError
 
     model, name = options.model, options.shape

@@ -11,8 +11,8 @@ from pagedrun.cli.options.settings import Settings
 from pagedrun.paged.job.config import STDOUT, JobConfig, RecipeFile
 from pagedrun.paged.job.inputs.input_names import expand
 from pagedrun.paged.job.inputs.reader import inputs_stem
-from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.output.formats.output_format import OutputFormat
+from pagedrun.paged.job.progress.listener import JobListener
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.models.generation_config import GenerationConfig
 from pagedrun.paged.models.hub import cached_models, resolve_model

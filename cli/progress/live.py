@@ -14,8 +14,8 @@ from pagedrun.cli.progress.answer_lines import answer_line
 from pagedrun.cli.progress.durations import show_seconds, show_span
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import note
-from pagedrun.paged.job.listener import JobListener, Phase
-from pagedrun.paged.job.shown_answer import ShownAnswer
+from pagedrun.paged.job.progress.listener import JobListener, Phase
+from pagedrun.paged.job.progress.shown_answer import ShownAnswer
 
 REDRAWS_PER_SECOND = 4
 LABEL_WIDTH = 8

@@ -13,7 +13,7 @@ from pagedrun.cli.options.choices import ProgressMode
 from pagedrun.cli.progress.durations import show_seconds, show_span
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import note
-from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
+from pagedrun.paged.job.progress.listener import JobListener, Phase, SilentListener
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from pagedrun.cli.progress.speed import SpeedLog
 from pagedrun.cli.progress.time_left import TimeLeft
-from pagedrun.paged.job.listener import Phase
-from pagedrun.paged.job.shown_answer import ShownAnswer
-from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.job.progress.listener import Phase
+from pagedrun.paged.job.progress.shown_answer import ShownAnswer
+from pagedrun.paged.job.progress.tally import Tally
 from pagedrun.paged.report.record.timeline import StepRecord
 
 RATE_WINDOW_SECONDS = 10.0

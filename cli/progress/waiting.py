@@ -8,7 +8,7 @@ from rich.status import Status
 from rich.text import Text
 
 from pagedrun.cli.terminal.console import note
-from pagedrun.paged.job.listener import Phase, SilentListener
+from pagedrun.paged.job.progress.listener import Phase, SilentListener
 
 
 class Waiting(SilentListener):

@@ -14,8 +14,8 @@ from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.gpu_memory import gpu_budget
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.models.model import Model
-from pagedrun.paged.planning.memory import MemoryBudget
-from pagedrun.paged.planning.slot_sizing import SlotSizes
+from pagedrun.paged.planning.sizing.memory import MemoryBudget
+from pagedrun.paged.planning.sizing.slot_sizing import SlotSizes
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option

@@ -17,11 +17,9 @@ from pagedrun.paged.job.earlier.earlier_rows import EarlierRows
 from pagedrun.paged.job.earlier.open_earlier import at_its_time, open_earlier
 from pagedrun.paged.job.earlier.questions import Questions
 from pagedrun.paged.job.earlier.row_digests import RowDigests
-from pagedrun.paged.job.first_answers import FirstAnswers
 from pagedrun.paged.job.inputs.reader import file_stamp, open_inputs
 from pagedrun.paged.job.inputs.reading_stop import ReadingStop
 from pagedrun.paged.job.interfaces import ModelOpener, RunLike
-from pagedrun.paged.job.listener import JobListener, Phase, SilentListener
 from pagedrun.paged.job.open_model import opener_of
 from pagedrun.paged.job.output.conversion import Conversion, clear_files
 from pagedrun.paged.job.output.finished_rows import FinishedRows
@@ -32,12 +30,14 @@ from pagedrun.paged.job.output.report_file import empty_engine_report, job_repor
 from pagedrun.paged.job.output.side_files import SideFiles
 from pagedrun.paged.job.output.writer import RowWriter
 from pagedrun.paged.job.output.written_row import answered_row, failed_row
+from pagedrun.paged.job.planned.sharing_check import check_sharing
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare, warn_of_rows
+from pagedrun.paged.job.progress.first_answers import FirstAnswers
+from pagedrun.paged.job.progress.listener import JobListener, Phase, SilentListener
+from pagedrun.paged.job.progress.shown_answer import ShownAnswer
+from pagedrun.paged.job.progress.tally import Tally
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.resumed_run import ResumedRun
-from pagedrun.paged.job.sharing_check import check_sharing
-from pagedrun.paged.job.shown_answer import ShownAnswer
-from pagedrun.paged.job.tally import Tally
 from pagedrun.paged.report.record.report_sections import EngineReport, JobReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord

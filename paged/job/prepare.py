@@ -14,7 +14,7 @@ from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.inputs.unique_ids import UniqueIds
 from pagedrun.paged.job.interfaces import ModelOpener, ModelShape, OpenModel
-from pagedrun.paged.job.listener import JobListener, Phase
+from pagedrun.paged.job.progress.listener import JobListener, Phase
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
 from pagedrun.paged.job.windows import RowWindows, refused_row

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.given_row import GivenRow
 from pagedrun.paged.job.inputs.row import Columns
-from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.output.written_row import WrittenRow, answered_row, failed_row
 from pagedrun.paged.job.prepare import prepare
+from pagedrun.paged.job.progress.listener import JobListener, Phase
 from pagedrun.paged.run import Run
 from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.streamed_answer import StreamedAnswer

@@ -7,12 +7,12 @@ from itertools import chain
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import open_inputs
 from pagedrun.paged.job.inputs.row import Columns
-from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.output.manifest import DEFAULT_ORIGIN, Setting, sampling_values
-from pagedrun.paged.job.plan_model import PlanModel
+from pagedrun.paged.job.planned.plan_model import PlanModel
 from pagedrun.paged.job.prepare import Prepared, prepare
+from pagedrun.paged.job.progress.listener import JobListener, Phase
 from pagedrun.paged.job.prompts.requests import JobRow
-from pagedrun.paged.planning.request_tree import request_tree
+from pagedrun.paged.planning.tree.request_tree import request_tree
 from pagedrun.paged.text.prompts.overlong import Overlong
 from pagedrun.paged.text.prompts.prompt_parts import PromptPart, prompt_parts
 from pagedrun.paged.values.errors import RowError, UsageError, WrittenError

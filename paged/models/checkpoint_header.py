@@ -9,7 +9,7 @@ from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.files.safetensors_files import open_file, weight_files
 from pagedrun.paged.models.gguf.architectures import architecture_of
 from pagedrun.paged.models.gguf.tensor_names import our_name
-from pagedrun.paged.models.network.stored_tensors import StoredTensor
+from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensor
 from pagedrun.paged.values.errors import ModelError
 
 

@@ -3,11 +3,11 @@
 from torch import Tensor
 
 from pagedrun.paged.models.base_checkpoint import BaseCheckpoint
+from pagedrun.paged.models.network.checkpoint.parameter import Role
+from pagedrun.paged.models.network.checkpoint.stored_tensors import FLOATS
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
-from pagedrun.paged.models.network.parameter import Role
 from pagedrun.paged.models.network.stored_network import StoredNetwork
-from pagedrun.paged.models.network.stored_tensors import FLOATS
 
 
 class ModelTensors:

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.registry import FAMILIES, NESTED, NESTED_TOO
+from pagedrun.paged.models.network.checkpoint.tensor_names import NESTED_TENSORS
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
-from pagedrun.paged.models.network.tensor_names import NESTED_TENSORS
 
 # What holds for the decoder too where the outer config says it, and wins where both do.
 _OUTER = (

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.parameter import Role
+from pagedrun.paged.models.network.checkpoint.parameter import Role
 
 
 class RandomWeights:

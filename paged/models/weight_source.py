@@ -17,9 +17,9 @@ from pagedrun.kernels.packed_weight import (
     joined_neighbours,
 )
 from pagedrun.paged.files.gguf.block_type import PACKED_TYPES
-from pagedrun.paged.models.network.parameter import Parameter
-from pagedrun.paged.models.network.row_order import RowOrder
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter
+from pagedrun.paged.models.network.checkpoint.row_order import RowOrder
+from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.side_by_side import SideBySide
 from pagedrun.paged.values.errors import ModelError
 

@@ -16,11 +16,11 @@ from pagedrun.kernels.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.earlier_answers import EarlierAnswer, EarlierAnswers
 from pagedrun.paged.planning.plan_end import PlanEnd
-from pagedrun.paged.planning.prefix_tree import PrefixTree
-from pagedrun.paged.planning.request_tree import request_tree
-from pagedrun.paged.planning.run_order import Draws, run_order
-from pagedrun.paged.planning.state_points import StatePoints
-from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom, tokens_to_store
+from pagedrun.paged.planning.tree.prefix_tree import PrefixTree
+from pagedrun.paged.planning.tree.request_tree import request_tree
+from pagedrun.paged.planning.tree.run_order import Draws, run_order
+from pagedrun.paged.planning.tree.state_points import StatePoints
+from pagedrun.paged.planning.tree.stored_tokens import NO_ROOM, StoreRoom, tokens_to_store
 from pagedrun.paged.planning.units.plan_part import PlanPart
 from pagedrun.paged.planning.units.planned_part import PlannedPart
 from pagedrun.paged.values.branch_point import BranchPoint

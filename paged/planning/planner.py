@@ -14,9 +14,9 @@ from pagedrun.paged.planning.earlier_answers import EarlierAnswers
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.plan_end import PlanEnd
 from pagedrun.paged.planning.planned_window import PlannedWindow
-from pagedrun.paged.planning.prefix_nodes import prefix_nodes
-from pagedrun.paged.planning.state_points import MIN_STATE_TOKENS
-from pagedrun.paged.planning.stored_tokens import NO_ROOM, StoreRoom
+from pagedrun.paged.planning.tree.prefix_nodes import prefix_nodes
+from pagedrun.paged.planning.tree.state_points import MIN_STATE_TOKENS
+from pagedrun.paged.planning.tree.stored_tokens import NO_ROOM, StoreRoom
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.option_names import option

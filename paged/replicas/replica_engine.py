@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.earlier_answers import EarlierAnswers
-from pagedrun.paged.planning.pool_demand import PoolDemand
-from pagedrun.paged.planning.run_sizing import PlanBasis
+from pagedrun.paged.planning.sizing.pool_demand import PoolDemand
+from pagedrun.paged.planning.sizing.run_sizing import PlanBasis
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_offer import ReplicaOffer
 from pagedrun.paged.replicas.replica_run import ReplicaRun

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planned_window import PlannedWindow
-from pagedrun.paged.planning.too_large import too_large
+from pagedrun.paged.planning.sizing.too_large import too_large
 from pagedrun.paged.planning.units.unit_cuts import unit_cuts
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.member import Member, Stage

@@ -18,10 +18,10 @@ from pagedrun.cli.options.flags import Flags
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.control.signals import JobInterrupted
 from pagedrun.paged.job.job import JobResult
-from pagedrun.paged.job.listener import JobListener, Phase
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
-from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.job.progress.listener import JobListener, Phase
+from pagedrun.paged.job.progress.tally import Tally
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError, ModelError, RowError, UsageError
 from tests.cli.light_command import HEAVY, light_command

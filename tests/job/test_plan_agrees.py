@@ -15,11 +15,11 @@ from pagedrun.paged.execution.devices.device_probe import probe_device
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.job.model import LocalModel
-from pagedrun.paged.job.plan_file import plan_file
+from pagedrun.paged.job.planned.plan_file import plan_file
+from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.loaded_model import LoadedModel
-from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.sizing.memory import MemoryBudget
 from pagedrun.paged.values.engine_config import FITTED, EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.window_size import WindowSize

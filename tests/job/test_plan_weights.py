@@ -10,8 +10,8 @@ from safetensors import safe_open
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.listener import SilentListener
-from pagedrun.paged.job.plan_file import plan_file
+from pagedrun.paged.job.planned.plan_file import plan_file
+from pagedrun.paged.job.progress.listener import SilentListener
 from tests.conftest import MakeModel
 from tests.job.test_plan_file import assert_told, generated_rows, job
 from tests.jsonl import write_jsonl

@@ -6,9 +6,9 @@ import pytest
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.output.report_file import empty_engine_report
+from pagedrun.paged.job.planned.sharing_check import NUM_ROWS, check_sharing
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.template import PromptTemplate
-from pagedrun.paged.job.sharing_check import NUM_ROWS, check_sharing
 from pagedrun.paged.report.record.report_sections import EngineReport, TemplateAdvice
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.job.scripted_model import ScriptedModel

@@ -20,9 +20,9 @@ from pagedrun.kernels.linear import Linear
 from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.registry import LINEAR_METHODS
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
+from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.network.linear_spec import LinearSpec
-from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.weight_source import WeightSource
 from tests.conftest import MakeModel
 

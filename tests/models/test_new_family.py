@@ -34,13 +34,13 @@ from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
+from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensors
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.mlp_spec import MlpSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part
-from pagedrun.paged.models.network.stored_tensors import StoredTensors
 from pagedrun.paged.models.random_weights import RandomWeights
 from pagedrun.paged.models.rope_config import RopeConfig
 from pagedrun.paged.models.rotary import rotary_table

@@ -8,7 +8,7 @@ import pytest
 
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
 from pagedrun.paged.values.errors import ModelError
 
 SHAPE: dict[str, Any] = {

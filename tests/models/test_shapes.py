@@ -8,7 +8,7 @@ import torch
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.models.random_weights import RandomWeights
-from pagedrun.paged.models.shapes import SHAPE_NAMES, Shape
+from pagedrun.paged.models.shapes.shapes import SHAPE_NAMES, Shape
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from pagedrun.paged.planning import block_names
-from pagedrun.paged.planning.block_names import BlockNames
+from pagedrun.paged.planning.tree import block_names
+from pagedrun.paged.planning.tree.block_names import BlockNames
 from pagedrun.paged.values.block_key import BlockKey, block_digest
 
 SIZE = 3

@@ -6,15 +6,15 @@ import pytest
 
 from pagedrun.kernels.environment import cgroup
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.planning.memory import (
+from pagedrun.paged.planning.sizing.memory import (
     POOL_SHARE_OF_FREE,
     HostMemory,
     MemoryBudget,
     peak_resident_bytes,
 )
-from pagedrun.paged.planning.pool_demand import PoolDemand
-from pagedrun.paged.planning.pool_sizing import choose_sizes
-from pagedrun.paged.planning.pool_split import PoolSplit
+from pagedrun.paged.planning.sizing.pool_demand import PoolDemand
+from pagedrun.paged.planning.sizing.pool_sizing import choose_sizes
+from pagedrun.paged.planning.sizing.pool_split import PoolSplit
 from pagedrun.paged.values.errors import UsageError
 
 MIB = 2**20

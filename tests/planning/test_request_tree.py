@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.paged.planning.request_tree import request_tree
+from pagedrun.paged.planning.tree.request_tree import request_tree
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 

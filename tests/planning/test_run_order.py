@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.run_order import MAX_EXTRA_SHARE, PROMPT_TOKENS_A_NEW_ONE
+from pagedrun.paged.planning.tree.run_order import MAX_EXTRA_SHARE, PROMPT_TOKENS_A_NEW_ONE
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 

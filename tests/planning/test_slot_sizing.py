@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.slot_sizing import SlotSizer
+from pagedrun.paged.planning.sizing.memory import MemoryBudget
+from pagedrun.paged.planning.sizing.slot_sizing import SlotSizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request

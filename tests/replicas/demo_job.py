@@ -7,8 +7,8 @@ from typing import Any
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.job.listener import SilentListener
-from pagedrun.paged.job.shown_answer import ShownAnswer
+from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.job.progress.shown_answer import ShownAnswer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.replica_config import ReplicaConfig
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams

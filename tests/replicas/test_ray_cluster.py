@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.replicas.ray_cluster import RayCluster
+from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.replica_config import ReplicaConfig
 from pagedrun.recipes.demo import demo_prompts_path
@@ -16,7 +16,7 @@ def test_without_ray_the_line_that_installs_it_is_told_and_nothing_is_left(
 ) -> None:
     before = dict(os.environ)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr("pagedrun.paged.replicas.ray_cluster.MOST_PATH", 1000)
+    monkeypatch.setattr("pagedrun.paged.replicas.cluster.ray_cluster.MOST_PATH", 1000)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'pagedrun\[ray\]'"):
         RayCluster(ReplicaConfig(replicas=2), 2)

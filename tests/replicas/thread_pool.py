@@ -12,13 +12,13 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.job.output.report_file import empty_engine_report
 from pagedrun.paged.planning.planned_feed import PlannedFeed
 from pagedrun.paged.planning.planner import RequestLimits
-from pagedrun.paged.planning.run_sizing import PlanBasis
+from pagedrun.paged.planning.sizing.run_sizing import PlanBasis
 from pagedrun.paged.planning.units.plan_part import PlanPart
 from pagedrun.paged.replicas.replica_events import Died, Placed, ReplicaEvent
 from pagedrun.paged.replicas.replica_offer import ReplicaOffer
 from pagedrun.paged.replicas.replica_pool import Heard
-from pagedrun.paged.replicas.replica_worker import PartEngine, ReplicaWorker
 from pagedrun.paged.replicas.run_terms import RunTerms
+from pagedrun.paged.replicas.worker.replica_worker import PartEngine, ReplicaWorker
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.report.record.snapshot import Snapshot

@@ -16,8 +16,8 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.control.signals import JobInterrupted, exit_status
 from pagedrun.paged.job.control.watchdog import DEADLINE
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.listener import SilentListener
-from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.job.progress.tally import Tally
 from pagedrun.paged.values.deadline import Deadline
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request

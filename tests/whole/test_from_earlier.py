@@ -12,8 +12,8 @@ import pytest
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.model import LocalModel
+from pagedrun.paged.job.progress.listener import JobListener
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.run_policy import RunPolicy

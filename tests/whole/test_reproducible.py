@@ -21,7 +21,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import ModelOpener
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.model import LocalModel
-from pagedrun.paged.planning.slot_sizing import SlotSizes
+from pagedrun.paged.planning.sizing.slot_sizing import SlotSizes
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel

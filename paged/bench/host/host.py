@@ -23,7 +23,7 @@ from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.planning.fitted_settings import GPU_REFILL_SHARE
+from pagedrun.paged.planning.sizing.fitted_settings import GPU_REFILL_SHARE
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option

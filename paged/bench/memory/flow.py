@@ -15,8 +15,8 @@ from statistics import fmean
 from pagedrun.paged.bench.memory.memory_figures import FlowFigures, FlowOverTime, FlowPoint
 from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
+from pagedrun.paged.planning.sizing.planned_pools import PlannedPools
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request

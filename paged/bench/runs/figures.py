@@ -12,7 +12,7 @@ from pagedrun.paged.bench.runs.run_figures import RunRecord
 from pagedrun.paged.bench.runs.step_log import StepLog
 from pagedrun.paged.bench.spread import Spread
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.planning.memory import peak_resident_bytes
+from pagedrun.paged.planning.sizing.memory import peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
 

@@ -15,7 +15,7 @@ from pagedrun.paged.execution.attention_shapes import attention_shapes
 from pagedrun.paged.execution.batch_layout import BatchLayout, GroupLayout
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.models.model import Model
-from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.sizing.memory import MemoryBudget
 from pagedrun.paged.scheduling.sequence_table import NO_STATE
 
 CHUNK_TOKENS = 512  # of the chunks that a step is measured with: what they attend to must exist

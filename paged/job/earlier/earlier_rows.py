@@ -8,8 +8,8 @@ from pagedrun.paged.job.config import DIGESTS_SUFFIX
 from pagedrun.paged.job.earlier.questions import Questions
 from pagedrun.paged.job.earlier.row_digests import line_digest, read_digests
 from pagedrun.paged.job.earlier.saved_answer import SavedAnswer
-from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.output.saved_row import SavedRow
+from pagedrun.paged.job.progress.listener import JobListener
 from pagedrun.paged.values.errors import EngineError, UsageError
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.request import Completion, FinishReason, Request

@@ -4,9 +4,9 @@ from pagedrun.paged.job.config import MANIFEST_SUFFIX, JobConfig
 from pagedrun.paged.job.earlier.earlier_rows import EarlierRows
 from pagedrun.paged.job.earlier.questions import Questions
 from pagedrun.paged.job.earlier.same_computation import check_same_computation
-from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.output.manifest import Manifest
 from pagedrun.paged.job.output.saved_manifest import at_time_of
+from pagedrun.paged.job.progress.listener import JobListener
 
 
 def at_its_time(config: JobConfig) -> JobConfig:

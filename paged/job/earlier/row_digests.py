@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 
 from pagedrun.paged.files.atomic import PRIVATE_MODE
 from pagedrun.paged.job.earlier.questions import DIGEST_BYTES, Questions
-from pagedrun.paged.job.listener import JobListener
+from pagedrun.paged.job.progress.listener import JobListener
 from pagedrun.paged.values.request import Completion
 
 RECORD_BYTES = 2 * DIGEST_BYTES

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from pagedrun.paged.job.inputs.array_source import ArraySource
+from pagedrun.paged.job.inputs.arrow.array_source import ArraySource
+from pagedrun.paged.job.inputs.arrow.dataset_source import SAVED_FILES, DatasetSource
+from pagedrun.paged.job.inputs.arrow.parquet_source import ParquetSource
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.csv_source import CsvSource
-from pagedrun.paged.job.inputs.dataset_source import SAVED_FILES, DatasetSource
 from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX, HubName
 from pagedrun.paged.job.inputs.line_source import LineSource, prompt_line
-from pagedrun.paged.job.inputs.parquet_source import ParquetSource
 from pagedrun.paged.job.inputs.reading_stop import ReadingStop
 from pagedrun.paged.job.inputs.remote_file import is_remote, open_remote
 from pagedrun.paged.job.inputs.row_source import RowSource

@@ -1,6 +1,6 @@
 """The report of a job: the engine's figures, completed with what only the job knows."""
 
-from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.job.progress.tally import Tally
 from pagedrun.paged.report.record.advice import Advice, advise
 from pagedrun.paged.report.record.report_sections import (
     AdviceEntry,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pagedrun.paged.files.atomic import replace_file, replace_json
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.listener import JobListener
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.job.output.replica_snapshots import replica_snapshot, replica_snapshots
-from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.job.progress.listener import JobListener
+from pagedrun.paged.job.progress.tally import Tally
 from pagedrun.paged.report.record.report_sections import JobReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 

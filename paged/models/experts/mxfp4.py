@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from pagedrun.kernels.code_form import CodeForm
 from pagedrun.paged.models.experts.paired_rows import biases, taken_apart
 from pagedrun.paged.models.linears.four_bit_floats import e2m1, packed_floats, powers_of_two
-from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
-from pagedrun.paged.models.network.held_codes import HeldCodes
-from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.network.checkpoint.held_codes import HeldCodes
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
+from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.network.mixtures.experts_spec import ExpertMatrices, ExpertsSpec
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:  # they import torch

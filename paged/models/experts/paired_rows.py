@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pagedrun.paged.models.experts.some_rows import rows_between
-from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
-from pagedrun.paged.models.network.parameter import Parameter, Role
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
+from pagedrun.paged.models.network.mixtures.experts_spec import ExpertMatrices, ExpertsSpec
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor

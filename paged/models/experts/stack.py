@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from pagedrun.paged.models.network.held_codes import HeldCodes
+from pagedrun.paged.models.network.checkpoint.held_codes import HeldCodes
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter
+from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensor, StoredTensors
 from pagedrun.paged.models.network.linear_spec import LinearSpec
-from pagedrun.paged.models.network.parameter import Parameter
-from pagedrun.paged.models.network.stored_tensors import StoredTensor, StoredTensors
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from pagedrun.paged.models.experts.some_rows import rows_between
 from pagedrun.paged.models.experts.stack import Stack
-from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
-from pagedrun.paged.models.network.held_codes import HeldCodes
-from pagedrun.paged.models.network.parameter import Parameter
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.network.checkpoint.held_codes import HeldCodes
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter
+from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.network.mixtures.experts_spec import ExpertMatrices, ExpertsSpec
 
 if TYPE_CHECKING:  # it imports torch
     from pagedrun.paged.models.weight_source import WeightSource

@@ -9,9 +9,9 @@ from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlps
 from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.forms.windows import layer_windows
+from pagedrun.paged.models.network.checkpoint.tensor_names import PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.tensor_names import PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.models.rope_config import RopeConfig
 
 

@@ -10,10 +10,10 @@ from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp, gated_mlps
 from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts
 from pagedrun.paged.models.linears.registry import linear_method
+from pagedrun.paged.models.network.checkpoint.tensor_names import NamedTensors
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.ffn_spec import FfnSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.tensor_names import NamedTensors
 
 # Of layers that guess several tokens ahead.
 _TENSORS = NamedTensors(dropped=("model.mtp_",))

@@ -9,9 +9,9 @@ from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.forms.sigmoid_mixtures import sigmoid_mixtures
 from pagedrun.paged.models.forms.windows import alike_windows
+from pagedrun.paged.models.network.checkpoint.tensor_names import NamedTensors
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.tensor_names import NamedTensors
 from pagedrun.paged.models.rope_config import RopeConfig
 from pagedrun.paged.values.json_value import JSONValue
 

@@ -16,13 +16,13 @@ from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.forms.windows import periodic_windows, sliding_window
 from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.registry import linear_method
-from pagedrun.paged.models.network.clipped_swiglu import ClippedSwiglu
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.experts_spec import ExpertsSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearMethod, LinearSpec, Projection
-from pagedrun.paged.models.network.mixture_spec import MixtureSpec
-from pagedrun.paged.models.network.router_spec import RouterSpec
+from pagedrun.paged.models.network.mixtures.clipped_swiglu import ClippedSwiglu
+from pagedrun.paged.models.network.mixtures.experts_spec import ExpertsSpec
+from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
+from pagedrun.paged.models.network.mixtures.router_spec import RouterSpec
 from pagedrun.paged.models.rope_config import RopeConfig
 from pagedrun.paged.values.json_value import JSONValue
 

@@ -11,7 +11,7 @@ from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts
 from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
 
 # Of which a file may give one number for each layer; here all layers are alike.
 _LISTED = ("moe_topk", "num_experts", "moe_intermediate_size", "num_shared_expert")

@@ -8,9 +8,9 @@ from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.linears.registry import linear_method
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
-from pagedrun.paged.models.network.interleaved_parts import InterleavedParts
+from pagedrun.paged.models.network.checkpoint.interleaved_parts import InterleavedParts
+from pagedrun.paged.models.network.checkpoint.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
-from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.models.network.query_temper import QueryTemper
 from pagedrun.paged.models.network.sinks_spec import SinksSpec
 from pagedrun.paged.models.rope_config import RopeConfig

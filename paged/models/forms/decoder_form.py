@@ -7,11 +7,11 @@ from pagedrun.paged.models.forms.ffns import FfnOfLayer
 from pagedrun.paged.models.forms.mixer_form import MixerForm
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.linears.registry import linear_method
+from pagedrun.paged.models.network.checkpoint.tensor_names import HEAD, PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
-from pagedrun.paged.models.network.tensor_names import HEAD, PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.values.errors import ModelError
 
 # Older exports carry the first along, quantised ones the scales of a cache in 8 bits.

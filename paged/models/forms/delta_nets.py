@@ -11,14 +11,14 @@ from pagedrun.paged.models.forms.heads import Heads
 from pagedrun.paged.models.forms.hybrid_form import HybridForm, layers_that_attend
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.linears.registry import linear_method
+from pagedrun.paged.models.network.checkpoint.interleaved_parts import InterleavedParts
+from pagedrun.paged.models.network.checkpoint.tensor_names import GUESSING_TENSORS
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.interleaved_parts import InterleavedParts
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
 from pagedrun.paged.models.network.recurrence.conv_spec import ConvSpec
 from pagedrun.paged.models.network.recurrence.decay_spec import DecaySpec
 from pagedrun.paged.models.network.recurrence.delta_net_spec import DeltaNetSpec
-from pagedrun.paged.models.network.tensor_names import GUESSING_TENSORS
 from pagedrun.paged.models.rope_config import RopeConfig
 
 

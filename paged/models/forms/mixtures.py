@@ -11,12 +11,12 @@ from pagedrun.paged.models.experts.stacked import Stacked
 from pagedrun.paged.models.experts.stacked_apart import StackedApart
 from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp, gated_mlps
 from pagedrun.paged.models.linears.registry import linear_method
-from pagedrun.paged.models.network.experts_spec import ExpertLayout, ExpertsSpec
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
-from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+from pagedrun.paged.models.network.mixtures.experts_spec import ExpertLayout, ExpertsSpec
+from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
+from pagedrun.paged.models.network.mixtures.router_spec import RouterSpec
 from pagedrun.paged.models.network.mlp_spec import MlpSpec
-from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.router_spec import RouterSpec
 
 # Experts of all layers: far above what is published, and few enough to list their tensors.
 _MAX_EXPERTS = 2**17

@@ -7,13 +7,13 @@ from pagedrun.paged.models.experts.separate import Separate
 from pagedrun.paged.models.experts.stacked import Stacked
 from pagedrun.paged.models.forms.norm_form import NormForm
 from pagedrun.paged.models.linears.registry import linear_method
-from pagedrun.paged.models.network.experts_spec import ExpertsSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
-from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+from pagedrun.paged.models.network.mixtures.experts_spec import ExpertsSpec
+from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
+from pagedrun.paged.models.network.mixtures.router_spec import RouterSpec
+from pagedrun.paged.models.network.mixtures.side_mixture_spec import SideMixtureSpec
 from pagedrun.paged.models.network.mlp_spec import Activation
-from pagedrun.paged.models.network.router_spec import RouterSpec
 from pagedrun.paged.models.network.scale_spec import ScaleSpec
-from pagedrun.paged.models.network.side_mixture_spec import SideMixtureSpec
 
 
 def side_mixture(

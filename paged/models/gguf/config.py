@@ -10,9 +10,9 @@ from pagedrun.paged.models.gguf.architecture import Architecture
 from pagedrun.paged.models.gguf.architectures import architecture_of
 from pagedrun.paged.models.gguf.head_dim import head_dim
 from pagedrun.paged.models.gguf.tensor_names import ROPE_FREQUENCIES
+from pagedrun.paged.models.network.checkpoint.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec, LayerSpec
-from pagedrun.paged.models.network.neighbour_pairs import NeighbourPairs
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 

@@ -10,7 +10,7 @@ from pagedrun.paged.files.gguf.gguf_part import GgufTensor
 from pagedrun.paged.models.base_checkpoint import BaseCheckpoint
 from pagedrun.paged.models.gguf.architectures import architecture_of
 from pagedrun.paged.models.gguf.tensor_names import OF_ROTATIONS, our_name
-from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensor
+from pagedrun.paged.models.network.checkpoint.stored_tensors import FLOATS, StoredTensor
 from pagedrun.paged.values.errors import ModelError
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

@@ -7,7 +7,7 @@ from torch import Tensor
 from pagedrun.paged.models.layers.mixture import Mixture
 from pagedrun.paged.models.layers.mlp import Mlp
 from pagedrun.paged.models.network.ffn_spec import FfnSpec
-from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
 from pagedrun.paged.models.network.mlp_spec import MlpSpec
 from pagedrun.paged.models.weight_source import WeightSource
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from pagedrun.kernels.routing import ExpertRows
 from pagedrun.paged.models.layers.mlp import Mlp, activation
 from pagedrun.paged.models.layers.router import Router
-from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
 

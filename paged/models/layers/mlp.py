@@ -6,7 +6,7 @@ from functools import partial
 from torch import Tensor
 
 from pagedrun.kernels.backend import Backend
-from pagedrun.paged.models.network.clipped_swiglu import ClippedSwiglu
+from pagedrun.paged.models.network.mixtures.clipped_swiglu import ClippedSwiglu
 from pagedrun.paged.models.network.mlp_spec import Activation, MlpSpec
 from pagedrun.paged.models.weight_source import WeightSource
 

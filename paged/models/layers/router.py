@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.routing import Routing
-from pagedrun.paged.models.network.router_spec import RouterSpec
+from pagedrun.paged.models.network.mixtures.router_spec import RouterSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
 

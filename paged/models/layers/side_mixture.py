@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pagedrun.paged.models.layers.mixture import Mixture
 from pagedrun.paged.models.layers.norm import Norm
-from pagedrun.paged.models.network.side_mixture_spec import SideMixtureSpec
+from pagedrun.paged.models.network.mixtures.side_mixture_spec import SideMixtureSpec
 from pagedrun.paged.models.weight_source import WeightSource
 
 

@@ -7,9 +7,9 @@ from pagedrun.kernels.code_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.linears.packed_bits import group_size, num_groups
 from pagedrun.paged.models.linears.unpacked import Unpacked
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
+from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensors, number_bytes
 from pagedrun.paged.models.network.linear_spec import Projection
-from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import StoredTensors, number_bytes
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor

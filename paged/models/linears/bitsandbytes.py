@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from pagedrun.kernels.code_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.linears.unpacked import Unpacked
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
+from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensors
 from pagedrun.paged.models.network.linear_spec import Projection
-from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import StoredTensors
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:  # they import torch

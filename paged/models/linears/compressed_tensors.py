@@ -9,8 +9,8 @@ from pagedrun.paged.models.linears.packed_bits import group_size, num_bits
 from pagedrun.paged.models.linears.scaled_codes import ScaledCodes
 from pagedrun.paged.models.linears.unpacked import Unpacked
 from pagedrun.paged.models.linears.weight_format import WeightFormat
+from pagedrun.paged.models.network.checkpoint.tensor_names import HEAD
 from pagedrun.paged.models.network.linear_spec import LinearMethod
-from pagedrun.paged.models.network.tensor_names import HEAD
 from pagedrun.paged.values.json_value import JSONValue
 
 # The dtype of the codes in the formats that store one number a weight.

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pagedrun.kernels.code_form import E2M1, CodeForm
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
+from pagedrun.paged.models.network.checkpoint.stored_tensors import FLOATS, StoredTensors
 from pagedrun.paged.models.network.linear_spec import Projection
-from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensors
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:  # they import torch

@@ -7,9 +7,9 @@ from pagedrun.kernels.code_form import BLOCK_FORMS, CodeForm
 from pagedrun.paged.files.gguf.block_type import PACKED_TYPES
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.linears.unpacked import Unpacked
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
+from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensors
 from pagedrun.paged.models.network.linear_spec import Projection
-from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import StoredTensors
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pagedrun.paged.models.linears.dense import Dense
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter
+from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.network.linear_spec import LinearSpec
-from pagedrun.paged.models.network.parameter import Parameter
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor

@@ -7,11 +7,11 @@ from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.int8 import MAX_IN_FEATURES, int8_bytes
 from pagedrun.paged.models.linears.scaled_codes import ScaledCodes
 from pagedrun.paged.models.linears.unpacked import Unpacked, check_stray_bias
-from pagedrun.paged.models.network.held_codes import HeldCodes
+from pagedrun.paged.models.network.checkpoint.held_codes import HeldCodes
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter
+from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.network.checkpoint.tensor_names import HEAD
 from pagedrun.paged.models.network.linear_spec import LinearSpec
-from pagedrun.paged.models.network.parameter import Parameter
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
-from pagedrun.paged.models.network.tensor_names import HEAD
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor

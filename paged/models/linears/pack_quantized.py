@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from pagedrun.kernels.code_form import CodeForm
 from pagedrun.paged.models.linears.packed_bits import in_order, num_groups
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
+from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensors, number_bytes
 from pagedrun.paged.models.network.linear_spec import Projection
-from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import StoredTensors, number_bytes
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:  # they import torch

@@ -4,9 +4,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pagedrun.kernels.code_form import CodeForm
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
+from pagedrun.paged.models.network.checkpoint.stored_tensors import (
+    FLOATS,
+    StoredTensors,
+    number_bytes,
+)
 from pagedrun.paged.models.network.linear_spec import Projection
-from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import FLOATS, StoredTensors, number_bytes
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.linears.weight_format import PackedFormat, WeightFormat
-from pagedrun.paged.models.network.held_codes import HeldCodes
+from pagedrun.paged.models.network.checkpoint.held_codes import HeldCodes
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
+from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
-from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:  # they import torch

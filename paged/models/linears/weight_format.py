@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pagedrun.kernels.code_form import CodeForm
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter
+from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensors
 from pagedrun.paged.models.network.linear_spec import Projection
-from pagedrun.paged.models.network.parameter import Parameter
-from pagedrun.paged.models.network.stored_tensors import StoredTensors
 
 if TYPE_CHECKING:  # they import torch
     from torch import Tensor

@@ -10,18 +10,18 @@ from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.cache.state_spec import StateSpec
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
+from pagedrun.paged.models.network.checkpoint.held_codes import NOTHING_HELD, HeldCodes
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter
+from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.network.checkpoint.tensor_names import PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
-from pagedrun.paged.models.network.experts_spec import ExpertsSpec
-from pagedrun.paged.models.network.held_codes import NOTHING_HELD, HeldCodes
 from pagedrun.paged.models.network.kv_groups import KVGroup, bytes_read, kv_groups, kv_places
 from pagedrun.paged.models.network.layer_inputs_spec import LayerInputsSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec
+from pagedrun.paged.models.network.mixtures.experts_spec import ExpertsSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
-from pagedrun.paged.models.network.parameter import Parameter
 from pagedrun.paged.models.network.part import Part
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
-from pagedrun.paged.models.network.tensor_names import PLAIN_TENSORS, NamedTensors
 
 LayerT = TypeVar("LayerT", bound=LayerSpec, covariant=True)
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 from pagedrun.kernels.code_form import BLOCK_FORMS, CodeForm
 from pagedrun.paged.files.gguf.block_type import PACKED_TYPES
-from pagedrun.paged.models.network.held_codes import HeldCodes
-from pagedrun.paged.models.network.parameter import Parameter, Role
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.network.checkpoint.held_codes import HeldCodes
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
+from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
+from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensors
 from pagedrun.paged.models.network.part import Part
-from pagedrun.paged.models.network.stored_tensors import StoredTensors
 
 
 class FfnSpec(Protocol):

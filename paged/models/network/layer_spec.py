@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
+from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensors
 from pagedrun.paged.models.network.ffn_spec import FfnSpec
 from pagedrun.paged.models.network.layer_inputs_spec import InputGateSpec
+from pagedrun.paged.models.network.mixtures.side_mixture_spec import SideMixtureSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part
 from pagedrun.paged.models.network.recurrence.recurrent_spec import RecurrentSpec
 from pagedrun.paged.models.network.scale_spec import ScaleSpec
-from pagedrun.paged.models.network.side_mixture_spec import SideMixtureSpec
-from pagedrun.paged.models.network.stored_tensors import StoredTensors
 
 
 class LayerSpec(Protocol):

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensors
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.part import Part
-from pagedrun.paged.models.network.stored_tensors import StoredTensors
 
 Activation = Literal["silu", "gelu_tanh"]
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.state_spec import StateSpec
-from pagedrun.paged.models.network.held_codes import NOTHING_HELD, HeldCodes
+from pagedrun.paged.models.network.checkpoint.held_codes import NOTHING_HELD, HeldCodes
 
 
 class Network(Protocol):

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from pagedrun.paged.models.network.parameter import Parameter
-from pagedrun.paged.models.network.stored_tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter
+from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
 
 
 class Part(Protocol):

@@ -4,11 +4,11 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Protocol
 
+from pagedrun.paged.models.network.checkpoint.parameter import Parameter
+from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensor
+from pagedrun.paged.models.network.checkpoint.tensor_names import TensorNames
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
-from pagedrun.paged.models.network.parameter import Parameter
-from pagedrun.paged.models.network.stored_tensors import StoredTensor
-from pagedrun.paged.models.network.tensor_names import TensorNames
 
 
 class Header(Protocol):

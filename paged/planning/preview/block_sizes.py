@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.planning.prefix_tree import PrefixTree
 from pagedrun.paged.planning.preview.forecast_sections import BlockSizeFigures
 from pagedrun.paged.planning.preview.prefix_reads import common_with_previous
+from pagedrun.paged.planning.tree.prefix_tree import PrefixTree
 
 CANDIDATES = (8, 16, 32, 64, 128, 256)
 # A larger block is taken where it costs no more than this share of tokens to compute, prompts and

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.prefix_reads import PrefixReads
-from pagedrun.paged.planning.slot_sizing import SlotSizes
+from pagedrun.paged.planning.sizing.planned_pools import PlannedPools
+from pagedrun.paged.planning.sizing.slot_sizing import SlotSizes
 from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.report_sections import GroupFigures, PoolFigures
 from pagedrun.paged.report.record.run_statistics import RunStatistics

@@ -4,7 +4,7 @@ import time
 
 from pagedrun.paged.planning.plan_end import PlanEnd
 from pagedrun.paged.planning.planned_window import PlannedWindow
-from pagedrun.paged.planning.prefix_nodes import part_nodes
+from pagedrun.paged.planning.tree.prefix_nodes import part_nodes
 from pagedrun.paged.planning.units.plan_part import PlanPart
 from pagedrun.paged.planning.units.planned_part import PlannedPart
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence as Seq
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.planning.block_names import BlockNames
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.plan_end import PlanEnd
-from pagedrun.paged.planning.state_points import StatePoints
+from pagedrun.paged.planning.tree.block_names import BlockNames
+from pagedrun.paged.planning.tree.state_points import StatePoints
 from pagedrun.paged.planning.units.plan_part import PlanPart, num_common
 from pagedrun.paged.values.branch_point import BranchPoint
 from pagedrun.paged.values.planned_request import PlannedRequest

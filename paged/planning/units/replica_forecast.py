@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.preview.forecast_sections import ReplicaFigures
-from pagedrun.paged.planning.run_order import PROMPT_TOKENS_A_NEW_ONE, USUAL_ANSWER
+from pagedrun.paged.planning.tree.run_order import PROMPT_TOKENS_A_NEW_ONE, USUAL_ANSWER
 from pagedrun.paged.planning.units.split_prefixes import SplitPrefixes
 from pagedrun.paged.planning.units.unit_cuts import unit_cuts
 

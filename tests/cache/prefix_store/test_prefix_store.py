@@ -31,7 +31,7 @@ from pagedrun.paged.cache.prefix_store.store_files import is_finite
 from pagedrun.paged.cache.prefix_store.weight_digests import MEMORY, stamps, weights_digest
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.stored_tokens import StoreRoom, tokens_to_store
+from pagedrun.paged.planning.tree.stored_tokens import StoreRoom, tokens_to_store
 from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request

@@ -13,9 +13,9 @@ from pagedrun.cli.progress.durations import show_seconds
 from pagedrun.cli.progress.live import draw_figures
 from pagedrun.cli.progress.progress import Pace, every, line, show_progress
 from pagedrun.cli.progress.run_figures import RunWatch
-from pagedrun.paged.job.listener import JobListener, Phase
-from pagedrun.paged.job.shown_answer import ShownAnswer
-from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.job.progress.listener import JobListener, Phase
+from pagedrun.paged.job.progress.shown_answer import ShownAnswer
+from pagedrun.paged.job.progress.tally import Tally
 from pagedrun.paged.report.record.timeline import StepRecord
 
 HOSTILE = "id \x1b[2J [/red] \u202e :smile:"

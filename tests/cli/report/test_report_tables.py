@@ -13,7 +13,7 @@ from pagedrun.cli.report.report import draw_advice, draw_report, summary
 from pagedrun.cli.report.report_figures import sparkline
 from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
-from pagedrun.paged.job.tally import Tally
+from pagedrun.paged.job.progress.tally import Tally
 from pagedrun.paged.report.record.report_sections import JobReport
 from tests.cli.report.full_report import REPORT, point
 

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.job.listener import SilentListener
 from pagedrun.paged.job.output.run_files import RunFiles
 from pagedrun.paged.job.output.side_files import SideFiles
+from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.paged.scheduling.residency_log import ResidencyLog

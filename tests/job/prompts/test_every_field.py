@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow
 import pytest
 
-from pagedrun.paged.job.inputs.arrow_rows import ArrowRows
+from pagedrun.paged.job.inputs.arrow.arrow_rows import ArrowRows
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.csv_source import CsvSource
 from pagedrun.paged.job.inputs.line_source import LineSource

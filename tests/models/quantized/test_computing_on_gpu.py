@@ -15,7 +15,7 @@ from pagedrun.kernels.read_once import ON_GPU
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts, DeviceMemory
-from pagedrun.paged.job.planned_weights import PlannedWeights
+from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.checkpoint_header import CheckpointHeader
 from pagedrun.paged.models.describe import describe_model

@@ -12,7 +12,7 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.read_once import NEVER
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts
-from pagedrun.paged.job.planned_weights import PlannedWeights
+from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.models.checkpoint_header import CheckpointHeader
 from pagedrun.paged.models.model_config import ModelConfig
 from tests.conftest import MakeModel

@@ -22,7 +22,7 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.model_identity import model_identity
 from pagedrun.paged.models.model_tensors import ModelTensors
 from pagedrun.paged.models.network.linear_spec import LinearSpec
-from pagedrun.paged.models.network.mixture_spec import MixtureSpec
+from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
 from pagedrun.paged.models.open_checkpoint import open_checkpoint
 from pagedrun.paged.models.weight_source import WeightSource
 from pagedrun.paged.values.errors import ModelError

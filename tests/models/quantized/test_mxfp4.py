@@ -15,7 +15,7 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.paged.models.experts.mxfp4 import Mxfp4
 from pagedrun.paged.models.linears.dense import Dense
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.experts_spec import ExpertMatrices, ExpertsSpec
+from pagedrun.paged.models.network.mixtures.experts_spec import ExpertMatrices, ExpertsSpec
 from pagedrun.paged.models.weight_source import WeightSource
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError

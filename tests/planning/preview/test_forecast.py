@@ -9,10 +9,10 @@ import pytest
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.forecast import Forecast
 from pagedrun.paged.planning.preview.forecast_sections import ForecastFigures
 from pagedrun.paged.planning.preview.simulation import Simulator
+from pagedrun.paged.planning.sizing.planned_pools import PlannedPools
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams

@@ -12,7 +12,6 @@ from pagedrun.paged.cache.block_pool import PoolCounts
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.pool_shape import PoolShape
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.planned_pools import PlannedPools
 from pagedrun.paged.planning.preview.block_sizes import BlockSizes, best_block_size
 from pagedrun.paged.planning.preview.forecast_sections import BlockSizeFigures
 from pagedrun.paged.planning.preview.prefix_reads import (
@@ -21,6 +20,7 @@ from pagedrun.paged.planning.preview.prefix_reads import (
     read_by_tokens,
 )
 from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
+from pagedrun.paged.planning.sizing.planned_pools import PlannedPools
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planned_window import PlannedWindow
-from pagedrun.paged.planning.prefix_nodes import part_nodes, prefix_nodes
 from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
+from pagedrun.paged.planning.tree.prefix_nodes import part_nodes, prefix_nodes
 from pagedrun.paged.planning.units.part_planner import PartPlanner
 from pagedrun.paged.planning.units.plan_part import PlanPart, num_common
 from pagedrun.paged.planning.units.planned_part import PlannedPart
@@ -267,7 +267,7 @@ def simulate_parts(parts: list[PlanPart], size: int) -> tuple[Simulation, int]:
 
     from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
     from pagedrun.paged.cache.pool_shape import PoolShape
-    from pagedrun.paged.planning.planned_pools import PlannedPools
+    from pagedrun.paged.planning.sizing.planned_pools import PlannedPools
     from pagedrun.paged.values.engine_config import EngineConfig
 
     spec = KVCacheSpec(num_layers=1, num_kv_heads=1, head_dim=2, dtype="float32")

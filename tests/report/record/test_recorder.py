@@ -10,7 +10,7 @@ from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.prefix_nodes import prefix_nodes
+from pagedrun.paged.planning.tree.prefix_nodes import prefix_nodes
 from pagedrun.paged.report.inspect.block_lives import BlockLives
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot import Snapshot

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.planning.pool_demand import PoolDemand
-from pagedrun.paged.planning.pool_split import PoolSplit
+from pagedrun.paged.planning.sizing.pool_demand import PoolDemand
+from pagedrun.paged.planning.sizing.pool_split import PoolSplit
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from tests.scheduling.drive import Drive, random_drive
 

@@ -1,0 +1,1 @@
+"""Rows of Arrow tables: Parquet files and datasets."""

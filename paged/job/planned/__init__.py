@@ -1,0 +1,1 @@
+"""What a run would be, found without running it, and how long it would take."""

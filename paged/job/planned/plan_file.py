@@ -1,0 +1,295 @@
+"""Plan a file: everything that a run would do with it but the arithmetic.
+
+Needs the tokenizer and the model's config. No weights are read, and torch is imported only to ask
+a GPU that may be there.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from pagedrun.paged.execution.devices.device_facts import DeviceFacts
+from pagedrun.paged.execution.devices.device_probe import probe_device
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.inputs.reader import is_repeatable, open_inputs
+from pagedrun.paged.job.planned.plan_model import PlanModel
+from pagedrun.paged.job.planned.planned_weights import PlannedWeights
+from pagedrun.paged.job.planned.row_sample import sample_rows
+from pagedrun.paged.job.planned.timed_run import TimedRun
+from pagedrun.paged.job.prepare import Prepared, prepare, warn_of_rows
+from pagedrun.paged.job.progress.listener import JobListener, Phase
+from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
+from pagedrun.paged.models.checkpoint_header import CheckpointHeader
+from pagedrun.paged.models.runnable_config import RunnableConfig
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.planner import Planner, RequestLimits
+from pagedrun.paged.planning.preview.forecast import Forecast
+from pagedrun.paged.planning.preview.forecast_sections import (
+    ForecastFigures,
+    PlanReport,
+    RunTime,
+)
+from pagedrun.paged.planning.preview.run_time import run_time
+from pagedrun.paged.planning.preview.simulation import Simulator
+from pagedrun.paged.planning.sizing.fitted_settings import fitted_to_device, fitted_to_plan
+from pagedrun.paged.planning.sizing.memory import peak_resident_bytes
+from pagedrun.paged.planning.sizing.planned_pools import PlannedPools
+from pagedrun.paged.planning.sizing.pool_sizing import PoolSizer
+from pagedrun.paged.planning.sizing.slot_sizing import SlotSizer, longest_row
+from pagedrun.paged.planning.units.replica_forecast import ReplicaForecast
+from pagedrun.paged.report.record.report_sections import PlainValue
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.precision import DTYPE_BYTES
+from pagedrun.paged.values.request import Request
+
+DEFAULT_SIMULATED_ROWS = 100_000
+MAX_TEXT_CHARS = 60
+
+
+def plan_file(
+    config: JobConfig,
+    listener: JobListener,
+    *,
+    max_simulated_rows: int = DEFAULT_SIMULATED_ROWS,
+    show_text: bool = False,
+    calibrates: bool = False,
+    num_replicas: int | None = None,
+    device: DeviceFacts | None = None,
+) -> PlanReport:
+    """Return the forecast of the job, an object that JSON can hold.
+
+    Raises `UsageError` for what a run would refuse as a whole. At most `max_simulated_rows` are
+    simulated. Texts from the file are in it only with `show_text`. With `calibrates` the model
+    is loaded and timed for seconds, so that the time of a run is known. With `num_replicas` it has
+    what so many replicas compute together. `device` is the one to plan for; None takes the one that
+    a run would take.
+    """
+    device = device or probe_device(config.engine.device, config.engine.kernel_set)
+    plan = _FilePlan(config, listener, device, max_simulated_rows, show_text, num_replicas)
+    return plan.run(calibrates)
+
+
+class _FilePlan:
+    """One call of `plan_file`."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        listener: JobListener,
+        device: DeviceFacts,
+        max_simulated_rows: int,
+        show_text: bool,
+        num_replicas: int | None,
+    ) -> None:
+        self._config = config
+        self._listener = listener
+        self._device = device
+        self._max_simulated_rows = max_simulated_rows
+        self._show_text = show_text
+        self._replicas: ReplicaForecast | None = None
+        if num_replicas is not None:
+            engine = config.engine
+            self._replicas = ReplicaForecast(
+                num_replicas, engine.block_size, prefix_caching=engine.prefix_caching
+            )
+        self._times: dict[str, float] = {}
+        self._refused: Counter[str] = Counter()
+        self._num_clamped = 0
+        self._num_voting = 0
+        self._num_rows = 0
+        self._began = time.perf_counter()
+        self._fitted = config.engine  # to the device, and in the end to the plan
+
+    def run(self, calibrates: bool) -> PlanReport:
+        config = self._config
+        with open_inputs(config.inputs, config.max_line_bytes) as source:
+            prepared = prepare(config, source, self._listener, PlanModel)
+            self._lap("encode_s")
+            forecast = self._simulate(prepared)
+        model = prepared.model
+        assert isinstance(model, PlanModel)
+        advice = None
+        if is_repeatable(*config.inputs):
+            self._listener.on_phase(Phase.PLAN)
+            rows = sample_rows(config)
+            advisor = TemplateAdvisor(config.prompts, config.sampling, model.tokenizer)
+            advice = advisor.advise(rows, show_text=self._show_text)
+            self._lap("advice_s")
+        self._times["total_s"] = sum(self._times.values())
+        if calibrates and forecast["rows"]["planned"]:
+            self._calibrate()
+        if model.config.library is not None:
+            forecast["library"] = model.config.library
+        return {
+            **forecast,
+            "weights": self._weights(model.config).figures,
+            "advice": advice,
+            "clamped": self._num_clamped,
+            "voting": self._num_voting,
+            "time": self._times,
+            "run_time": self._run_time(forecast),
+            "memory": {"peak_resident": peak_resident_bytes()},
+            "config": {"model": str(config.engine.model), **_engine_flags(self._fitted)},
+        }
+
+    def _calibrate(self) -> None:
+        from pagedrun.paged.job.planned.calibration import calibrate  # imports torch
+
+        config = self._config
+        calibrate(config.engine, config.tokenizer or config.engine.model, self._listener)
+
+    def _settings(self, model: PlanModel) -> EngineConfig:
+        """Return the settings as they hold for the model and suit the device."""
+        return fitted_to_device(model.settings, self._device.memory_bytes)
+
+    def _run_time(self, forecast: ForecastFigures) -> RunTime | None:
+        """Return how long a run takes; None where none was timed with such a model and settings."""
+        config = self._config.engine
+        timed = TimedRun.read(config, "cpu" if self._device.memory is None else "cuda")
+        if timed is None:
+            return None
+        return run_time(
+            forecast,
+            timed.costs,
+            read_s=self._times["encode_s"] + self._times["plan_s"],
+            load_s=timed.load_s,
+            compile_s=timed.compile_s,
+            max_num_batched_tokens=self._fitted.max_num_batched_tokens,
+            ignore_eos=self._config.sampling.ignore_eos,
+        )
+
+    def _weights(self, model: RunnableConfig) -> PlannedWeights:
+        config = self._config.engine
+        dtype = self._device.dtypes.of_model(config.dtype, model.dtype)
+        header = CheckpointHeader.read(config.model)
+        return PlannedWeights(model, header, dtype, self._device)
+
+    def _simulate(self, prepared: Prepared) -> ForecastFigures:
+        """Plan the windows one after the other and simulate them as far as is asked for."""
+        model = prepared.model
+        assert isinstance(model, PlanModel)
+        config, device = self._settings(model), self._device
+        if model.config.notice is not None:
+            self._listener.on_warning(model.config.notice)
+        dtype = device.dtypes.of_model(config.dtype, model.config.dtype)
+        stored = device.dtypes.of_cache(config.kv_cache_dtype, dtype)
+        network = model.config.network
+        specs = network.kv_cache_specs(stored or dtype)
+        budget = device.budget(
+            weights=self._weights(model.config).held_bytes,
+            activations=network.activation_bytes(
+                DTYPE_BYTES[dtype],
+                config.max_num_batched_tokens,
+                min(config.max_num_seqs, config.max_num_batched_tokens),
+            ),
+            utilization=config.gpu_memory_utilization,
+        )
+        requests = self._asked(prepared.rows)
+        kept = network.state_specs(dtype)
+        longest = prepared.max_model_len
+        if prepared.more is None:
+            longest = longest_row(requests, longest)
+        bytes_per_state = sum(each.num_bytes_behind(longest) for each in kept)
+        are_opaque = any(each.is_opaque for each in kept)
+
+        def sizers(config: EngineConfig) -> tuple[SlotSizer, PoolSizer]:
+            slots = SlotSizer(config, bytes_per_state, budget, are_opaque=are_opaque)
+            return slots, PoolSizer(config, specs, slots.rest, prepared.max_model_len)
+
+        slots, sizer = sizers(config)
+        sizer.check_max_model_len()
+        vocab_size = model.config.vocab_size
+        planner = Planner(
+            config,
+            RequestLimits(prepared.max_model_len, vocab_size, slots.max_beam_width),
+            max_blocks=sizer.most,
+            read_once=device.read_once,
+            keeps_states=bool(kept),
+        )
+        self._listener.on_phase(Phase.PLAN)
+        first = planner.window(requests, has_next=prepared.more is not None).plan
+        sizes = sizer.sizes(first, is_whole=prepared.more is None)
+        config = self._fitted = fitted_to_plan(config, device.memory_bytes, first, sizes[0])
+        slots, sizer = sizers(config)
+        sizes = sizer.sizes(first, is_whole=prepared.more is None)
+        states = slots.sizes(first, is_whole=prepared.more is None)
+        show = _show_with(model.tokenizer) if self._show_text else None
+        forecast = Forecast(config, specs, sizes, show)
+
+        def asked(rows: Sequence[JobRow]) -> list[Request]:
+            warn_of_rows(rows, prepared.max_model_len, self._listener)
+            return self._asked(rows)
+
+        def note(plan: Plan) -> None:
+            forecast.add(plan)
+            if self._replicas is not None:
+                self._replicas.add(plan, has_next=prepared.more is not None)
+
+        def plans() -> Iterator[Plan]:
+            note(first)
+            yield first
+            self._lap("simulate_s")
+            for window in planner.windows(map(asked, prepared.more or ())):
+                note(window.plan)
+                self._lap("plan_s")
+                yield window.plan
+                self._lap("simulate_s")
+
+        rest = plans()
+        self._lap("plan_s")
+        simulation = Simulator(
+            rest,
+            config,
+            pools=PlannedPools.of(network, specs, sizes, states),
+            max_model_len=planner.reserved_len(requests),
+            max_rows=self._max_simulated_rows,
+            async_scheduling=device.async_scheduling,
+        ).run()
+        self._lap("simulate_s")
+        for _ in rest:
+            pass  # what is not simulated is planned all the same
+        figures = forecast.to_dict(simulation, self._refused, self._num_rows)
+        if self._replicas is not None:
+            figures["replicas"] = self._replicas.figures(figures["tokens"]["computed"])
+        return figures
+
+    def _asked(self, rows: Sequence[JobRow]) -> list[Request]:
+        self._lap("encode_s")
+        self._num_rows += len(rows)
+        self._refused.update(row.error.code for row in rows if row.error is not None)
+        self._num_clamped += sum(row.clamped for row in rows)
+        asked = [row.request for row in rows if row.request is not None]
+        self._num_voting += sum(request.params.vote is not None for request in asked)
+        return asked
+
+    def _lap(self, name: str) -> None:
+        """Count the time since the last lap as that of a stage."""
+        now = time.perf_counter()
+        self._times[name] = self._times.get(name, 0.0) + now - self._began
+        self._began = now
+
+
+def _engine_flags(config: EngineConfig) -> dict[str, PlainValue]:
+    names = (
+        "model_impl",
+        "dtype",
+        "max_model_len",
+        "block_size",
+        "num_blocks",
+        "kv_cache_memory_bytes",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "refill_share",
+        "prefix_caching",
+    )
+    return {**{name: getattr(config, name) for name in names}, "fitted": ", ".join(config.fitted)}
+
+
+def _show_with(tokenizer: Tokenizer) -> Callable[[tuple[int, ...]], str]:
+    def show(token_ids: tuple[int, ...]) -> str:
+        text = tokenizer.decode(list(token_ids[: MAX_TEXT_CHARS * 2]), skip_special_tokens=False)
+        return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
+
+    return show

@@ -1,0 +1,1 @@
+"""How a checkpoint holds what a network consists of, as values."""

@@ -1,0 +1,1 @@
+"""The shapes of models that people run, for measuring without their weights."""

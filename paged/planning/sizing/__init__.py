@@ -1,0 +1,1 @@
+"""How much memory a run gets, and what the pools in it hold."""

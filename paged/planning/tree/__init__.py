@@ -1,0 +1,1 @@
+"""The tree of common prefixes, the order to walk it, and what follows from it."""

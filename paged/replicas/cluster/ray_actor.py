@@ -1,0 +1,58 @@
+"""RayActor: a replica in a process of Ray's.
+
+The threads of torch and Numba are set before either is imported, so nothing that does is imported
+with this module.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pagedrun.paged.replicas.worker.replica_model import ReplicaModel
+
+if TYPE_CHECKING:
+    from pagedrun.paged.planning.units.plan_part import PlanPart
+    from pagedrun.paged.replicas.replica_events import ReplicaEvent
+    from pagedrun.paged.replicas.run_terms import RunTerms
+
+
+class RayActor:
+    """What the driver calls; each method in a thread of Ray's."""
+
+    def __init__(self, model: ReplicaModel, most_sharing: int) -> None:
+        """most_sharing: how many replicas there are at most."""
+        model.prepare()
+        import ray
+
+        from pagedrun.paged.replicas.worker.replica_worker import ReplicaWorker
+
+        self._node = ray.util.get_node_ip_address()
+        num_sharing = _num_sharing(model.threads, most_sharing)
+        self._worker = ReplicaWorker(lambda: model.load(self._node, num_sharing), self._node)
+
+    def events(self) -> "Iterator[ReplicaEvent]":
+        """Load the model, and yield what there is to tell."""
+        from pagedrun.paged.replicas.replica_events import Placed
+
+        yield Placed(self._node)
+        yield from self._worker.events()
+
+    def begin(self, terms: "RunTerms") -> None:
+        """Take the terms of the run."""
+        self._worker.begin(terms)
+
+    def feed(self, number: int, part: "PlanPart") -> None:
+        """Take a unit."""
+        self._worker.feed(number, part)
+
+    def end(self) -> None:
+        """Take note that no unit follows."""
+        self._worker.end()
+
+
+def _num_sharing(threads: int, most: int) -> int:
+    """Return how many replicas may be on this node, each with so many CPUs."""
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    cpus = (node["Resources"].get("CPU", 1) for node in ray.nodes() if node["NodeID"] == here)
+    return max(1, min(most, int(next(cpus, 1)) // max(threads, 1)))

@@ -1,0 +1,108 @@
+"""LoadedPartEngine: an engine as a replica has it; it runs parts of plans that others made."""
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pagedrun._version import __version__
+from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.pool_memory import PoolMemory
+from pagedrun.paged.loaded_model import LoadedModel
+from pagedrun.paged.models.describe import describe_model
+from pagedrun.paged.models.model_identity import model_identity
+from pagedrun.paged.planning.planned_feed import PlannedFeed
+from pagedrun.paged.planning.sizing.memory import MemoryBudget
+from pagedrun.paged.replicas.replica_offer import ReplicaOffer
+from pagedrun.paged.replicas.run_terms import RunTerms
+from pagedrun.paged.replicas.worker.model_digest import model_digest
+from pagedrun.paged.report.record.hardware import describe_hardware
+from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.run import Run
+from pagedrun.paged.run_hooks import RunHooks
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+
+
+class LoadedPartEngine:
+    """Implements `replica_worker.PartEngine`."""
+
+    def __init__(self, engine: Engine, node: str, weights: str) -> None:
+        """weights: a digest of the model's files."""
+        self._engine = engine
+        self._node = node
+        self._weights = weights
+        self._warnings: list[str] = []
+        self._sizing = engine.sizing(engine.max_model_len)
+
+    @classmethod
+    def load(
+        cls, config: EngineConfig, tokenizer_folder: Path, node: str, num_sharing: int
+    ) -> "LoadedPartEngine":
+        """Read the weights, and compile what a run will use.
+
+        num_sharing: how many replicas share the memory of this machine. Raises `ModelError` and
+        `UsageError` as `LoadedModel.load` does.
+        """
+        shape = describe_model(config.model, config.model_impl)
+        tokenizer = Tokenizer.from_folder(tokenizer_folder)
+        loaded = LoadedModel.load(config, shape, tokenizer)
+        loaded.device.check(loaded.dtype)
+        Engine(config, loaded).warm_up()
+        if not loaded.device.has_own_memory and num_sharing > 1:
+            budget = _share(MemoryBudget.of_host(taken=loaded.model.mapped_bytes), num_sharing)
+            memory = PoolMemory(loaded.model, loaded.sampler, loaded.device, budget)
+            loaded = replace(loaded, memory=memory)
+        return cls(Engine(config, loaded), node, model_digest(config.model, tokenizer_folder))
+
+    def offer(self) -> ReplicaOffer:
+        """Return what the replica says of itself."""
+        engine, loaded = self._engine, self._engine.loaded
+        dtype = str(loaded.dtype).removeprefix("torch.")
+        hardware = describe_hardware(loaded.device.torch_device.type)
+        arithmetic = {**loaded.device.arithmetic(dtype), **loaded.config.network.arithmetic()}
+        versions = {f"version of {name}": str(each) for name, each in hardware["versions"].items()}
+        fingerprint = {
+            "version of pagedrun": __version__,
+            **{name: each for name, each in versions.items() if "pagedrun" not in name},
+            "version of Python": ".".join(platform.python_version_tuple()[:2]),
+            "weights": self._weights,
+            **model_identity(loaded.config),
+            "number format": dtype,
+            "format of keys and values": str([each.dtype for each in engine.kv_cache_specs]),
+            "threads": str(hardware["threads"]),
+            **{name: str(each) for name, each in loaded.device.machine(dtype).items()},
+        }
+        return ReplicaOffer(
+            self._node,
+            fingerprint,
+            engine.basis(self._sizing),
+            arithmetic,
+            hardware,
+            tuple(engine.notices()),
+        )
+
+    def start(
+        self,
+        feed: PlannedFeed,
+        terms: RunTerms,
+        on_step: Callable[[StepRecord], None],
+    ) -> Run:
+        """Return the run of what is in the feed."""
+        left = terms.seconds_left
+        return self._engine.run(
+            feed,
+            self._sizing.sizes_for(terms.demand),
+            self._sizing.budget,
+            reserved_len=terms.reserved_len,
+            hooks=RunHooks(on_step, warn=self._warnings.append),
+            ends_at=None if left is None else time.monotonic() + left,
+        )
+
+
+def _share(budget: MemoryBudget, num_sharing: int) -> MemoryBudget:
+    """Return one replica's part of the memory that several share."""
+    return replace(
+        budget, available=budget.available // num_sharing, pool=budget.pool // num_sharing
+    )
