@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from pagedrun.paged.job.inputs.arrow.array_source import ArraySource
+from pagedrun.paged.job.inputs.array_source import ArraySource
 from pagedrun.paged.job.inputs.arrow.dataset_source import SAVED_FILES, DatasetSource
 from pagedrun.paged.job.inputs.arrow.parquet_source import ParquetSource
 from pagedrun.paged.job.inputs.counted_stream import CountedStream

@@ -1,1 +1,1 @@
-"""How far a run is: rows by how they ended, the latest answers, who is told."""
+"""How far a run is: rows by how they ended, the latest answers."""

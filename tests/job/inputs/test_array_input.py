@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedrun.paged.job.inputs.arrow.array_elements import ArrayElements
+from pagedrun.paged.job.inputs.array_elements import ArrayElements
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.inputs.row import RECORD, Row

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 
-from pagedrun.paged.job.inputs.arrow.array_elements import ArrayElements, Element
+from pagedrun.paged.job.inputs.array_elements import ArrayElements, Element
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.json_line import parse_object
