@@ -34,6 +34,20 @@ def test_what_says_something_of_replicas_only_is_refused_without_them(
         ReplicaConfig(**given).refuse_alone(given)  # type: ignore[arg-type]
 
 
+def test_an_address_at_which_nothing_answers_is_refused_at_once() -> None:
+    """Ray would try for minutes. In another process: where there is a cluster, that is used."""
+    code = (
+        "from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster as C\n"
+        "from pagedrun.paged.values.replica_config import ReplicaConfig as R\n"
+        "C(R(replicas=1, ray_address='127.0.0.1:9'), 1)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "UsageError" in done.stderr
+    assert "the cluster cannot be joined ([Errno 111]" in done.stderr
+
+
 @pytest.mark.long
 def test_a_cluster_that_is_not_there_is_refused_with_what_to_look_at(tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"

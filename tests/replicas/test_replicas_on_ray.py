@@ -46,6 +46,9 @@ def test_replicas_give_the_bytes_of_one_engine(
     assert len(figures) == num_replicas
     assert all("died" not in each for each in figures)
     assert sum(each["computed_tokens"] for each in figures) == result.report["tokens"]["computed"]
+    until = time.monotonic() + 20  # Ray has been told to end them, and need not have done it yet
+    while replica_pids() and time.monotonic() < until:
+        time.sleep(0.05)
     assert not replica_pids()
 
 

@@ -5,14 +5,19 @@ with this module.
 """
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from itertools import chain
+from threading import Lock
 from typing import TYPE_CHECKING
 
+from pagedrun.paged.replicas.cluster.pieces import in_pieces, whole
 from pagedrun.paged.replicas.worker.replica_model import ReplicaModel
 
 if TYPE_CHECKING:
-    from pagedrun.paged.planning.units.plan_part import PlanPart
-    from pagedrun.paged.replicas.replica_events import ReplicaEvent
     from pagedrun.paged.replicas.run_terms import RunTerms
+
+Packet = tuple[bytes, bool]
+"""A piece of an event, and whether it is the last one."""
 
 
 class RayActor:
@@ -28,21 +33,31 @@ class RayActor:
         self._node = ray.util.get_node_ip_address()
         num_sharing = _num_sharing(model.threads, most_sharing)
         self._worker = ReplicaWorker(lambda: model.load(self._node, num_sharing), self._node)
+        self._arriving: dict[int, dict[int, Seq[bytes]]] = {}  # unit → call → pieces
+        self._is_arriving = Lock()
 
-    def events(self) -> "Iterator[ReplicaEvent]":
-        """Load the model, and yield what there is to tell."""
+    def events(self) -> Iterator[Packet]:
+        """Load the model, and yield what there is to tell, each event in pieces."""
         from pagedrun.paged.replicas.replica_events import Placed
 
-        yield Placed(self._node)
-        yield from self._worker.events()
+        for event in chain([Placed(self._node)], self._worker.events()):
+            *others, last = in_pieces(event)
+            yield from ((piece, False) for piece in others)
+            yield last, True
 
     def begin(self, terms: "RunTerms") -> None:
         """Take the terms of the run."""
         self._worker.begin(terms)
 
-    def feed(self, number: int, part: "PlanPart") -> None:
-        """Take a unit."""
-        self._worker.feed(number, part)
+    def feed(self, number: int, place: int, count: int, *pieces: bytes) -> None:
+        """Take a unit, or what one of `count` calls has of it; they come in any order."""
+        with self._is_arriving:
+            calls = self._arriving.setdefault(number, {})
+            calls[place] = pieces
+            if len(calls) < count:
+                return
+            del self._arriving[number]
+        self._worker.feed(number, whole(chain(*(calls[each] for each in range(count)))))
 
     def end(self) -> None:
         """Take note that no unit follows."""

@@ -8,6 +8,7 @@ no usage statistics. It ends with this process, however that ends.
 import os
 import secrets
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -23,6 +24,7 @@ from pagedrun.paged.values.replica_config import ReplicaConfig
 
 OBJECT_STORE_BYTES = 80 * 2**20  # near the least there is: units and packets are small
 START_ATTEMPTS = 3
+REACH_SECONDS = 10.0  # for the head node of a cluster to take a connection
 MOST_PATH = 24  # characters of the temporary folder; a socket's path ends at 107 bytes
 # What a local cluster is told in the environment, which Ray reads when it is imported.
 _LOCAL = {
@@ -121,6 +123,8 @@ class RayCluster:
             }
         else:
             settings["address"] = config.ray_address
+            if (error := _not_reached(config.ray_address or "")) is not None:
+                raise self._refused(config, error) from error
         for attempt in range(START_ATTEMPTS):
             try:
                 with _signals_kept(), _stderr_dropped():
@@ -151,6 +155,18 @@ class RayCluster:
             if self.is_local or name not in os.environ:
                 self._before[name] = os.environ.get(name)
                 os.environ[name] = value
+
+
+def _not_reached(address: str) -> OSError | None:
+    """Return why nothing answers at an address with a port, which Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return None
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
+    except OSError as error:
+        return error
+    return None
 
 
 def _import_ray() -> Any:

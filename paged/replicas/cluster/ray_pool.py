@@ -2,7 +2,7 @@
 
 Those would hide that a replica died, and with it which rows it had: the driver decides what becomes
 of rows, and asks for another replica. What a replica has to tell comes through one stream with
-back-pressure, in packets that travel inside the replies.
+back-pressure. Both ways everything travels inside messages, see `pieces`.
 """
 
 import time
@@ -13,9 +13,10 @@ from itertools import count
 from typing import Any
 
 from pagedrun.paged.planning.units.plan_part import PlanPart
+from pagedrun.paged.replicas.cluster.pieces import in_calls, whole
 from pagedrun.paged.replicas.cluster.ray_actor import RayActor
 from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster
-from pagedrun.paged.replicas.replica_events import Died, Ended, Failed
+from pagedrun.paged.replicas.replica_events import Died, Ended, Failed, ReplicaEvent
 from pagedrun.paged.replicas.replica_pool import Heard
 from pagedrun.paged.replicas.run_terms import RunTerms
 from pagedrun.paged.replicas.worker.replica_model import ReplicaModel
@@ -29,6 +30,7 @@ MOST_TOLD = 300  # characters of a cause
 class _Actor:
     handle: Any
     stream: Any
+    begun: list[bytes]  # pieces of an event whose last one has not come
 
 
 class RayPool:
@@ -60,7 +62,7 @@ class RayPool:
         streamed = handle.events.options(
             num_returns="streaming", _generator_backpressure_num_objects=MOST_UNREAD
         )
-        self._actors[number] = _Actor(handle, streamed.remote())
+        self._actors[number] = _Actor(handle, streamed.remote(), [])
         return number
 
     def begin(self, replica: int, terms: RunTerms) -> None:
@@ -71,7 +73,8 @@ class RayPool:
     def feed(self, replica: int, number: int, part: PlanPart) -> None:
         """Send a unit."""
         if (actor := self._actors.get(replica)) is not None:
-            actor.handle.feed.remote(number, part)
+            for place, num_calls, pieces in in_calls(part):
+                actor.handle.feed.remote(number, place, num_calls, *pieces)
 
     def end(self, replica: int) -> None:
         """Say that no unit follows."""
@@ -103,8 +106,9 @@ class RayPool:
         self._cluster.close()
 
     def _next(self, number: int, stream: Any) -> Iterator[Heard]:
+        begun = self._actors[number].begun
         try:
-            event = self._ray.get(next(stream))
+            piece, is_last = self._ray.get(next(stream))
         except StopIteration:
             self._actors.pop(number, None)
             return
@@ -112,6 +116,11 @@ class RayPool:
             self.kill(number)
             yield number, Died(_cause(error))
             return
+        begun.append(piece)
+        if not is_last:
+            return
+        event: ReplicaEvent = whole(begun)
+        begun.clear()
         yield number, event
         if isinstance(event, Ended | Failed):
             self.kill(number)

@@ -1,5 +1,6 @@
 """From a configuration to an engine whose replicas are being started by Ray."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from pagedrun.kernels.environment.threads import cpu_quota
@@ -10,6 +11,8 @@ from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
 from pagedrun.paged.replicas.worker.replica_model import ReplicaModel
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import EngineError
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.replica_config import ReplicaConfig
 
 
@@ -31,12 +34,24 @@ def start_replicas(
         num_gpus = float(_is_on_gpu(config))
     pushed: dict[Path, PushedFolder] = {}
     if replicas.push_model:
-        put = cluster.ray.put
-        pushed = {each: PushedFolder.of(each, put) for each in {config.model, tokenizer}}
+        pushed = _pushed(cluster, {config.model, tokenizer})
     model = ReplicaModel(config, tokenizer, threads, pushed)
     return ReplicaEngine(
         config, Crew(RayPool(cluster, model, num_wanted, num_gpus), stall_timeout_s)
     )
+
+
+def _pushed(cluster: RayCluster, folders: Iterable[Path]) -> dict[Path, PushedFolder]:
+    """Put folders into the object store."""
+    try:
+        return {each: PushedFolder.of(each, cluster.ray.put) for each in folders}
+    except cluster.ray.exceptions.RayError as error:
+        cluster.close()
+        told = str(error).strip().partition("\n")[0]
+        raise EngineError(
+            f"{option('push_model')}: the model does not fit into the cluster's object store "
+            f"({told}); put it on every node, in the same folder"
+        ) from error
 
 
 def _share_of_a_node(cluster: RayCluster, num_wanted: int) -> int:
