@@ -34,12 +34,14 @@ class Watcher(SilentListener):
         self.warnings.append(message)
 
 
-def write_rows(path: Path) -> None:
+def write_rows(path: Path, times: int = 1) -> None:
     """Write the bundled prompts, with samples, votes of the same, repeated rows and bad ones."""
     lines = demo_prompts_path().read_text(encoding="utf-8").splitlines()
     rows: list[str] = ["not JSON"]
-    for place, line in enumerate(lines):
+    for place, line in enumerate(lines * times):
         row: dict[str, Any] = json.loads(line)
+        if times > 1:
+            row |= {"id": place, "seed": place}
         if place % 5 == 0:
             row["n"] = 3
         if place % 3 == 0:

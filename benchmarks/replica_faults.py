@@ -1,0 +1,110 @@
+"""Jobs on a cluster of three nodes, with faults in their middle that are drawn by seeds.
+
+    python benchmarks/replica_faults.py --jobs 20 --faults 5
+
+Every job must give the bytes of one engine without replicas. What became of each fault is written
+to a file of JSON lines, and a table of all to the screen.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from pagedrun.paged.values.engine_config import EngineConfig  # noqa: E402
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams  # noqa: E402
+from pagedrun.recipes.demo import demo_model_folder  # noqa: E402
+from tests.replicas.demo_job import demo_job, write_rows  # noqa: E402 (found by the line above)
+from tests.replicas.faults.fault import Kind  # noqa: E402
+from tests.replicas.faults.nodes import QUICK, Nodes  # noqa: E402
+from tests.replicas.faults.seeded_faults import SETTINGS, SeededFaults  # noqa: E402
+
+NAMES = ("noticed_s", "went_on_s", "joined_s", "without_rows_s")
+
+
+def table(found: list[dict[str, Any]]) -> list[str]:
+    """Return in lines how many faults of each kind there were, and their times: middle and most."""
+    lines = ["| fault | times | " + " | ".join(NAMES) + " |", "|---|--:|" + "--:|" * len(NAMES)]
+    for kind, others in ((kind, others) for kind in Kind for others in (False, True)):
+        mine = [
+            each
+            for each in found
+            if each["kind"] == kind.name and bool(each["num_others"]) == others
+        ]
+        if not mine:
+            continue
+        cells = []
+        for name in NAMES:
+            times = [each[name] for each in mine if each[name] is not None]
+            middle = statistics.median(times) if times else 0.0
+            cells.append(f"{middle:.1f} ≤ {max(times):.1f} ({len(times)})" if times else "")
+        name = f"{kind.value}, others run" if others else kind.value
+        lines.append(" | ".join([f"| {name}", str(len(mine)), *cells]) + " |")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=20)
+    parser.add_argument("--faults", type=int, default=5, help="of each job")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin no job after these")
+    parser.add_argument("--output", type=Path, default=Path("replica-faults.jsonl"))
+    options = parser.parse_args()
+    ends_at = time.monotonic() + 60 * options.minutes
+    found: list[dict[str, Any]] = []
+    ends: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as name, options.output.open("a") as output:
+        folder = Path(name)
+        write_rows(folder / "rows.jsonl", times=4)
+        wanted = demo_job(
+            folder,
+            "one.jsonl",
+            None,
+            engine=EngineConfig(model=demo_model_folder(), num_blocks=600, max_num_seqs=8),
+            sampling=SamplingParams(max_tokens=12, temperature=1.0),
+        )[1]
+        nodes = Nodes(3, {**QUICK, **SETTINGS})
+        for seed in range(options.first_seed, options.first_seed + options.jobs):
+            if time.monotonic() > ends_at:
+                break
+            job, began, why = SeededFaults(nodes, folder, seed, options.faults), time.time(), None
+            try:
+                job.run(wanted)
+            except Exception:
+                why = traceback.format_exc()
+                print(why, flush=True)
+                nodes.close()  # whatever state they are in
+                nodes = Nodes(3, {**QUICK, **SETTINGS})
+            ends["as wanted" if why is None else "otherwise"] += 1
+            mine = [
+                {
+                    "seed": seed,
+                    "kind": each.kind.name,
+                    "num_others": each.num_others,
+                    **each.figures(),
+                }
+                for each in job.faults
+            ]
+            found += mine
+            for each in mine:
+                print(json.dumps(each), file=output, flush=True)
+            end = {"seed": seed, "seconds": time.time() - began, "failure": why}
+            print(json.dumps(end), file=output, flush=True)
+            print(seed, f"{time.time() - began:.0f} s", [each.kind.name for each in job.faults])
+        nodes.close()
+    print(dict(ends), len(found), "faults", *table(found), sep="\n")
+    return int(ends["otherwise"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
