@@ -57,9 +57,20 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=20)
     parser.add_argument("--faults", type=int, default=5, help="of each job")
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument(
+        "--kinds",
+        default="",
+        help="in place of drawn ones, with commas: " + ", ".join(Kind.__members__),
+    )
+    parser.add_argument(
+        "--own-checks",
+        action="store_true",
+        help="look for lost nodes as often as Ray does by itself",
+    )
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no job after these")
     parser.add_argument("--output", type=Path, default=Path("replica-faults.jsonl"))
     options = parser.parse_args()
+    kinds = [Kind[name] for name in options.kinds.split(",") if name]
     ends_at = time.monotonic() + 60 * options.minutes
     found: list[dict[str, Any]] = []
     ends: Counter[str] = Counter()
@@ -73,18 +84,20 @@ def main() -> int:
             engine=EngineConfig(model=demo_model_folder(), num_blocks=600, max_num_seqs=8),
             sampling=SamplingParams(max_tokens=12, temperature=1.0),
         )[1]
-        nodes = Nodes(3, {**QUICK, **SETTINGS})
+        settings = SETTINGS if options.own_checks else {**QUICK, **SETTINGS}
+        nodes = Nodes(3, settings)
         for seed in range(options.first_seed, options.first_seed + options.jobs):
             if time.monotonic() > ends_at:
                 break
-            job, began, why = SeededFaults(nodes, folder, seed, options.faults), time.time(), None
+            job = SeededFaults(nodes, folder, seed, options.faults, kinds)
+            began, why = time.time(), None
             try:
                 job.run(wanted)
             except Exception:
                 why = traceback.format_exc()
                 print(why, flush=True)
                 nodes.close()  # whatever state they are in
-                nodes = Nodes(3, {**QUICK, **SETTINGS})
+                nodes = Nodes(3, settings)
             ends["as wanted" if why is None else "otherwise"] += 1
             mine = [
                 {

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 
+from pagedrun._version import __version__
 from pagedrun.paged.replicas.member import Member, Stage
 from pagedrun.paged.replicas.replica_events import Died, Failed, Offered, Placed, ReplicaEvent, Tick
 from pagedrun.paged.replicas.replica_offer import ReplicaOffer
@@ -10,6 +11,7 @@ from pagedrun.paged.replicas.replica_pool import Heard, ReplicaPool
 from pagedrun.paged.values.errors import EngineError, UsageError
 from pagedrun.paged.values.option_names import option
 
+MOST_LOST = 3  # replicas that die while they load: no chance any more
 POLL_SECONDS = 0.25  # so that a signal's handler is run in time
 PATIENCE_SECONDS = 10.0  # for replicas that have no room yet, once others are ready
 MOST_SILENT_SECONDS = 60.0  # of a replica that runs; it ticks once a second
@@ -33,10 +35,12 @@ class Crew:
 
     def gather(self, warn: Warn) -> list[ReplicaOffer]:
         """Ask for the replicas; return the offers of those that there is room for, when all of
-        them have loaded their models.
+        them have loaded their models. For one that is lost before another one is asked for.
 
-        Raises `UsageError` or `EngineError` if one of them cannot, or differs from the first.
+        Raises `UsageError` or `EngineError` if one of them cannot, or differs from the first, or
+        `MOST_LOST` are lost.
         """
+        causes: list[str] = []
         for _ in range(self.pool.num_wanted):
             self.ask()
         waited_s = 0.0
@@ -44,18 +48,29 @@ class Crew:
             began = self._clock()
             is_news = False
             for number, event in self.hear():
-                is_news = True
+                is_news = is_news or not isinstance(event, Tick)
                 self._refuse_failed(event)
+                if isinstance(event, Died):
+                    causes.append(event.cause)
+                    if len(causes) == MOST_LOST:
+                        raise EngineError(
+                            f"{MOST_LOST} replicas died before they had loaded the model; the "
+                            f"first one of: {causes[0]}"
+                        )
+                    self.ask()
                 if isinstance(event, Offered):
                     self._check(self.members[number], event.offer)
             waited_s = 0.0 if is_news else waited_s + self._clock() - began
-        offers = [each.offer for each in self.members.values() if each.offer is not None]
+        ready = [each for each in self.members.values() if each.stage is Stage.READY]
+        offers = [each.offer for each in ready if each.offer is not None]
         if len(offers) < self.pool.num_wanted:
             warn(
                 f"there is room for {len(offers)} of {self.pool.num_wanted} replicas; the others "
                 "join when there is room for them"
             )
         self.max_blocks = min(each.basis.max_blocks for each in offers)
+        for cause in causes:
+            warn(f"a replica died before it had loaded the model ({cause}); another was asked for")
         for message in dict.fromkeys(told for each in offers for told in each.warnings):
             warn(message)
         return offers
@@ -92,6 +107,8 @@ class Crew:
 
     def admits(self, member: Member, offer: ReplicaOffer) -> str | None:
         """Return why a replica that comes late is not taken, None if it is."""
+        if offer.version not in (None, __version__):
+            return f"it has pagedrun {offer.version}, and this is {__version__}"
         differing = [] if self._first is None else self._first.differing(offer)
         if differing:
             return f"it has another {', another '.join(differing)} than the others"
@@ -116,6 +133,11 @@ class Crew:
         return Stage.ASKED not in stages or waited_s >= PATIENCE_SECONDS
 
     def _check(self, member: Member, offer: ReplicaOffer) -> None:
+        if offer.version not in (None, __version__):
+            raise UsageError(
+                f"the replica on {member.node} has pagedrun {offer.version}, and this is "
+                f"{__version__}: install the same version on every node"
+            )
         if self._first is None:
             self._first = offer
             return
@@ -128,8 +150,6 @@ class Crew:
 
     def _refuse_failed(self, event: ReplicaEvent) -> None:
         """Raise the error of a replica that cannot start."""
-        if isinstance(event, Died):
-            raise EngineError(f"a replica died before it had loaded the model: {event.cause}")
         if isinstance(event, Failed):
             kind = UsageError if event.is_usage else EngineError
             raise kind(f"the replica on {event.node} cannot start: {event.message}")

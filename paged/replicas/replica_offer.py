@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pagedrun.paged.planning.sizing.run_sizing import PlanBasis
 from pagedrun.paged.report.record.report_sections import Hardware
 
+VERSION = "version of pagedrun"  # in a fingerprint
 # What a fingerprint's entries are called in a sentence.
 _CALLED = {"weights": "weights of the model", "config": "description of the model"}
 
@@ -25,6 +26,11 @@ class ReplicaOffer:
     arithmetic: Mapping[str, object] = field(default_factory=dict)
     hardware: Hardware = field(default_factory=Hardware)
     warnings: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> str | None:
+        """The version of pagedrun that the replica has, as far as it is known."""
+        return self.fingerprint.get(VERSION)
 
     def differing(self, other: "ReplicaOffer") -> list[str]:
         """Return in words where another replica computes otherwise than this one."""

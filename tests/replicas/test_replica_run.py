@@ -12,6 +12,7 @@ import pytest
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
+from pagedrun.paged.replicas.replica_offer import VERSION
 from pagedrun.paged.values.deadline import Deadline
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError, RowError, UsageError
@@ -209,12 +210,42 @@ def test_a_replica_with_other_weights_is_refused_by_name_before_a_row_is_touched
     assert pool.is_closed
 
 
+def test_replicas_of_another_version_are_refused_even_if_all_of_them_are() -> None:
+    def older(number: int) -> ScriptedEngine:
+        return ScriptedEngine(number, fingerprint={VERSION: "0.0.1"})
+
+    pool = ThreadPool(2, older)
+    with pytest.raises(UsageError, match=r"node-\d has pagedrun 0\.0\.1, and this is "):
+        engine(pool).warm_up()
+    assert pool.is_closed
+
+
 def test_a_replica_that_cannot_load_is_refused_with_its_reason() -> None:
     def missing(number: int) -> ScriptedEngine:
         raise UsageError("model is not there")
 
     with pytest.raises(UsageError, match="node-0 cannot start: model is not there"):
         engine(ThreadPool(1, missing)).warm_up()
+
+
+@pytest.mark.parametrize("num_lost", [1, 2, 3])
+def test_another_one_is_asked_for_where_a_replica_is_lost_while_it_loads(num_lost: int) -> None:
+    def lost(number: int) -> ScriptedEngine:
+        if number < num_lost:
+            raise Fatal
+        return ScriptedEngine(number)
+
+    warnings: list[str] = []
+    pool = ThreadPool(2, lost)
+    if num_lost == 3:
+        with pytest.raises(EngineError, match=r"3 replicas died .* the first one of: ActorDied"):
+            engine(pool).warm_up()
+        assert pool.is_closed
+        return
+    run = engine(pool).start(requests(100), warn=warnings.append)
+    assert answers(run) == expected(requests(100))
+    assert len([told for told in warnings if "before it had loaded" in told]) == num_lost
+    run.close()
 
 
 def test_the_smallest_pool_decides_which_rows_are_too_large() -> None:
@@ -240,6 +271,7 @@ def test_blocks_are_as_large_as_the_replicas_fit_them_to_their_devices() -> None
 
 def test_a_run_goes_on_with_what_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pagedrun.paged.replicas.crew.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("pagedrun.paged.replicas.worker.outbox.TICK_SECONDS", 0.01)
     warnings: list[str] = []
     pool = ThreadPool(3, has_room=lambda number: number == 0)
     run = engine(pool).start(requests(200), warn=warnings.append)

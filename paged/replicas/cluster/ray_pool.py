@@ -127,7 +127,10 @@ class RayPool:
 
 
 def _cause(error: Exception) -> str:
-    """Return in a line why an actor is no more."""
+    """Return in a line why an actor is no more; of a long story how it begins, and its last line,
+    which says what was raised."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = " ".join(lines)
-    return f"{type(error).__name__}: {told}"[:MOST_TOLD]
+    told = " ".join([f"{type(error).__name__}:", *lines])
+    if len(told) > MOST_TOLD:
+        told = f"{told[: MOST_TOLD // 2]} … {lines[-1][: MOST_TOLD // 2]}"
+    return told

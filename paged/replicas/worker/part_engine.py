@@ -14,7 +14,7 @@ from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.models.model_identity import model_identity
 from pagedrun.paged.planning.planned_feed import PlannedFeed
 from pagedrun.paged.planning.sizing.memory import MemoryBudget
-from pagedrun.paged.replicas.replica_offer import ReplicaOffer
+from pagedrun.paged.replicas.replica_offer import VERSION, ReplicaOffer
 from pagedrun.paged.replicas.run_terms import RunTerms
 from pagedrun.paged.replicas.worker.model_digest import model_digest
 from pagedrun.paged.report.record.hardware import describe_hardware
@@ -64,7 +64,7 @@ class LoadedPartEngine:
         arithmetic = {**loaded.device.arithmetic(dtype), **loaded.config.network.arithmetic()}
         versions = {f"version of {name}": str(each) for name, each in hardware["versions"].items()}
         fingerprint = {
-            "version of pagedrun": __version__,
+            VERSION: __version__,
             **{name: each for name, each in versions.items() if "pagedrun" not in name},
             "version of Python": ".".join(platform.python_version_tuple()[:2]),
             "weights": self._weights,

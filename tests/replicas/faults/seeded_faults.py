@@ -52,6 +52,8 @@ class SeededFaults:
 
     def run(self, wanted: bytes) -> None:
         """Run the job to its end; raise `AssertionError` if it does not give the bytes wanted."""
+        for raylet in [each for each in self._nodes.raylets if not is_running(each)]:
+            self._nodes.forget(raylet)  # it was stopped for long, and has found itself dead
         while len(self._nodes.raylets) < NUM_NODES:
             self._nodes.add()
         while len(self._nodes.raylets) > NUM_NODES:
