@@ -20,6 +20,7 @@ from pagedrun.paged.report.record.report_sections import (
     section_of,
 )
 from pagedrun.paged.report.record.weight_figures import WeightFigures
+from pagedrun.paged.values.engine_config import FITTED
 
 _SUMMED_KV = ("num_blocks", "pool_bytes", "peak_blocks")
 _SUMMED_REQUESTS = ("contiguous_max_requests", "paged_max_requests")
@@ -52,7 +53,7 @@ def merged_report(
         "time": times,
         "finish_reasons": dict(counts.finish_reasons),
         "timeline": [record.to_dict() for record in counts.timeline.items],
-        "config": {name: _plain(value) for name, value in config.items()},
+        "config": _config(reports, config),
         "replicas": figures,
     }
     report.pop("step_costs", None)  # of one replica, on a machine that it shares
@@ -71,6 +72,16 @@ def merged_report(
     if "states" in report:
         report["states"]["bytes_per_slot"] = reports[0]["states"]["bytes_per_slot"]
     return cast(EngineReport, report)
+
+
+def _config(
+    reports: Seq[EngineReport], config: Mapping[str, object]
+) -> dict[str, str | int | float | bool | None]:
+    """Return the settings, those that were fitted as the replicas have them."""
+    found = {name: _plain(value) for name, value in config.items()}
+    for name in FITTED if reports else ():
+        found[name] = reports[0]["config"].get(name, found[name])
+    return found
 
 
 def _nothing_known() -> dict[str, Any]:

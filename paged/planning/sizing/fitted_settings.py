@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.sizing.pool_demand import PoolDemand
 from pagedrun.paged.values.engine_config import EngineConfig
 
 GPU_BLOCK_SIZE = 64  # tokens
@@ -44,15 +45,25 @@ def fitted_to_plan(
     """Return the configuration with as many seats as a pool holds rows of a file, if they are to be
     fitted.
 
-    first: the plan of the file's first window. num_blocks: of the pool. Rows are reckoned with at
-    the length that their answers may have, on average: which of them run together is for the
-    predictor of output lengths to say.
+    first: the plan of the file's first window. num_blocks: of the pool.
     """
-    if memory_bytes is None or "max_num_seqs" not in config.fitted or not len(first):
+    if memory_bytes is None or not len(first):
         return config
-    num_sequences = int(first.num_samples.sum())
-    shared = min(first.sharing.num_shared_blocks, num_blocks) * config.prefix_caching
-    private = max(int(first.num_private_blocks.sum()) / num_sequences, 1)
-    held = int((num_blocks - shared) / private)
+    demand = PoolDemand.of(first, (), is_whole=False)
+    return fitted_to_demand(config, memory_bytes, demand, num_blocks)
+
+
+def fitted_to_demand(
+    config: EngineConfig, memory_bytes: int | None, demand: PoolDemand, num_blocks: int
+) -> EngineConfig:
+    """Return what `fitted_to_plan` does for a plan that is elsewhere, of which this is known.
+
+    Rows are reckoned with at the length that their answers may have, on average: which of them run
+    together is for the predictor of output lengths to say.
+    """
+    if memory_bytes is None or "max_num_seqs" not in config.fitted:
+        return config
+    shared = min(demand.num_shared, num_blocks) * config.prefix_caching
+    held = int((num_blocks - shared) / demand.mean)
     seats = held // _SEATS_ALIKE * _SEATS_ALIKE
     return replace(config, max_num_seqs=min(max(seats, LEAST_SEATS), MOST_SEATS))

@@ -12,13 +12,15 @@ class PoolDemand:
     """Blocks of the group that keeps whole sequences, but for `pinned`.
 
     `longest` is what a sequence takes at full length, at most, and `mean` on average, without what
-    it finds in the pool. `largest` is what a row takes whose sequences must run together,
-    `num_together` of them at most: its beams. There are `num_sequences` in all. `pinned` says for
-    each window how many blocks of a group that has it wait behind branch points, at most.
+    it finds in the pool; `num_shared` are those that rows find there. `largest` is what a row takes
+    whose sequences must run together, `num_together` of them at most: its beams. There are
+    `num_sequences` in all. `pinned` says for each window how many blocks of a group that has it
+    wait behind branch points, at most.
     """
 
     longest: int
     mean: float = 1.0
+    num_shared: int = 0
     largest: int = 1
     num_together: int = 1
     num_sequences: int | None = None
@@ -32,6 +34,7 @@ class PoolDemand:
         return cls(
             longest=max(int(plan.num_blocks_at_full_length.max(initial=1)), 1),
             mean=max(int(plan.num_private_blocks.sum()) / max(num_sequences, 1), 1.0),
+            num_shared=plan.sharing.num_shared_blocks,
             largest=int(plan.num_blocks_at_once.max(initial=1)),
             num_together=int(plan.num_beams.max(initial=1)),
             num_sequences=num_sequences if is_whole else None,

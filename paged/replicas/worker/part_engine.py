@@ -13,6 +13,7 @@ from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.models.model_identity import model_identity
 from pagedrun.paged.planning.planned_feed import PlannedFeed
+from pagedrun.paged.planning.sizing.fitted_settings import fitted_to_demand
 from pagedrun.paged.planning.sizing.memory import MemoryBudget
 from pagedrun.paged.replicas.replica_offer import VERSION, ReplicaOffer
 from pagedrun.paged.replicas.run_terms import RunTerms
@@ -90,14 +91,21 @@ class LoadedPartEngine:
         on_step: Callable[[StepRecord], None],
     ) -> Run:
         """Return the run of what is in the feed."""
-        left = terms.seconds_left
-        return self._engine.run(
+        engine, left = self._engine, terms.seconds_left
+        sizes = self._sizing.sizes_for(terms.demand)
+        config = fitted_to_demand(
+            engine.config, engine.loaded.device.memory_bytes, terms.demand, sizes[0][0]
+        )
+        if config != engine.config:
+            sizes = engine.sizing(engine.max_model_len, config).sizes_for(terms.demand)
+        return engine.run(
             feed,
-            self._sizing.sizes_for(terms.demand),
+            sizes,
             self._sizing.budget,
             reserved_len=terms.reserved_len,
             hooks=RunHooks(on_step, warn=self._warnings.append),
             ends_at=None if left is None else time.monotonic() + left,
+            config=config,
         )
 
 
