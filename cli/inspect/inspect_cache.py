@@ -194,7 +194,10 @@ def _show_run(options: InspectOptions, display: Display, given: Given) -> None:
     found: ShownInspection = {
         "files": files.to_dict(),
         **inspect_run(snapshot, report, question),
-        "notes": run_notes(files, snapshot, report, has_rows=bool(indices)),
+        "notes": run_notes(
+            files, snapshot, report, has_rows=bool(indices), of_replica=options.replica is not None
+        ),
+        "replicas": None if report is None or not report.replicas else list(report.replicas),
     }
     ids = {i: name.removeprefix(ID_PREFIX) for name, i in rows.items() if row_index(name) is None}
     for row in found["rows"]:

@@ -7,11 +7,21 @@ from pagedrun.paged.report.record.snapshot import Snapshot
 
 
 def run_notes(
-    files: RunFiles, snapshot: Snapshot | None, report: SavedReport | None, *, has_rows: bool
+    files: RunFiles,
+    snapshot: Snapshot | None,
+    report: SavedReport | None,
+    *,
+    has_rows: bool,
+    of_replica: bool = False,
 ) -> list[str]:
-    """Return one sentence for each."""
+    """Return one sentence for each. of_replica: whether the snapshot is that of one of several."""
     notes = []
-    if snapshot is None:
+    if snapshot is None and report is not None and report.replicas:
+        notes.append(
+            "Each replica has a pool of its own: --replica K shows its blocks, lifetimes and "
+            "preemptions, and --row the block table of a row that it answered"
+        )
+    elif snapshot is None:
         notes.append(
             "There is no snapshot beside the report, so there is no block map, no block table, no "
             "lifetime and no cause of a preemption: a run of an earlier version left none, nor "
@@ -19,7 +29,12 @@ def run_notes(
         )
         if has_rows:
             notes.append("--row needs the snapshot")
-    if report is None:
+    if report is None and of_replica:
+        notes.append(
+            "Hits and misses are counted for all replicas together: they are shown without "
+            "--replica"
+        )
+    elif report is None:
         notes.append(
             "There is no report beside the snapshot, so hits and misses are not known: a run that "
             "did not finish leaves none"

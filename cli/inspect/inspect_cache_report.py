@@ -21,6 +21,7 @@ from pagedrun.cli.inspect.inspect_cache_figures import cache_figures, lifetime_f
 from pagedrun.cli.inspect.shown_inspection import ShownInspection
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.prefix_lines import draw_prefixes
+from pagedrun.cli.report.replica_table import draw_replicas
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
 from pagedrun.cli.report.state_figures import state_figures
 from pagedrun.cli.terminal.safe_text import safe
@@ -44,6 +45,10 @@ def draw_inspection(found: ShownInspection, console: Console) -> None:
     if states := found.get("states"):
         _draw(console, "States (of recurrent layers, or a library's caches)", state_figures(states))
     _draw(console, "Prefix cache", cache_figures(found["statistics"], found["beams"]))
+    if found["replicas"]:
+        width = _width(console, TEXT_WIDTH)
+        console.print(heading("Replicas", console, width))
+        draw_replicas(found, console, width)
     _draw_map(console, found)
     if found["rows"]:
         _draw_rows(console, found)

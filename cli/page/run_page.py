@@ -10,6 +10,7 @@ from pagedrun.cli.page.headline import Headline
 from pagedrun.cli.page.report_reading import LedgerPart, ReportReading
 from pagedrun.cli.page.run_data import MAX_PREFIXES, kept_moments, run_data
 from pagedrun.cli.report.group_figures import group_name
+from pagedrun.cli.report.replica_table import replica_table
 from pagedrun.cli.report.report_figures import shown_seconds
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.report.inspect.groups import inspected_groups
@@ -57,6 +58,7 @@ def run_document(
             "has_report": report is not None,
             "ledger": _ledger(reading),
             "groups": _groups(reading, snapshot),
+            "replicas": replica_table(report or {}),
             "endings": _endings(reading),
             "tables": _tables(reading),
             "map_notes": _map_notes(snapshot),

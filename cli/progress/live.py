@@ -12,6 +12,7 @@ from rich.text import Text
 
 from pagedrun.cli.progress.answer_lines import answer_line
 from pagedrun.cli.progress.durations import show_seconds, show_span
+from pagedrun.cli.progress.replica_rows import MOST_SHOWN, draw_replicas
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import note
 from pagedrun.paged.job.progress.listener import JobListener, Phase
@@ -19,6 +20,7 @@ from pagedrun.paged.job.progress.shown_answer import ShownAnswer
 
 REDRAWS_PER_SECOND = 4
 LABEL_WIDTH = 8
+OTHER_LINES = 10  # of a screen, beside those of replicas
 FIGURES_WIDTH = 24  # wide enough for most, so that the bars keep their length from draw to draw
 
 
@@ -27,7 +29,7 @@ def show_live(console: Console) -> Iterator[JobListener]:
     """Give a listener whose figures are drawn until the block ends, and then cleared away."""
     watch = RunWatch(lambda message: note(console, f"Warning: {message}", "yellow"))
     with Live(
-        _LiveFigures(watch),
+        _LiveFigures(watch, console),
         console=console,
         refresh_per_second=REDRAWS_PER_SECOND,
         transient=True,
@@ -40,19 +42,25 @@ def show_live(console: Console) -> Iterator[JobListener]:
 class _LiveFigures:
     """Draws the figures of the moment each time Rich asks."""
 
-    def __init__(self, watch: RunWatch) -> None:
+    def __init__(self, watch: RunWatch, console: Console) -> None:
         self._watch = watch
+        self._console = console
         self._spinner = Spinner("dots", style="cyan")  # shows that a long phase is alive
 
     def __rich__(self) -> RenderableType:
-        return draw_figures(self._watch.figures(), self._spinner, self._watch.latest)
+        most = max(min(self._console.height - OTHER_LINES, MOST_SHOWN), 1)
+        figures = self._watch.figures()
+        return draw_figures(figures, self._spinner, self._watch.latest, most)
 
 
 def draw_figures(
-    figures: RunFigures, spinner: RenderableType = "", latest: ShownAnswer | None = None
+    figures: RunFigures,
+    spinner: RenderableType = "",
+    latest: ShownAnswer | None = None,
+    most_replicas: int = MOST_SHOWN,
 ) -> RenderableType:
-    """Return the block: the phase, and once rows are run also rows, pool, speed and batch, and the
-    answer that came last.
+    """Return the block: the phase, and once rows are run also rows, pool, speed and batch, the
+    answer that came last, and up to so many replicas.
     """
     head = Table.grid(padding=(0, 1))
     span = figures.time_left
@@ -95,4 +103,5 @@ def draw_figures(
     )
     if latest is not None:
         facts.add_row(Text("latest"), answer_line(latest))
-    return Group(head, bars, facts)
+    replicas = [draw_replicas(figures.replicas, most_replicas)] if figures.replicas else []
+    return Group(head, bars, facts, *replicas)

@@ -66,13 +66,17 @@ def line(figures: RunFigures) -> str:
     left = figures.time_left
     eta = "unknown" if left is None else show_span(left.low_s, left.high_s)
     failed = f" ({figures.rows_failed} failed)" if figures.rows_failed else ""
+    replicas = ""
+    if figures.replicas:
+        running = sum(each.is_running for each in figures.replicas)
+        replicas = f"Replicas: {running} of {len(figures.replicas)} running, "
     return (
         f"{now}: {figures.rows_done}/{figures.rows_total} rows{failed}, "
         f"prompt {figures.prompt_tokens_per_s:.1f} tokens/s, "
         f"generation {figures.generated_tokens_per_s:.1f} tokens/s, "
         f"Running: {figures.running} reqs, Waiting: {figures.waiting} reqs, "
         f"KV cache usage: {figures.pool_use:.1%}, Prefix cache hit rate: {figures.hit_rate:.1%}, "
-        f"preemptions: {figures.preemptions}, ETA {eta}"
+        f"preemptions: {figures.preemptions}, {replicas}ETA {eta}"
     )
 
 
@@ -111,8 +115,11 @@ def _json_lines(console: Console, seconds: float) -> Iterator[JobListener]:
         emit("phase", phase=phase.name.lower())
 
     def show() -> None:
-        values = asdict(watch.figures())
-        emit("progress", **{**values, "phase": watch.figures().phase.name.lower()})
+        figures = watch.figures()
+        values = {**asdict(figures), "phase": figures.phase.name.lower()}
+        if not figures.replicas:
+            del values["replicas"]
+        emit("progress", **values)
 
     watch = RunWatch(lambda message: emit("warning", message=message), enter)
     with every(seconds, seconds, show):

@@ -10,6 +10,7 @@ from pagedrun.cli.progress.time_left import TimeLeft
 from pagedrun.paged.job.progress.listener import Phase
 from pagedrun.paged.job.progress.shown_answer import ShownAnswer
 from pagedrun.paged.job.progress.tally import Tally
+from pagedrun.paged.report.record.replica_state import ReplicaState, ReplicatedStep
 from pagedrun.paged.report.record.timeline import StepRecord
 
 RATE_WINDOW_SECONDS = 10.0
@@ -21,6 +22,7 @@ class RunFigures:
 
     `eta_s` is None while no row has come back from the engine, and so are `eta_low_s` and
     `eta_high_s`, between which the time left is. `pool_use` and `hit_rate` are fractions.
+    `replicas` are those of a run that several engines compute.
     """
 
     phase: Phase
@@ -38,6 +40,7 @@ class RunFigures:
     eta_s: float | None
     eta_low_s: float | None = None
     eta_high_s: float | None = None
+    replicas: tuple[ReplicaState, ...] = ()
 
     @property
     def time_left(self) -> TimeLeft | None:
@@ -69,6 +72,7 @@ class RunWatch:
         self._record: StepRecord | None = None
         self._tally: Tally | None = None
         self._samples: deque[StepRecord] = deque()
+        self._replicas: tuple[ReplicaState, ...] = ()
         self._speed = SpeedLog()
         self._latest: ShownAnswer | None = None
 
@@ -83,6 +87,8 @@ class RunWatch:
         """Keep the record, and those of the last seconds for the rates."""
         if self._record is None and self._tally is not None:
             self._done_before_run = self._tally.failed  # refused rows say nothing about speed
+        if isinstance(record, ReplicatedStep):
+            self._replicas = record.replicas
         samples = self._samples
         samples.append(record)
         while len(samples) > 2 and record.t - samples[0].t > RATE_WINDOW_SECONDS:
@@ -130,6 +136,7 @@ class RunWatch:
             eta_s=self._eta(now, done, total),
             eta_low_s=None if left is None else left.low_s,
             eta_high_s=None if left is None else left.high_s,
+            replicas=self._replicas,
         )
 
     def _rates(self) -> tuple[float, float]:
@@ -151,8 +158,11 @@ class RunWatch:
         if self._phase is not Phase.RUN or record is None or tally is None:
             return None
         first = self._samples[0]
-        num_steps = max(record.step - first.step, 1)
-        step_s = (record.t - first.t) / num_steps if first is not record else record.t / record.step
+        num_steps = record.step - first.step if first is not record else record.step
+        span_s = record.t - first.t if first is not record else record.t
+        # Steps are those of all replicas, which take them beside each other.
+        num_beside = max(sum(each.is_running for each in self._replicas), 1)
+        step_s = num_beside * span_s / max(num_steps, 1)
         return TimeLeft.of(now - self.run_began, step_s, record, tally.lengths, self._speed.spread)
 
     def _eta(self, now: float, done: int, total: int) -> float | None:

@@ -35,9 +35,10 @@ class SpeedLog:
         0 where there is too little to tell."""
         marks = self._marks.items
         part_s = max(marks[-1][0] / NUM_PARTS, MIN_PART_S) if marks else MIN_PART_S
+        # Between two words of replicas nothing is done, as far as is known.
         speeds, began_s, before = [], 0.0, 0.0
         for at_s, done in marks:
-            if at_s - began_s >= part_s:
+            if at_s - began_s >= part_s and done > before:
                 speeds.append(log((done - before) / (at_s - began_s)))
                 began_s, before = at_s, done
         return float(np.std(speeds)) if len(speeds) >= MIN_PARTS else 0.0

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pagedrun.cli.report.figure import Figure
+from pagedrun.cli.report.replica_table import draw_replicas
 from pagedrun.cli.report.report_figures import sections
 from pagedrun.cli.terminal.safe_text import safe
 
@@ -34,6 +35,9 @@ def draw_report(report: "JobReport", console: Console) -> None:
         for figure in figures:
             for line in figure_lines(figure, note_width):
                 console.print(line, soft_wrap=True)
+    if report.get("replicas"):
+        console.print(heading("Replicas", console, width))
+        draw_replicas(report, console, width)
 
 
 def draw_advice(report: "JobReport", console: Console) -> None:

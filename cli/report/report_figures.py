@@ -120,9 +120,14 @@ def _tokens(report: JobReport) -> list[Figure]:
 
 
 def _times(times: TimeFigures) -> list[Figure]:
+    compiled = [
+        Figure("compile", shown_seconds(seconds), "long in the first run on a machine")
+        for seconds in [times.get("compile_s")]
+        if seconds is not None  # replicas compile while they load
+    ]
     return [
         Figure("load", shown_seconds(times["load_s"])),
-        Figure("compile", shown_seconds(times["compile_s"]), "long in the first run on a machine"),
+        *compiled,
         Figure("plan", shown_seconds(times["plan_s"])),
         Figure("run", shown_seconds(times["run_s"])),
         Figure(

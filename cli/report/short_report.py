@@ -49,6 +49,10 @@ def _rows(report: JobReport) -> Iterator[Figure]:
         share = f"{accuracy['correct'] / accuracy['expected']:.1%}"
         note = f"{accuracy['correct']:,} of {accuracy['expected']:,} as expected"
         yield Figure("accuracy", share, note)
+    if replicas := report.get("replicas"):
+        died = sum("died" in each for each in replicas)
+        note = f"{died:,} of them died" if died else "their figures: --report-view full"
+        yield Figure("replicas", f"{len(replicas):,}", note, "bold red" if died else "bold")
     if report["tokens"]["generated"]:
         speed = f"{times['generated_tokens_per_s']:,.0f} generated tokens/s"
         yield Figure("time", shown_seconds(times["run_s"]), speed)

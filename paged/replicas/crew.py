@@ -5,7 +5,15 @@ from collections.abc import Callable, Iterator
 
 from pagedrun._version import __version__
 from pagedrun.paged.replicas.member import Member, Stage
-from pagedrun.paged.replicas.replica_events import Died, Failed, Offered, Placed, ReplicaEvent, Tick
+from pagedrun.paged.replicas.replica_events import (
+    Answered,
+    Died,
+    Failed,
+    Offered,
+    Placed,
+    ReplicaEvent,
+    Tick,
+)
 from pagedrun.paged.replicas.replica_offer import ReplicaOffer
 from pagedrun.paged.replicas.replica_pool import Heard, ReplicaPool
 from pagedrun.paged.values.errors import EngineError, UsageError
@@ -161,7 +169,7 @@ class Crew:
                 member.node, member.stage = node, Stage.LOADING
             case Offered(offer):
                 member.offer, member.stage = offer, Stage.READY
-            case Tick(record):
+            case Tick(record) | Answered(record=record):
                 member.note_record(record)
             case Died(cause) | Failed(message=cause):
                 member.cause, member.stage = cause, Stage.GONE

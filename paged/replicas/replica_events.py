@@ -32,9 +32,13 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Rows that are finished. Their requests are without prompts, which the driver has."""
+    """Rows that are finished, and the state after the step that did.
+
+    Their requests are without prompts, which the driver has.
+    """
 
     completions: tuple[Completion, ...]
+    record: StepRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,14 @@ from pagedrun.paged.replicas.replica_events import (
     ReplicaEvent,
     Tick,
 )
+from pagedrun.paged.replicas.replica_states import replica_states
 from pagedrun.paged.replicas.run_terms import RunTerms
 from pagedrun.paged.replicas.unit_queue import (
     MOST_DEATHS,
     MOST_DEATHS_A_REPLICA,
     UnitQueue,
 )
+from pagedrun.paged.report.record.replica_state import ReplicaState, ReplicatedStep
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.run_hooks import RunHooks
@@ -39,6 +41,7 @@ from pagedrun.paged.values.errors import EngineError, RowError
 from pagedrun.paged.values.request import Completion
 
 STEP_SECONDS = 0.1  # between two records of the whole
+TOLD_SECONDS = 0.5  # between two looks at what each replica is at
 END_SECONDS = 5.0  # for replicas to say what they did
 
 
@@ -70,12 +73,14 @@ class ReplicaRun:
         self._queue = UnitQueue(crew.pool.num_wanted)
         self._open: dict[int, OpenWindow] = {}  # by number
         self._of_row: dict[int, int] = {}  # row → its window's number
-        self._num_windows = self._num_records = 0
+        self._num_windows = self._num_records = self._last_step = 0
         self._is_last = False
         self._joined: set[int] = set()
         self._first_cause: str | None = None
         self.counts = ReplicaCounts()
         self.is_cut = False
+        self._states: tuple[ReplicaState, ...] = ()
+        self._told = 0.0
         self._began = self._reported = time.perf_counter()
 
     def __iter__(self) -> Iterator[Completion]:
@@ -284,11 +289,17 @@ class ReplicaRun:
         if now - self._reported < STEP_SECONDS or not self._crew.num_there:
             return
         self._reported = now
-        record = merged_record(self._crew.members.values(), self.counts)
-        self._num_records += 1
-        self.counts.timeline.add(self._num_records, record)
+        members = self._crew.members.values()
+        record = merged_record(members, self.counts)
+        if record.step > self._last_step:  # a timeline's steps rise
+            self._last_step = record.step
+            self._num_records += 1
+            self.counts.timeline.add(self._num_records, record)
         if self._hooks.on_step is not None:
-            self._hooks.on_step(record)
+            if now - self._told >= TOLD_SECONDS:
+                self._told = now
+                self._states = replica_states(members, self._queue.num_open)
+            self._hooks.on_step(ReplicatedStep.with_replicas(record, self._states))
 
     def _warn(self, message: str) -> None:
         if self._hooks.warn is not None:

@@ -13,6 +13,8 @@ from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
 from pagedrun.paged.replicas.replica_offer import VERSION
+from pagedrun.paged.report.record.replica_state import ReplicatedStep
+from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.deadline import Deadline
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError, RowError, UsageError
@@ -75,6 +77,23 @@ def test_what_the_plan_of_all_rows_decided_reaches_each_of_them_once(num_replica
     assert sum(each["rows"] for each in report["replicas"]) == len(rows)
     run.close()
     assert pool.is_closed
+
+
+def test_the_timeline_rises_and_a_listener_is_told_what_each_replica_is_at() -> None:
+    rows, told = requests(300), list[StepRecord]()
+    pause = lambda number, row: time.sleep(0.004)  # noqa: E731
+    run = engine(ThreadPool(2, lambda number: ScriptedEngine(number, pause))).start(
+        rows, on_step=told.append
+    )
+    assert answers(run) == expected(rows)
+    steps = [each["step"] for each in run.report()["timeline"]]
+    assert steps == sorted(set(steps))
+    states = [each.replicas for each in told if isinstance(each, ReplicatedStep)]
+    assert len(states) == len(told)
+    assert [[each.number for each in some] for some in states[-1:]] == [[0, 1]]
+    assert any("to do" in each.at for some in states for each in some)
+    assert max(each.rows for some in states for each in some) > 0
+    run.close()
 
 
 def test_each_of_several_windows_is_answered_and_said_to_begin() -> None:

@@ -47,7 +47,7 @@ class Outbox:
     def flush(self) -> None:
         """Send the rows that there are."""
         if self._packet:
-            self._queue.put(Answered(tuple(self._packet)))
+            self._queue.put(Answered(tuple(self._packet), self._record))
             self._packet, self._num_bytes = [], 0
 
     def put(self, event: ReplicaEvent) -> None:

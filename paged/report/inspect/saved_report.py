@@ -50,12 +50,13 @@ class SavedReport:
 
     `timeline` has the pool's counts at some steps: `t` seconds, `step`, `blocks_used`,
     `blocks_shared`, `blocks_cached` and `tokens`, by rising step. `groups` are the pools of a model
-    with several groups of layers.
+    with several groups of layers. `replicas` has what the report says of each, as it is there.
     """
 
     figures: Mapping[str, Number]
     timeline: tuple[Mapping[str, Number], ...]
     groups: tuple[GroupFigures, ...] = ()
+    replicas: tuple[Mapping[str, object], ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> "SavedReport":
@@ -98,7 +99,11 @@ class SavedReport:
         steps = [point["step"] for point in points]
         if any(later <= sooner for sooner, later in pairwise(steps)):
             raise ValueError('the steps of "timeline" do not rise')
-        most = figures.get("num_blocks", 0)
+        replicas = report.get("replicas") or []
+        if not isinstance(replicas, list) or not all(isinstance(one, dict) for one in replicas):
+            raise ValueError('"replicas" is no list of objects')
+        # Where replicas died, the pools of those that lived are smaller than all were together.
+        most = MAX_NUMBER if replicas else figures.get("num_blocks", 0)
         for point in points:
             used, shared, cached = (point[name] for name in _POINT[2:5])
             if shared > used or used + cached > most:
@@ -106,7 +111,7 @@ class SavedReport:
         groups = report["kv"].get("groups") or []
         if not isinstance(groups, list):
             raise ValueError('"kv.groups" is no list')
-        return cls(figures, points, tuple(map(_group, groups)))
+        return cls(figures, points, tuple(map(_group, groups)), tuple(replicas))
 
 
 def _point(record: Any) -> dict[str, Number]:

@@ -16,6 +16,7 @@ from pagedrun.paged.report.record.snapshot_tables import Branchings
 from tests.cli.finished_run import HOSTILE, REPORT, beside
 from tests.cli.inspect.conftest import InspectCache
 from tests.cli.light_command import light_command
+from tests.cli.report.test_replica_table import dead, replica
 from tests.report.small_runs import play
 
 TITLES = ["KV pool", "Prefix cache", "Block map", "Shared prefixes", "Block lifetimes"]
@@ -72,6 +73,31 @@ class TestTarget:
         assert "Block map" in err
         assert "hit rate" not in err
         assert "There is no report beside the snapshot" in err
+
+    def test_a_run_of_replicas_has_their_table_and_says_how_to_see_one(
+        self, run: InspectCache, output: Path
+    ) -> None:
+        report = beside(output, ".report.json")
+        replicas = [replica(0), dead(1, "SIGKILL")]
+        # Together they had more blocks than the one that lived to the end.
+        timeline = [{**each, "blocks_used": 7000} for each in REPORT["timeline"]]
+        report.write_text(json.dumps({**REPORT, "timeline": timeline, "replicas": replicas}))
+        snapshot = beside(output, ".snapshot.npz")
+        snapshot.rename(beside(output, ".replica-0.snapshot.npz"))
+        status, out, err = run(output, "--json")
+        assert status == 0
+        assert "Replicas" in err
+        assert "replica 1 died: SIGKILL" in err
+        assert "--replica K shows" in " ".join(err.split())
+        assert "There is no snapshot" not in err
+        assert json.loads(out)["replicas"] == replicas
+        status, out, err = run(output, "--json", "--replica", "0")
+        assert status == 0
+        assert "Block map" in err
+        assert "counted for all replicas together" in " ".join(err.split())
+        assert json.loads(out)["replicas"] is None
+        report.write_text(json.dumps({**REPORT, "replicas": [5]}))
+        assert run(output)[0] == 2
 
     def test_files_of_different_runs_are_said_to_be(self, run: InspectCache, output: Path) -> None:
         kv = {**REPORT["kv"], "num_blocks": 7}
@@ -253,7 +279,7 @@ class TestScreen:
         def drawn() -> str:
             stream = StringIO()
             console = Console(file=stream, force_terminal=True, width=80, _environ=os.environ)
-            draw_inspection({**found, "files": {}, "notes": ["a note"]}, console)
+            draw_inspection({**found, "files": {}, "notes": ["a note"], "replicas": None}, console)
             return stream.getvalue()
 
         monkeypatch.delenv("NO_COLOR", raising=False)

@@ -15,6 +15,13 @@ STEP_S = 0.1
 MAX_TOKENS = 128
 
 
+def test_a_run_of_which_nothing_was_told_for_a_while_has_a_speed() -> None:
+    log = SpeedLog()
+    for step, generated in enumerate([0, 0, 10, 10, 30, 30, 60]):
+        log.note(StepRecord(float(step), step // 2, 1, 0, 1, 1, 0, 0, 1, 0, 9, 0, 0, generated, 0))
+    assert 0 < log.spread < 5
+
+
 def moments(answers: list[int], seats: int) -> Iterator[tuple[StepRecord, AnswerLengths]]:
     """Run answers of these lengths, so many at a time, a token each a step; give each step."""
     lengths, waiting, running = AnswerLengths(), list(reversed(answers)), list[list[int]]()
