@@ -5,8 +5,9 @@
     python benchmarks/compiled_kernels.py --table runs/3.9.jsonl runs/3.6.jsonl
 
 What is compiled are the cases of tests/kernels/gpu/cases. A line is written for each case and chip
-as soon as it is done, and a run that is started again goes on behind the last one. Exit status of
-the table: 0 where everything compiles, fits and spills nothing, 1 otherwise.
+as soon as it is done, and a run that is started again goes on behind the last one; a form that was
+compiled for another case is not compiled again. Exit status of the table: 0 where everything
+compiles, fits and spills nothing, 1 otherwise.
 """
 
 import argparse
@@ -57,20 +58,18 @@ def compile_all(path: Path, chips: list[str], part: str) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
-    done = {(each["case"], each["chip"]) for each in map(json.loads, path.open())}
+    lines = [json.loads(line) for line in path.open()]
+    done = {(each["case"], each["chip"]) for each in lines}
     cases = [case for file in sorted(CASES_FOLDER.glob("*.py")) for case in load_cases(file)]
     with path.open("a") as out:
         for chip in chips:
-            known: list[Launch] = []
+            known = [Launch(**launch) for line in lines for launch in _launches(line, chip)]
             for case in (c for c in cases if part in c.name and (c.name, chip) not in done):
                 line: Line = {"case": case.name, "chip": chip, "triton": triton.__version__}
                 try:
                     launches = compile_case(case, CHIPS[chip], known)
                     known += launches
-                    line["launches"] = [
-                        {k: v for k, v in asdict(launch).items() if k != "form"}
-                        for launch in launches
-                    ]
+                    line["launches"] = [asdict(launch) for launch in launches]
                 except Exception as error:  # any error of a compiler is a line of the table
                     line["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
                 print(json.dumps(line), file=out, flush=True)
@@ -121,6 +120,10 @@ def table(lines: list[Line]) -> list[str]:
     wrong = [(line, found) for line in lines if (found := problems(line))]
     shown += ["", *(f"- {_name(line)}: {'; '.join(found)}" for line, found in wrong)]
     return shown
+
+
+def _launches(line: Line, chip: str) -> list[dict[str, Any]]:
+    return line.get("launches", []) if line["chip"] == chip else []
 
 
 def _name(line: Line) -> str:

@@ -17,6 +17,7 @@ from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.earlier_answers import EarlierAnswers
 from pagedrun.paged.planning.planned_window import PlannedWindow
 from pagedrun.paged.planning.planner import RequestLimits
+from pagedrun.paged.planning.sizing.decode_memory import leave_for_decoding
 from pagedrun.paged.planning.sizing.fitted_settings import fitted_to_device, fitted_to_plan
 from pagedrun.paged.planning.sizing.memory import MemoryBudget
 from pagedrun.paged.planning.sizing.run_sizing import PlanBasis, RunSizes, RunSizing
@@ -128,7 +129,8 @@ class Engine:
         sizes = sizing.sizes(first.plan, is_whole=more is None)
         fitted = fitted_to_plan(config, loaded.device.memory_bytes, first.plan, sizes[0][0])
         if fitted != config:
-            sizes = self.sizing(longest, fitted).sizes(first.plan, is_whole=more is None)
+            sizing = self.sizing(longest, fitted)
+            sizes = sizing.sizes(first.plan, is_whole=more is None)
         return self.run(
             windows,
             sizes,
@@ -157,7 +159,8 @@ class Engine:
         were fitted to the plan, if they were.
         """
         config, loaded = config or self.config, self.loaded
-        cache, graphs = loaded.memory.take(config, self.kv_cache_specs, *sizes)
+        room = budget.graphs if budget.is_filled else None
+        cache, graphs = loaded.memory.take(config, self.kv_cache_specs, *sizes, graph_room=room)
         return Run(
             engine_config=config,
             policy=self.policy,
@@ -184,11 +187,19 @@ class Engine:
 
         longest: the most tokens of a prompt and its answer together. config: see `run`.
         """
-        config = config or self.config
+        config, specs, loaded = config or self.config, self.kv_cache_specs, self.loaded
+        budget = leave_for_decoding(
+            loaded.memory.budget(config, specs),
+            loaded.config.network,
+            str(loaded.dtype).removeprefix("torch."),
+            config,
+            specs,
+            longest,
+        )
         return RunSizing(
             config,
-            self.kv_cache_specs,
-            self.loaded.memory.budget(config, self.kv_cache_specs),
+            specs,
+            budget,
             self.max_model_len,
             bytes_per_slot=self._bytes_per_state(longest),
             are_opaque=self._are_opaque,

@@ -133,7 +133,7 @@ class Run:
         self._searches = BeamSearches(self.scheduler, self._stop_rule)
         self._answers = Answers()
         self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
-        self._ledger = MemoryLedger(model, cache, device, budget, stored_weight_bytes)
+        self._ledger = MemoryLedger(model, cache, device, budget, stored_weight_bytes, graphs)
         self._last = last = LastAdmission(ends_at)
         self._by_row: tuple[ByRow, ...] = (self._scores, self._searches, last)
         self._in_flight: deque[InFlight] = deque()

@@ -156,6 +156,9 @@ def _memory(forecast: PlanReport) -> list[Line]:
         ("in use at peak", _count(kv["peak_blocks"]), peak),
         ("fragmentation at peak", f"{kv['tail_waste']:.1%}", "empty ends of last blocks"),
     ]
+    if decoding := forecast.get("decoding"):
+        left = show_size(decoding["states"] + decoding["graphs"])
+        lines.append(("left for decoding", left, "for captured steps and states of attention"))
     total = preemptions["swap"] + preemptions["recompute"]
     if total:
         note = f"{_count(preemptions['swap'])} by swap, {_count(preemptions['recompute'])} by "

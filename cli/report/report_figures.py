@@ -23,13 +23,21 @@ _ENDINGS = {
     "length": "cut at max_tokens",
 }
 _MemoryPart = Literal[
-    "weights", "kv_pool", "states", "activations_peak", "other", "free", "device_total"
+    "weights",
+    "kv_pool",
+    "states",
+    "activations_peak",
+    "graphs",
+    "other",
+    "free",
+    "device_total",
 ]
 _MEMORY: dict[_MemoryPart, tuple[str, str]] = {
     "weights": ("weights", ""),
     "kv_pool": ("KV pool", ""),
     "states": ("states", "of recurrent layers, or a library's caches"),
     "activations_peak": ("activations", "at peak"),
+    "graphs": ("captured steps", "on a GPU"),
     "other": ("everything else", "at peak: Python, torch, rows, caches"),
     "free": ("free", ""),
     "device_total": ("memory of the machine", "or of the container in it"),

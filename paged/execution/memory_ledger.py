@@ -4,6 +4,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.sizing.memory import MemoryBudget
@@ -16,6 +17,7 @@ class MemoryLedger:
     """Adds up what a run holds; `budget` is what its pool was sized by.
 
     `stored_weight_bytes` is what the weights take in their files, None where they are from none.
+    `graphs` are the run's, if there are any.
     """
 
     model: Model
@@ -23,6 +25,7 @@ class MemoryLedger:
     device: Device
     budget: MemoryBudget
     stored_weight_bytes: int | None = None
+    graphs: DecodeGraphs | None = None
 
     @property
     def weights(self) -> WeightFigures:
@@ -51,14 +54,18 @@ class MemoryLedger:
         if states is not None:
             touched = states.bytes_per_slot * peak_slots
             held += self.device.bytes_held(states.num_bytes, touched)
+        in_graphs = 0 if self.graphs is None else self.graphs.num_bytes
         in_use = self.device.bytes_in_use()
         figures: LedgerFigures = {
             "weights": weights,
             "kv_pool": self.cache.num_bytes,
             "activations_peak": activations,
-            "other": max(in_use - weights - activations - held, 0),
+            "other": max(in_use - weights - activations - held - in_graphs, 0),
             "device_total": self.budget.total,
         }
         if states is not None:
             figures["states"] = states.num_bytes
+        if self.budget.is_filled:
+            figures["graphs"] = in_graphs
+            figures["decoding_room"] = self.budget.decode_states + self.budget.graphs
         return figures

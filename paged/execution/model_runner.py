@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from traceback import clear_frames
 
 import numpy as np
 import torch
@@ -103,6 +104,8 @@ class ModelRunner:
         if self._graphs is not None:  # they take memory of their own, and whoever made them has it
             self._graphs.release()
             self._graphs = None
+        # Frames of the failed step hold its tensors as long as the error is handled.
+        clear_frames(error.__traceback__)
         self._device.release_unused_memory()
 
     def _compute(self, step: StepInput, before: InFlight | None) -> StepResult:

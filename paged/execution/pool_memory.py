@@ -73,14 +73,17 @@ class PoolMemory:
         specs: Seq[KVCacheSpec],
         num_blocks: Seq[int],
         slots: SlotSizes | None = None,
+        *,
+        graph_room: int | None = None,
     ) -> tuple[KVCache, DecodeGraphs | None]:
         """Return memory for so many blocks of each group of layers and, where steps are captured,
-        their graphs; and for the `slots` of recurrent layers, whose steps are not captured."""
+        their graphs, which may take `graph_room` bytes if that is given; and for the `slots` of
+        recurrent layers, whose steps are not captured."""
         size = config.block_size
         bytes_per_token = sum(spec.bytes_per_token for spec in specs)
         swap_space_bytes = config.swap_space_bytes - (0 if slots is None else slots.host_bytes)
         num_host_blocks = SwapSpace.num_blocks_in(swap_space_bytes, bytes_per_token * size)
-        graphed = self._device.graphs and self._model.is_capturable and slots is None
+        graphed = self._device.graphs and self._model.network.is_capturable
         eager = config.enforce_eager or not graphed
         made_for = (*specs, size, *num_blocks, num_host_blocks, config.prefix_once, eager, slots)
         if self._held is not None and self._held.made_for == made_for:
@@ -112,6 +115,7 @@ class PoolMemory:
                 self._device,
                 shared_prefix_attention=config.prefix_once,
                 capture=self._device.captures,
+                room=graph_room,
             )
         if self._device.has_own_memory:
             self._held = _Held(made_for, cache, graphs)

@@ -35,7 +35,6 @@ class Decoder:
     its description, its place in the cache, weights and rotations.
     """
 
-    is_capturable = True
     library = None
 
     def __init__(

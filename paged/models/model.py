@@ -38,11 +38,6 @@ class Model(Protocol):
         ...
 
     @property
-    def is_capturable(self) -> bool:
-        """Whether a step that only decodes can be recorded on a GPU and replayed."""
-        ...
-
-    @property
     def library(self) -> LibraryFigures | None:
         """What a report says of it if the code of a library computes it."""
         ...

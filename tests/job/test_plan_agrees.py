@@ -275,3 +275,4 @@ def test_a_plan_for_a_gpu_fits_what_nobody_gave_as_a_run_does(
     for name in ("num_blocks", "peak_blocks", "block_size", "pool_bytes"):
         assert forecast["kv"][name] == report["kv"][name], name
     assert 64 <= report["config"]["max_num_seqs"] <= 1024 or "max_num_seqs" in given
+    assert sum(forecast["decoding"].values()) == report["memory"]["decoding_room"] > 0

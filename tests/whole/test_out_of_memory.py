@@ -1,6 +1,8 @@
 """Running out of memory in a step: smaller pieces, the same answers, and an end to the retries."""
 
+import weakref
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -8,6 +10,8 @@ from torch import Tensor
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device import Device
@@ -96,6 +100,39 @@ def test_captured_steps_give_their_memory_back(
     Shortage(monkeypatch, 100, torch.OutOfMemoryError("CUDA out of memory"))
     assert [completion.error for completion in run] == [None, None]
     assert engine.start(requests[:1]).captured_shapes == []
+
+
+class Releasing(Device):
+    """A device that notes whether a tensor was still there when it gave memory back."""
+
+    __slots__ = ()
+    held: ClassVar[list[weakref.ref[Tensor]]] = []
+    there: ClassVar[list[bool]] = []
+
+    def release_unused_memory(self) -> None:
+        self.there.extend(each() is not None for each in self.held)
+
+
+def test_a_failed_step_holds_nothing_when_memory_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error that is handled has frames, and they have the step's tensors."""
+    device = Releasing(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+    engine = BenchModel.from_shape("tiny", 1).engine(on=device, dtype="float32", device="cpu")
+    compute = Decoder.hidden
+
+    def hidden(model: Decoder, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        partials = torch.zeros(3)
+        device.held.append(weakref.ref(partials))
+        if len(batch.input_ids) > 10:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return compute(model, batch, cache)
+
+    monkeypatch.setattr(Decoder, "hidden", hidden)
+    params = SamplingParams(max_tokens=2, temperature=0.0)
+    list(engine.start([Request(0, (7,) * 20, params)]))
+    assert device.there
+    assert not any(device.there)
 
 
 def test_no_endless_retry(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,8 +220,10 @@ class PoisonedMemory(PoolMemory):
         specs: Sequence[KVCacheSpec],
         num_blocks: Sequence[int],
         slots: SlotSizes | None = None,
+        *,
+        graph_room: int | None = None,
     ) -> tuple[KVCache, DecodeGraphs | None]:
-        cache, graphs = super().take(config, specs, num_blocks, slots)
+        cache, graphs = super().take(config, specs, num_blocks, slots, graph_room=graph_room)
         for group in cache.groups:
             for memory in itertools.chain(*group._memories):  # codes have scales beside them
                 if memory.dtype is torch.int8:  # no code of it is NaN

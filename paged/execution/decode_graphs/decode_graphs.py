@@ -45,8 +45,8 @@ class Replayed:
 class DecodeGraphs:
     """Captures a step when its shape comes back: most of those at a run's beginning do not.
 
-    All of them share scratch memory. With `capture` off the same steps are computed kernel by
-    kernel: what is tested without a GPU.
+    All of them share scratch memory; `num_bytes` is what they take with it, measured. With
+    `capture` off the same steps are computed kernel by kernel: what is tested without a GPU.
     """
 
     def __init__(
@@ -58,7 +58,11 @@ class DecodeGraphs:
         *,
         shared_prefix_attention: bool,
         capture: bool,
+        room: int | None = None,
     ) -> None:
+        """Capture what takes up to `room` bytes, None: whatever comes."""
+        self._room = room
+        self.num_bytes = 0
         self._model = model
         self._cache = cache
         self._sampler = sampler
@@ -111,6 +115,7 @@ class DecodeGraphs:
         """Let go of all that was captured, and of the memory that it takes."""
         self._last = None
         self._graphs.clear()
+        self.num_bytes = 0
 
     def _part_of(self, step: StepInput) -> tuple[DecodeGraph, StepInput, StepInput | None] | None:
         """Return the graph to run, for what of a step, and what is left; None for no part."""
@@ -138,13 +143,17 @@ class DecodeGraphs:
         if is_new:
             return last if fits else None
         if shape not in self._graphs:
+            if self._room is not None and self.num_bytes >= self._room:
+                return last if fits else None
             self._graphs[shape] = self._made(shape)
         return self._graphs[shape]
 
     def _made(self, shape: GraphShape) -> DecodeGraph:
+        before = self._device.bytes_in_use()
         graph = DecodeGraph(shape, self._model, self._cache, self._sampler, self._device)
         if self._capture:
             graph.capture(self._memory)
+        self.num_bytes += max(self._device.bytes_in_use() - before, 0)
         return graph
 
     def _shape_of(self, step: StepInput) -> GraphShape:

@@ -26,12 +26,14 @@ from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.preview.forecast import Forecast
 from pagedrun.paged.planning.preview.forecast_sections import (
+    DecodingRoom,
     ForecastFigures,
     PlanReport,
     RunTime,
 )
 from pagedrun.paged.planning.preview.run_time import run_time
 from pagedrun.paged.planning.preview.simulation import Simulator
+from pagedrun.paged.planning.sizing.decode_memory import leave_for_decoding
 from pagedrun.paged.planning.sizing.fitted_settings import fitted_to_device, fitted_to_plan
 from pagedrun.paged.planning.sizing.memory import peak_resident_bytes
 from pagedrun.paged.planning.sizing.planned_pools import PlannedPools
@@ -101,6 +103,7 @@ class _FilePlan:
         self._num_rows = 0
         self._began = time.perf_counter()
         self._fitted = config.engine  # to the device, and in the end to the plan
+        self._decoding: DecodingRoom = {"states": 0, "graphs": 0}
 
     def run(self, calibrates: bool) -> PlanReport:
         config = self._config
@@ -122,6 +125,8 @@ class _FilePlan:
             self._calibrate()
         if model.config.library is not None:
             forecast["library"] = model.config.library
+        if self._device.memory is not None:
+            forecast["decoding"] = self._decoding
         return {
             **forecast,
             "weights": self._weights(model.config).figures,
@@ -195,7 +200,9 @@ class _FilePlan:
         are_opaque = any(each.is_opaque for each in kept)
 
         def sizers(config: EngineConfig) -> tuple[SlotSizer, PoolSizer]:
-            slots = SlotSizer(config, bytes_per_state, budget, are_opaque=are_opaque)
+            left = leave_for_decoding(budget, network, dtype, config, specs, longest)
+            self._decoding = {"states": left.decode_states, "graphs": left.graphs}
+            slots = SlotSizer(config, bytes_per_state, left, are_opaque=are_opaque)
             return slots, PoolSizer(config, specs, slots.rest, prepared.max_model_len)
 
         slots, sizer = sizers(config)

@@ -33,7 +33,6 @@ class LibraryModel:
     """
 
     mapped_bytes = 0
-    is_capturable = False  # its code may ask the device for numbers
 
     def __init__(
         self, network: LibrarySpec, causal_lm: Any, device: CacheDevice, *, row_invariant: bool

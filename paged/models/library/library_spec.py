@@ -60,6 +60,16 @@ class LibrarySpec:
         return tuple(layer.heads.window for layer in self.layers)
 
     @property
+    def attention_heads(self) -> tuple[AttentionHeads, ...]:
+        """The heads of each layer."""
+        return tuple(layer.heads for layer in self.layers)
+
+    @property
+    def is_capturable(self) -> bool:
+        """Never: the library's code may ask the device for numbers."""
+        return False
+
+    @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
         """The groups of layers with block tables of their own."""
         return kv_groups({index: layer.heads for index, layer in enumerate(self.layers)})

@@ -15,7 +15,13 @@ from pagedrun.paged.models.network.checkpoint.parameter import Parameter
 from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.network.checkpoint.tensor_names import PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
-from pagedrun.paged.models.network.kv_groups import KVGroup, bytes_read, kv_groups, kv_places
+from pagedrun.paged.models.network.kv_groups import (
+    AttentionHeads,
+    KVGroup,
+    bytes_read,
+    kv_groups,
+    kv_places,
+)
 from pagedrun.paged.models.network.layer_inputs_spec import LayerInputsSpec
 from pagedrun.paged.models.network.layer_spec import LayerSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec
@@ -68,6 +74,16 @@ class DecoderSpec(Generic[LayerT]):
     def windows(self) -> tuple[int | None, ...]:
         """The sliding window of each layer with attention, in tokens."""
         return tuple(each.window for each in self.attentions.values())
+
+    @property
+    def attention_heads(self) -> tuple[AttentionHeads, ...]:
+        """The heads of each layer with attention."""
+        return tuple(each.heads for each in self.attentions.values())
+
+    @property
+    def is_capturable(self) -> bool:
+        """Whether a step that only decodes can be recorded: states of recurrent layers move."""
+        return len(self.attentions) == len(self.layers)
 
     def stored_as(self, stored: StoredTensors) -> Self:
         """Return it as a checkpoint holds it, whose tensors are those `stored`.

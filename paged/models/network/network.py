@@ -7,6 +7,7 @@ from typing import Protocol
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.state_spec import StateSpec
 from pagedrun.paged.models.network.checkpoint.held_codes import NOTHING_HELD, HeldCodes
+from pagedrun.paged.models.network.kv_groups import AttentionHeads
 
 
 class Network(Protocol):
@@ -30,6 +31,16 @@ class Network(Protocol):
     @property
     def windows(self) -> tuple[int | None, ...]:
         """Each layer's sliding window, in tokens; None for full attention."""
+        ...
+
+    @property
+    def attention_heads(self) -> tuple[AttentionHeads, ...]:
+        """The heads of each layer whose attention pagedrun's kernels compute."""
+        ...
+
+    @property
+    def is_capturable(self) -> bool:
+        """Whether a step that only decodes can be recorded on a GPU and replayed."""
         ...
 
     def arithmetic(self) -> dict[str, str]:

@@ -139,6 +139,13 @@ class ReplicaFigures(TypedDict):
     expected_efficiency: float
 
 
+class DecodingRoom(TypedDict):
+    """`decoding`, on a GPU: bytes that its pool leaves for steps that decode, as reckoned."""
+
+    states: int
+    graphs: int
+
+
 class ForecastFigures(TypedDict):
     """What plans and a simulation come to."""
 
@@ -154,6 +161,7 @@ class ForecastFigures(TypedDict):
     states: NotRequired[StateFigures]
     replicas: NotRequired[ReplicaFigures]
     library: NotRequired[LibraryPath]
+    decoding: NotRequired[DecodingRoom]
 
 
 class PeakMemory(TypedDict):

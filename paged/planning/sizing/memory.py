@@ -2,7 +2,7 @@
 
 import resource
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +51,8 @@ class MemoryBudget:
 
     `available` is the most that a pool can take, `pool` what it takes without being told. What a
     step needs for a moment is kept out of both where it was measured (`activations`). A pool that
-    `is_filled` takes its share whatever the requests need.
+    `is_filled` takes its share whatever the requests need. `decode_states`, `graphs`: what it
+    leaves for steps that decode, see `DecodeMemory`.
     """
 
     total: int
@@ -59,6 +60,13 @@ class MemoryBudget:
     pool: int
     activations: int | None = None
     is_filled: bool = False
+    decode_states: int = 0
+    graphs: int = 0
+
+    def leaving(self, decode_states: int, graphs: int) -> "MemoryBudget":
+        """Return a budget whose pool leaves so much, unless somebody says how large it is."""
+        pool = self.pool - decode_states - graphs
+        return replace(self, pool=pool, decode_states=decode_states, graphs=graphs)
 
     @classmethod
     def of_host(cls, taken: int = 0) -> "MemoryBudget":

@@ -49,7 +49,7 @@ def memory_report(
     token_s = statistics.step_times.seconds_per_prompt_token
     preemptions = scheduler.preemptions
     used = memory["weights"] + memory["kv_pool"] + memory["activations_peak"] + memory["other"]
-    used += memory.get("states", 0)
+    used += memory.get("states", 0) + memory.get("graphs", 0)
 
     def rate(planned: int) -> float:
         return (planned + found_in_store) / prompt if prompt else 0.0

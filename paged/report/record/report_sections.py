@@ -183,12 +183,18 @@ class PreemptionCounts(TypedDict):
 
 
 class LedgerFigures(TypedDict):
-    """Where the bytes of a device went: what is left of `device_total` is free."""
+    """Where the bytes of a device went: what is left of `device_total` is free.
+
+    On a GPU `graphs` is what captured steps hold, `decoding_room` what the pool leaves for them and
+    for states of attention.
+    """
 
     weights: int
     kv_pool: int
     states: NotRequired[int]
     activations_peak: int
+    graphs: NotRequired[int]
+    decoding_room: NotRequired[int]
     other: int
     device_total: int
 
@@ -200,6 +206,8 @@ class MemoryFigures(TypedDict):
     kv_pool: int
     states: NotRequired[int]
     activations_peak: int
+    graphs: NotRequired[int]
+    decoding_room: NotRequired[int]
     other: int
     free: int
     device_total: int

@@ -1,7 +1,7 @@
 """Captured decode steps: their shapes, and which steps they take."""
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape
+from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.execution.logits.sampler import Sampler
@@ -123,6 +124,36 @@ def test_a_shape_is_captured_when_it_comes_back(graphs: DecodeGraphs) -> None:
     assert not graphs.shapes
     assert graphs.run(step, before(9)) is not None
     assert len(graphs.shapes) == 1
+
+
+class Growing(Device):
+    """A device of which each look finds 10 bytes more in use."""
+
+    __slots__ = ()
+    looks: ClassVar[list[int]] = []
+
+    def bytes_in_use(self) -> int:
+        self.looks.append(0)
+        return 10 * len(self.looks)
+
+
+def test_no_more_is_captured_than_there_is_room_for(graphs: DecodeGraphs) -> None:
+    """What is captured is measured; other steps are then computed kernel by kernel."""
+    host = graphs._device
+    graphs._device = Growing(*(getattr(host, each.name) for each in fields(Device)))
+    graphs._room = 20
+
+    def step(num_rows: int) -> StepInput:
+        return going_on(*[chunk(6, 7)] * num_rows)
+
+    for num_rows in (1, 4, 16):
+        ran = [graphs.run(step(num_rows), before(*[9] * num_rows)) for _ in range(3)]
+        assert (ran[-1] is None) == (num_rows == 16)
+    assert [shape.num_rows for shape in graphs.shapes] == [1, 4]
+    assert graphs.num_bytes == 20
+    graphs.release()
+    assert graphs.num_bytes == 0
+    assert graphs.run(step(16), before(*[9] * 16)) is not None
 
 
 def test_prompts_are_left_for_others_to_compute(graphs: DecodeGraphs) -> None:

@@ -8,6 +8,7 @@ answers each with a line of JSON.
 """
 
 import contextlib
+import hashlib
 import importlib.util
 import io
 import json
@@ -70,9 +71,9 @@ class Case:
 class Launch:
     """One compiled launch.
 
-    form: what of the arguments the kernel was compiled for. fuses: whether a product and a sum may
-    become one operation, None if that is left to the version of Triton. shared: bytes. registers:
-    of one thread. spilled: bytes or registers.
+    form: a digest of the kernel's source and of what of the arguments it was compiled for. fuses:
+    whether a product and a sum may become one operation, None if that is left to the version of
+    Triton. shared: bytes. registers: of one thread. spilled: bytes or registers.
     """
 
     kernel: str
@@ -143,7 +144,10 @@ def _compile_launch(
     options, signature, constants, attributes = function._pack_args(
         backend, {**kwargs, "debug": False}, bound, specialization, unbound
     )
-    name, form = function.fn.__name__, repr((signature, constants, attributes, options))
+    name = function.fn.__name__
+    # The source too: what was compiled of another one is not the same.
+    facts = repr((function.cache_key, signature, constants, attributes, options))
+    form = hashlib.sha256(facts.encode()).hexdigest()[:16]
     same = next((each for each in before if (each.kernel, each.form) == (name, form)), None)
     if same is not None:
         return same

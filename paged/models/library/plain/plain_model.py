@@ -30,7 +30,6 @@ class PlainModel:
     """
 
     mapped_bytes = 0
-    is_capturable = False  # its code may ask the device for numbers
 
     def __init__(self, network: PlainSpec, causal_lm: Any) -> None:
         """Take the model over, and look whether it computes with its cache what it does without.

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.state_spec import StateArray, StateSpec
 from pagedrun.paged.models.network.checkpoint.held_codes import NOTHING_HELD, HeldCodes
+from pagedrun.paged.models.network.kv_groups import AttentionHeads
 from pagedrun.paged.values.precision import DTYPE_BYTES
 
 
@@ -40,6 +41,16 @@ class PlainSpec:
     def windows(self) -> tuple[int | None, ...]:
         """None for each layer: what they see is the library's business."""
         return (None,) * self.num_layers
+
+    @property
+    def attention_heads(self) -> tuple[AttentionHeads, ...]:
+        """None that pagedrun's kernels compute."""
+        return ()
+
+    @property
+    def is_capturable(self) -> bool:
+        """Never: the library's code may ask the device for numbers."""
+        return False
 
     def arithmetic(self) -> dict[str, str]:
         """Return what its last bits depend on besides pagedrun's kernels: the libraries."""
