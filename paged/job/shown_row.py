@@ -144,7 +144,10 @@ def _shown(
 
 
 def _shared(request: Request, window: Sequence[JobRow], block_size: int) -> tuple[SharedPart, ...]:
-    """Return what a prompt has in common with others of its window."""
+    """Return what a prompt has in common with others of its window, to the token.
+
+    That is the same for every block size: the one that a run fits to its device need not be known.
+    """
     requests = [row.request for row in window if row.request is not None]
     tree = request_tree(requests, block_size)
     place = next(place for place, each in enumerate(requests) if each is request)

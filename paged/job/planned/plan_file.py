@@ -92,7 +92,7 @@ class _FilePlan:
         self._show_text = show_text
         self._replicas: ReplicaForecast | None = None
         if num_replicas is not None:
-            engine = config.engine
+            engine = fitted_to_device(config.engine, device.memory_bytes)
             self._replicas = ReplicaForecast(
                 num_replicas, engine.block_size, prefix_caching=engine.prefix_caching
             )
