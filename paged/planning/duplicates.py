@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
 from pagedrun.paged.values.sampling.ballot import Ballot
@@ -23,7 +24,7 @@ class Duplicates:
         self.distinct: list[Request] = []
         self.asked: dict[int, list[Request]] = {}
         first: dict[Request, Request] = {}
-        determining = lru_cache(maxsize=64)(_determining)  # most rows have the same parameters
+        determining = lru_cache(maxsize=1024)(_determining)  # many rows have the same parameters
         for request in requests:
             if not request.params.is_greedy:
                 self.distinct.append(request)
@@ -105,15 +106,18 @@ def _determining(params: SamplingParams) -> SamplingParams:
 
     Samples of one request are the same; its beams are not.
     """
-    plain = SamplingParams()
-    return replace(
-        params,
-        n=params.n if params.has_beams else 1,
-        seed=plain.seed,
-        top_p=plain.top_p,
-        top_k=plain.top_k,
-        min_p=plain.min_p,
-    )
+    determining: dict[str, Any] = {
+        "n": params.n if params.has_beams else 1,
+        "seed": _PLAIN.seed,
+        "top_p": _PLAIN.top_p,
+        "top_k": _PLAIN.top_k,
+        "min_p": _PLAIN.min_p,
+    }
+    changes = {name: to for name, to in determining.items() if getattr(params, name) != to}
+    return replace(params, **changes) if changes else params
+
+
+_PLAIN = SamplingParams()
 
 
 def _num_tokens(outputs: Sequence[SampleOutput]) -> int:

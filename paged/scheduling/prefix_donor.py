@@ -32,7 +32,7 @@ def find_donor(
     prompt is computed in any case, so it is not looked for.
     """
     begin = len(hits) * block_size
-    wanted = prompt[:-1][begin : begin + block_size]
+    wanted = prompt[begin : min(begin + block_size, len(prompt) - 1)]
     best: Donor | None = None
     for sequence in running[-MAX_DONORS:] if wanted else ():
         if sequence.request.prompt_token_ids[begin : begin + 1] != wanted[:1]:

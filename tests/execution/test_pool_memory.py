@@ -1,5 +1,8 @@
 """PoolMemory: whether the next run gets the last one's pool is the device's to say."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
@@ -37,6 +40,22 @@ def test_a_pool_is_kept_where_there_cannot_be_two(kind: type[Device]) -> None:
     larger, _ = memory.take(config, [SPEC], [6])
     assert larger is not first
     assert larger.groups[0].num_blocks == 6
+
+
+@pytest.mark.parametrize("setting", ["prefix_once", "enforce_eager"])
+def test_no_contender_replays_what_was_captured_for_another(setting: str) -> None:
+    """`bench throughput --compare` has one pool for both: graphs go by what is in them."""
+    engine = BenchModel.from_shape("tiny").engine(ReferenceBackend(), dtype="float32", device="cpu")
+    device = OwnMemory(torch.device("cpu"), ReferenceBackend(), async_scheduling=False, graphs=True)
+    memory = PoolMemory(engine.loaded.model, Sampler((), device), device)
+    config = EngineConfig(model=engine.config.model)
+    _, first = memory.take(config, [SPEC], [5])
+    _, again = memory.take(config, [SPEC], [5])
+    assert first is again is not None
+    changes: dict[str, Any] = {setting: not getattr(config, setting)}
+    other = replace(config, **changes)
+    _, others = memory.take(other, [SPEC], [5])
+    assert others is not first
 
 
 def test_what_is_in_use_of_a_pool() -> None:

@@ -29,6 +29,19 @@ def test_copies_these_blocks_and_no_other(
     assert torch.equal(kv_cache, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_a_quantised_pool_is_copied_byte_by_byte(
+    dtype: torch.dtype, gpu_device: torch.device
+) -> None:
+    """Whatever a byte means, NaN among it: chips before sm_89 have no float8."""
+    every = torch.arange(256, dtype=torch.int32).to(torch.uint8).to(gpu_device)
+    kv_cache = torch.zeros(2, 2, 3, 1, 16, 16, dtype=torch.uint8, device=gpu_device)
+    kv_cache[:, :, 2] = every.view(1, 16, 16)
+    gpu.copy_blocks(kv_cache.view(dtype), torch.tensor([2]), torch.tensor([0]))
+    assert torch.equal(kv_cache[:, :, 0], kv_cache[:, :, 2])
+    assert not kv_cache[:, :, 1].any()
+
+
 def test_blocks_larger_than_a_tile_arrive_whole(gpu_device: torch.device) -> None:
     torch.manual_seed(0)
     kv_cache = torch.randn(2, 2, 4, 3, 65, 48, device=gpu_device)  # 37,440 bytes a block

@@ -72,8 +72,11 @@ class SamplingParams:
     early_stopping: Annotated[EarlyStopping, flags.EARLY_STOPPING] = EarlyStopping.FALSE
 
     def __post_init__(self) -> None:
-        for name, rule in _RULES.items():
-            value = _frozen(name, getattr(self, name))
+        for name, rule, default in CHECKED:
+            value = getattr(self, name)
+            if value is default:  # as most are; a row in a large file has its own parameters
+                continue
+            value = _frozen(name, value)
             if value is None and name in _OPTIONAL:
                 continue
             is_nothing = name == "max_tokens" and value == 0 and self.prompt_logprobs is None
@@ -171,7 +174,12 @@ class SamplingParams:
 
 
 FIELD_NAMES = frozenset(field.name for field in fields(SamplingParams))
-_RULES = {each.field: each.flag.rule for each in flag_fields(SamplingParams) if each.flag.rule}
+_DEFAULTS = {each.name: each.default for each in fields(SamplingParams)}
+CHECKED = tuple(
+    (each.field, each.flag.rule, _DEFAULTS[each.field])
+    for each in flag_fields(SamplingParams)
+    if each.flag.rule
+)
 _FLOATS = frozenset(each.field for each in flag_fields(SamplingParams) if each.kind is float)
 # What means the same with beams, or nothing as with any greedy choice.
 _WITH_BEAMS = frozenset(
@@ -192,7 +200,7 @@ _WITH_BEAMS = frozenset(
 )
 _OPTIONAL = ("logprobs", "prompt_logprobs")  # None asks for none
 _ALIASES = {"max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens"}
-_FREE = {each.name: each.default for each in fields(SamplingParams) if each.name in STRUCTURES}
+_FREE = {name: default for name, default in _DEFAULTS.items() if name in STRUCTURES}
 
 
 def sampling_keys() -> frozenset[str]:

@@ -17,6 +17,7 @@ from pagedrun.paged.values.sampling.rules import (
     MAX_TOKEN_IDS,
 )
 from pagedrun.paged.values.sampling.sampling_params import (
+    CHECKED,
     FIELD_NAMES,
     SamplingParams,
     sampling_keys,
@@ -29,6 +30,16 @@ from pagedrun.paged.values.sampling.structure_rules import (
 )
 
 INT32 = 2**31 - 1
+
+
+def test_defaults_are_what_their_own_rules_accept() -> None:
+    """They are not looked at again in each of a file's rows."""
+    assert {name for name, *_ in CHECKED} <= FIELD_NAMES
+    for name, rule, default in CHECKED:
+        is_absent = default is None and name in ("logprobs", "prompt_logprobs")
+        assert is_absent or rule.accepts(default), name
+
+
 INTEGERS_WITHOUT_FLOAT = [10**400, -(10**400)]
 ACCEPTED: dict[str, list[Any]] = {
     "n": [1, MAX_N],
