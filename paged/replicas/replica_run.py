@@ -240,7 +240,7 @@ class ReplicaRun:
             self.counts.num_given_up += 1
             error = RowError(
                 "replica_died",
-                "two replicas died that computed this row, the second one with nothing beside it; "
+                "two replicas died that had nothing to compute but this row; "
                 f"the last one of: {cause}",
             )
             yield from map(self._completed, self._window_of(row).fail(row, error))

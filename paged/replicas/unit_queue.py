@@ -6,8 +6,8 @@ have the same rows.
 
 A replica's death makes all of its unanswered rows suspect. They are cut into up to `PIECES` units
 that run apart, so that a row which kills its replica is found in a few deaths: among 4,096 rows it
-takes 5, where halves would take 13. A single suspect row runs alone; if its replica dies too, it is
-given up.
+takes 5, where halves would take 13. A single suspect row runs alone. If its replica dies too, that
+may still be the fault of a machine; after `MOST_ALONE` such deaths the row is given up.
 """
 
 from collections import Counter, deque
@@ -24,6 +24,8 @@ UNITS_AHEAD = 2
 PIECES = 8
 # Deaths that a job survives: so many, and so many for each replica.
 MOST_DEATHS, MOST_DEATHS_A_REPLICA = 10, 2
+# Replicas that may die with nothing but one row.
+MOST_ALONE = 2
 # Rows that are not shared between two idle replicas.
 FEW_ROWS = 16
 # A replica that is not idle takes rows of others while these have so many of a unit, so that its
@@ -46,6 +48,7 @@ class UnitQueue:
         self._held: dict[int, dict[int, HeldUnit]] = {}  # replica → number of the unit → unit
         self._holders: dict[int, list[HeldUnit]] = {}  # row → who has it
         self._deaths: Counter[int] = Counter()  # row → replicas that died beside it
+        self._alone: Counter[int] = Counter()  # row → replicas that died with nothing else
         self._shareable: dict[int, HeldUnit] = {}  # by number, the one handed out first comes first
         self._left: Counter[int] = Counter()  # window → rows without an answer
         self._is_ended = False
@@ -151,7 +154,9 @@ class UnitQueue:
             self._shareable.pop(held.unit.number, None)
             self._deaths.update(held.open.keys())
             rows = {row: place for row, place in held.open.items() if self._let_go(row, held)}
-            if held.unit.runs_alone and rows:
+            if held.unit.runs_alone:
+                self._alone.update(rows.keys())
+            if any(self._alone[row] == MOST_ALONE for row in rows):
                 (row,) = rows
                 self._close(row, held.unit.window)
                 given_up.append(row)
@@ -229,6 +234,7 @@ class UnitQueue:
 
     def _close(self, row: int, window: int) -> None:
         self._deaths.pop(row, None)
+        self._alone.pop(row, None)
         self._left[window] -= 1
         if not self._left[window]:
             del self._left[window]

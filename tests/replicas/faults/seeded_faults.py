@@ -14,7 +14,7 @@ from tests.replicas.faults.fault import Fault, Kind
 from tests.replicas.faults.nodes import Nodes
 from tests.replicas.faults.watched_job import WatchedJob
 from tests.replicas.processes import is_running
-from tests.whole.comparable import comparable_bytes
+from tests.whole.comparable import comparable_bytes, differences
 
 NUM_NODES = 3
 FEWEST, MOST = 30, 110  # rows that are answered between two faults
@@ -74,7 +74,8 @@ class SeededFaults:
                 filler.communicate()
             if self.job.process.poll() is None:
                 self.job.kill()
-        assert comparable_bytes(self._folder / self._output) == wanted, "other bytes"
+        found = comparable_bytes(self._folder / self._output)
+        assert found == wanted, differences(found, wanted)[:10]
         until = time.monotonic() + END_SECONDS
         while self._nodes.replicas and time.monotonic() < until:
             time.sleep(0.1)
