@@ -73,7 +73,7 @@ def test_replicas_killed_at_random_cost_no_row_and_no_byte(
     def kill() -> None:
         os.kill(drawn.choice(replica_pids()), signum)
 
-    _, found = demo_job(rows, f"{seed}.jsonl", 3, Watcher(drawn.randrange(1, 340), kill))
+    _, found = demo_job(rows, f"seed-{seed}.jsonl", 3, Watcher(drawn.randrange(1, 340), kill))
     assert found == wanted
 
 
