@@ -153,4 +153,5 @@ def test_a_row_that_ends_its_process_becomes_an_error_and_no_other_row_does(
         if pair[0] != pair[1]
     ] == [poison]
     died = [each for each in report["replicas"] if "died" in each]
+    assert "raylet" not in (folder / "poison.jsonl.stderr").read_text(), "Ray prints among the rows"
     assert 3 <= len(died) <= 8

@@ -118,6 +118,14 @@ def test_a_local_cluster_listens_on_loopback_only_and_keeps_its_files_private(
     assert stat.S_IMODE((folder / "token").stat().st_mode) == 0o600
 
 
+def test_ray_prints_nothing_among_the_rows(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {"lines": ["A worker died or was killed"], "pid": "raylet", "is_err": False}
+    cluster.ray._private.worker.print_to_stdstream(said, ignore_prefix=False)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_no_text_of_prompts_is_in_the_cluster_s_files(
     cluster: RayCluster, rows: Path, wanted: bytes
 ) -> None:

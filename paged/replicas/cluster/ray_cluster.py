@@ -76,6 +76,7 @@ class RayCluster:
         """Leave the cluster; end it if it was started here."""
         if self._is_ours:
             self._is_ours = False
+            self._let_print(is_allowed=True)
             with _signals_kept():
                 self.ray.shutdown()
         if self._was_open is not None:
@@ -137,6 +138,12 @@ class RayCluster:
                 with _signals_kept(), suppress(Exception):
                     self.ray.shutdown()
         self._is_ours = True
+        self._let_print(is_allowed=False)
+
+    def _let_print(self, *, is_allowed: bool) -> None:
+        """Let Ray print what its processes say, of each death a page, to the standard output: among
+        the rows of `-o -`. What there is to know of a death, a warning says."""
+        self.ray._private.worker._worker_logs_enabled = is_allowed
 
     def _refused(self, config: ReplicaConfig, error: Exception) -> Exception:
         told = " ".join(str(error).split())[:300]
