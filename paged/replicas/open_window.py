@@ -45,9 +45,12 @@ class OpenWindow:
         """
         request = self._requests.pop(found.request.index)
         num_planned = self._num_planned.pop(request.index)
-        found = replace(found, request=request)
-        if found.error is None and found.prompt_logprobs is None and not found.scores:
-            found = replace(found, num_cached_tokens=num_planned)
+        counts = found.error is None and found.prompt_logprobs is None and not found.scores
+        found = replace(
+            found,
+            request=request,
+            num_cached_tokens=num_planned if counts else found.num_cached_tokens,
+        )
         asked = self._asked.pop(request.index, ())
         if not asked:
             yield found

@@ -1,7 +1,9 @@
 """What comes back from a replica: one of these after the other, each small."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from pagedrun.paged.replicas.packed_answers import packed_answers, unpacked_answers
 from pagedrun.paged.replicas.replica_offer import ReplicaOffer
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.report.record.snapshot import Snapshot
@@ -34,11 +36,14 @@ class Begun:
 class Answered:
     """Rows that are finished, and the state after the step that did.
 
-    Their requests are without prompts, which the driver has.
+    Pickled, their requests are without prompts, which the driver has.
     """
 
     completions: tuple[Completion, ...]
     record: StepRecord | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _answered, (packed_answers(self.completions), self.record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,10 @@ class Died:
     """The process of the replica has ended, or was ended as nothing was heard of it."""
 
     cause: str
+
+
+def _answered(packed: tuple[Any, ...], record: StepRecord | None) -> Answered:
+    return Answered(unpacked_answers(packed), record)
 
 
 ReplicaEvent = Placed | Offered | Begun | Answered | Tick | Ended | Failed | Died

@@ -214,8 +214,10 @@ class ReplicaRun:
             self.counts.num_twice += 1
             return
         member.num_rows += 1
-        yield from map(self._completed, self._window_of(row).answer(completion))
-        self._let_go()
+        number = self._of_row.pop(row)
+        yield from map(self._completed, self._open[number].answer(completion))
+        if not self._queue.num_left(number):
+            self._let_go()
 
     def _join(self, member: Member) -> None:
         """Let a replica that is ready have units."""
@@ -254,7 +256,11 @@ class ReplicaRun:
             self._crew.ask()
 
     def _end(self) -> None:
-        """Tell all replicas that it is over, and hear what they did."""
+        """Tell all replicas that it is over, and hear what they did.
+
+        The run has ended with its last row, as that of one engine.
+        """
+        self.counts.run_s = self._elapsed
         for member in self._crew.running:
             self._crew.pool.end(member.number)
         ends_at = time.perf_counter() + END_SECONDS
@@ -262,7 +268,6 @@ class ReplicaRun:
             for number, event in self._crew.hear():
                 if isinstance(event, Ended):
                     self._note_end(self._crew.members[number], event)
-        self.counts.run_s = self._elapsed
 
     def _note_end(self, member: Member, ended: Ended) -> None:
         member.ended, member.stage, member.left_s = ended, Stage.GONE, self._elapsed

@@ -2,18 +2,15 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from pagedrun.paged.replicas.replica_events import Answered, Ended, Failed, ReplicaEvent, Tick
 from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.request import Completion
 
 PACKET_BYTES = 64 * 1024  # small enough to travel inside a reply
 PACKET_SECONDS = 0.05
 TICK_SECONDS = 1.0
-_NO_PARAMS = SamplingParams()
 
 
 class Outbox:
@@ -33,7 +30,7 @@ class Outbox:
         """Take a finished row."""
         if not self._packet:
             self._begun = self._clock()
-        self._packet.append(without_prompt(completion))
+        self._packet.append(completion)
         self._num_bytes += _num_bytes(completion)
         if self._num_bytes >= PACKET_BYTES:
             self.flush()
@@ -69,11 +66,6 @@ class Outbox:
             yield event
             if isinstance(event, Ended | Failed):
                 return
-
-
-def without_prompt(completion: Completion) -> Completion:
-    """Return a completion that takes less room: its request has the index and nothing else."""
-    return replace(completion, request=Request(completion.request.index, (), _NO_PARAMS))
 
 
 def _num_bytes(completion: Completion) -> int:
