@@ -44,11 +44,18 @@ def place_all(device: Device, tensors: Seq[Tensor]) -> list[Tensor]:
     if not total:
         return [device.place(each) for each in tensors]
     packed = torch.empty(total, dtype=torch.uint8)
-    spans = [slice(end - each.nbytes, end) for each, end in zip(tensors, ends, strict=True)]
-    for each, span in zip(tensors, spans, strict=True):
-        packed[span].view(each.dtype).view(each.shape).copy_(each)
+    bytes_of = packed.numpy()  # which is filled with fewer calls than a tensor
+    for each, end in zip(tensors, ends, strict=True):
+        if each.nbytes:
+            flat = each.reshape(-1).view(torch.uint8).numpy()
+            bytes_of[end - each.nbytes : end] = flat
     there = device.place(packed)
-    return [
-        there[span].view(each.dtype).view(each.shape)
-        for each, span in zip(tensors, spans, strict=True)
-    ]
+    return [_part(there, each, end) for each, end in zip(tensors, ends, strict=True)]
+
+
+def _part(there: Tensor, like: Tensor, end: int) -> Tensor:
+    """Return the part of a parcel that ends there, in shape and type of what was put in."""
+    if not like.nbytes:  # as many are: who comes, who goes, who needs a block
+        return torch.empty(like.shape, dtype=like.dtype, device=there.device)
+    part = there[end - like.nbytes : end].view(like.dtype)
+    return part if like.dim() == 1 else part.view(like.shape)

@@ -237,9 +237,9 @@ class Scheduler:
 
         That is the state of one that has all its tokens while the last are still unknown.
         """
-        if sequence in self.running:
+        try:
             self.running.remove(sequence)
-        else:
+        except ValueError:
             self.waiting.remove(sequence)
             self._books.unpin(sequence)
         self.states.retire(sequence.place)
