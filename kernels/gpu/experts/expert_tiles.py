@@ -1,9 +1,38 @@
-"""Which rows a program of a grouped product has."""
+"""Which rows and outputs a program of a grouped product has."""
 
 from typing import Any
 
 import triton
 import triton.language as tl
+
+
+def most_tiles(num_rows: int, num_experts: int, tile_rows: int) -> int:
+    """Return how many tiles of rows there can be: each expert may end with one that is not full,
+    and who has rows, the device knows alone."""
+    return num_rows // tile_rows + min(num_experts, num_rows)
+
+
+@triton.jit
+def tile_of_program(out_features, COLUMNS: tl.constexpr) -> Any:
+    """Return the tile of rows of a program, and its outputs, [COLUMNS]."""
+    num_column_tiles = tl.cdiv(out_features, COLUMNS)
+    row_tile = tl.program_id(0) // num_column_tiles
+    column_tile = tl.program_id(0) % num_column_tiles
+    return row_tile, column_tile * COLUMNS + tl.arange(0, COLUMNS)
+
+
+@triton.jit
+def sources_of(tokens, first, end, ROWS: tl.constexpr) -> Any:
+    """Return the rows of a tile that begins at `first`, and whose inputs they take, [ROWS] each.
+
+    Past the end the last row is read again, rather than under a mask; it is not to be stored.
+    tokens: whose input each row takes, None where it is its own.
+    """
+    rows = first + tl.arange(0, ROWS)
+    sources = tl.minimum(rows, end - 1)
+    if tokens is not None:
+        sources = tl.load(tokens + sources)
+    return rows, sources
 
 
 @triton.jit

@@ -9,7 +9,12 @@ import triton.language as tl
 from torch import Tensor
 
 from pagedrun.kernels.gpu import chip
-from pagedrun.kernels.gpu.experts.expert_tiles import rows_of_tile
+from pagedrun.kernels.gpu.experts.expert_tiles import (
+    most_tiles,
+    rows_of_tile,
+    sources_of,
+    tile_of_program,
+)
 from pagedrun.kernels.gpu.matrix_product import multiply
 
 
@@ -59,8 +64,7 @@ class PackedGroupedLinear:
         num_rows = len(x if tokens is None else tokens)
         out = torch.empty(num_rows, self.out_features, dtype=x.dtype, device=x.device)
         tile = tile_of(x.dtype, chip.chip_of(x.device))
-        # Each expert may end with a tile that is not full; who has rows, the device knows alone.
-        num_tiles = num_rows // tile.rows + min(self.num_experts, num_rows)
+        num_tiles = most_tiles(num_rows, self.num_experts, tile.rows)
         if num_rows:
             _grouped_linear[(num_tiles * triton.cdiv(self.out_features, tile.columns),)](
                 x,
@@ -104,18 +108,11 @@ def _grouped_linear(
     EXPERTS: tl.constexpr,
 ):
     """One tile: all of the depth in ascending order, in one accumulator."""
-    num_column_tiles = tl.cdiv(out_features, COLUMNS)
-    row_tile = tl.program_id(0) // num_column_tiles
-    column_tile = tl.program_id(0) % num_column_tiles
+    row_tile, columns = tile_of_program(out_features, COLUMNS)
     expert, first, end = rows_of_tile(starts, num_experts, row_tile, ROWS, EXPERTS)
     if first >= end:
         return
-    rows = first + tl.arange(0, ROWS)
-    # Past the end the last row is read again, rather than under a mask; it is not stored.
-    sources = tl.minimum(rows, end - 1)
-    if tokens is not None:
-        sources = tl.load(tokens + sources)
-    columns = column_tile * COLUMNS + tl.arange(0, COLUMNS)
+    rows, sources = sources_of(tokens, first, end, ROWS)
     depth = tl.arange(0, DEPTH)
     x_rows = x + sources.to(tl.int64)[:, None] * x_stride
     own_weight = weight + expert.to(tl.int64) * out_features * in_features

@@ -8,11 +8,15 @@ import triton.language as tl
 from torch import Tensor
 
 from pagedrun.kernels.gpu import chip
-from pagedrun.kernels.gpu.experts.expert_tiles import rows_of_tile
-from pagedrun.kernels.gpu.matrix_product import multiply
+from pagedrun.kernels.gpu.experts.expert_tiles import (
+    most_tiles,
+    rows_of_tile,
+    sources_of,
+    tile_of_program,
+)
 from pagedrun.kernels.gpu.packed.code_tensors import STEP, CodeTensors
 from pagedrun.kernels.gpu.packed.product_tile import invariant_tile
-from pagedrun.kernels.gpu.packed.unpack_tile import rounded, unpack_tile
+from pagedrun.kernels.gpu.packed.step_products import multiply_steps, store_outputs
 from pagedrun.kernels.packed_weight import PackedWeight, joined_neighbours
 
 
@@ -42,8 +46,7 @@ class QuantizedGroupedLinear:
         num_rows = len(x if tokens is None else tokens)
         out = torch.empty(num_rows, self.out_features, dtype=x.dtype, device=x.device)
         tile = invariant_tile(chip.chip_of(x.device))
-        # Each expert may end with a tile that is not full; who has rows, the device knows alone.
-        num_tiles = num_rows // tile.rows + min(self.num_experts, num_rows)
+        num_tiles = most_tiles(num_rows, self.num_experts, tile.rows)
         if num_rows:
             _grouped_codes[(num_tiles * triton.cdiv(self.out_features, tile.columns),)](
                 x,
@@ -107,18 +110,11 @@ def _grouped_codes(
     EXPERTS: tl.constexpr,
 ):
     """One tile of one expert: all steps in ascending order, in one accumulator."""
-    num_column_tiles = tl.cdiv(out_features, COLUMNS)
-    row_tile = tl.program_id(0) // num_column_tiles
-    column_tile = tl.program_id(0) % num_column_tiles
+    row_tile, columns = tile_of_program(out_features, COLUMNS)
     expert, first, end = rows_of_tile(starts, num_experts, row_tile, ROWS, EXPERTS)
     if first >= end:
         return
-    rows = first + tl.arange(0, ROWS)
-    # Past the end the last row is read again, rather than under a mask; it is not stored.
-    sources = tl.minimum(rows, end - 1)
-    if tokens is not None:
-        sources = tl.load(tokens + sources)
-    columns = column_tile * COLUMNS + tl.arange(0, COLUMNS)
+    rows, sources = sources_of(tokens, first, end, ROWS)
     own_columns = tl.minimum(columns, out_features - 1)
     WORD_BITS: tl.constexpr = 8 if KIND == 2 or KIND == 8 else 4
     before = expert.to(tl.int64) * out_features
@@ -135,22 +131,11 @@ def _grouped_codes(
     if minimum_factors is not None:
         minimum_factors += before * (num_groups // NEIGHBOURS)
     x_rows = x + sources.to(tl.int64)[:, None] * x_stride
-    inputs = tl.arange(0, STEP)
-    total = tl.zeros((COLUMNS, ROWS), tl.float32)
-    for step in range(num_steps):
-        at = (step * STEP + inputs)[None, :]
-        if EVEN:
-            right = tl.load(x_rows + at)
-        else:
-            right = tl.load(x_rows + at, mask=at < in_features, other=0.0)
-        left = unpack_tile(
-            *(words, above, scales, factors, zeros, minima, minimum_factors),
-            *(x, step, own_columns, out_features, num_groups),
-            *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBOURS, COLUMNS),
-        )
-        total = multiply(left, right.T, total)
+    total = multiply_steps(
+        *(x_rows, words, above, scales, factors, zeros, minima, minimum_factors, x),
+        *(own_columns, 0, num_steps, out_features, in_features, num_groups),
+        *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBOURS, ROWS, COLUMNS, EVEN),
+    )
     if bias is not None:
         total += tl.load(bias + expert * out_features + own_columns).to(tl.float32)[:, None]
-    target = out + rows.to(tl.int64)[None, :] * out_features + columns[:, None]
-    mask = (columns < out_features)[:, None] & (rows < end)[None, :]
-    tl.store(target, rounded(total, out), mask=mask)
+    store_outputs(out, total, rows, end, columns, out_features)

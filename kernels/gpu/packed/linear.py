@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from pagedrun.kernels.gpu import chip
-from pagedrun.kernels.gpu.matrix_product import multiply
 from pagedrun.kernels.gpu.packed.code_tensors import STEP, CodeTensors
 from pagedrun.kernels.gpu.packed.expand import expand
 from pagedrun.kernels.gpu.packed.product_tile import (
@@ -16,7 +15,8 @@ from pagedrun.kernels.gpu.packed.product_tile import (
     invariant_tile,
     tile_of,
 )
-from pagedrun.kernels.gpu.packed.unpack_tile import rounded, unpack_tile
+from pagedrun.kernels.gpu.packed.step_products import multiply_steps, store_outputs
+from pagedrun.kernels.gpu.packed.unpack_tile import rounded
 from pagedrun.kernels.packed_weight import PackedWeight
 
 # Numbers of an expanded matrix that are in memory at a time.
@@ -144,8 +144,7 @@ def _multiply_codes(
 ):
     """One tile of the product, of all steps or of one part of them, in ascending order.
 
-    The weights are the left operand: those are multiplied out of registers. Tiles of the same
-    outputs follow each other, so that codes are read from memory once.
+    Tiles of the same outputs follow each other, so that codes are read from memory once.
     """
     num_row_tiles = tl.cdiv(num_rows, ROWS)
     rows = tl.program_id(0) % num_row_tiles * ROWS + tl.arange(0, ROWS)
@@ -155,26 +154,22 @@ def _multiply_codes(
     x_rows = x + tl.minimum(rows, num_rows - 1).to(tl.int64)[:, None] * x_stride
     steps_each = tl.cdiv(num_steps, tl.num_programs(1))
     first = tl.program_id(1) * steps_each
-    inputs = tl.arange(0, STEP)
-    total = tl.zeros((COLUMNS, ROWS), tl.float32)
-    for step in range(first, tl.minimum(first + steps_each, num_steps)):
-        at = (step * STEP + inputs)[None, :]
-        if EVEN:
-            right = tl.load(x_rows + at)
-        else:
-            right = tl.load(x_rows + at, mask=at < in_features, other=0.0)
-        left = unpack_tile(
-            *(words, above, scales, factors, zeros, minima, minimum_factors),
-            *(x, step, own_columns, out_features, num_groups),
-            *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBOURS, COLUMNS),
-        )
-        total = multiply(left, right.T, total)
+    total = multiply_steps(
+        *(x_rows, words, above, scales, factors, zeros, minima, minimum_factors, x),
+        *(
+            own_columns,
+            first,
+            tl.minimum(first + steps_each, num_steps),
+            out_features,
+            in_features,
+            num_groups,
+        ),
+        *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBOURS, ROWS, COLUMNS, EVEN),
+    )
     if bias is not None:
         total += tl.load(bias + own_columns).to(tl.float32)[:, None]
     own = out + tl.program_id(1).to(tl.int64) * num_rows * out_features
-    target = own + rows.to(tl.int64)[None, :] * out_features + columns[:, None]
-    mask = (columns < out_features)[:, None] & (rows < num_rows)[None, :]
-    tl.store(target, rounded(total, out), mask=mask)
+    store_outputs(own, total, rows, num_rows, columns, out_features)
 
 
 @triton.jit(do_not_specialize=["size"])
