@@ -15,7 +15,7 @@ from pagedrun.kernels.cpu.simd.aligned import aligned_empty
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 
 _OFFSET = 128  # added to a row's codes
-_multiply_block = block_product(ROWS, 2)
+_multiply_block, _multiply_row = block_product(ROWS, 2), block_product(1, 2)
 
 
 class Int8Words:
@@ -39,7 +39,8 @@ class Int8Words:
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """x: [num_rows, in_features], out: [num_rows, out_features], of one dtype."""
         codes, scales = quantized_panels(x, 1)
-        rows = np.zeros((-(-len(x) // ROWS) * ROWS, codes.shape[1] * STEP), np.uint8)
+        height = 1 if len(x) == 1 else -(-len(x) // ROWS) * ROWS
+        rows = np.zeros((height, codes.shape[1] * STEP), np.uint8)
         unsigned = codes.view(np.uint8).reshape(len(x), rows.shape[1])
         np.bitwise_xor(unsigned, _OFFSET, out=rows[: len(x)])
         spread(self._weights.size)
@@ -61,10 +62,16 @@ def _pack(codes: Any, packed: Any) -> None:
 
 @kernel
 def _multiply(rows: Any, weights: Any, starts: Any, epilogue: Any, out: Any) -> None:
+    """rows: unsigned codes; one row, or a multiple of `ROWS`."""
     num_panels, num_words = weights.shape[:2]
     for panel in numba.prange(num_panels):
         sums = np.empty(ROWS * COLUMNS, np.int32)
         place, first = panel * num_words * COLUMNS, panel * COLUMNS
+        if rows.shape[0] == 1:
+            sums[:COLUMNS] = starts[first : first + COLUMNS]
+            _multiply_row(rows, 0, 0, 4, weights, place, COLUMNS, num_words, sums, 0, COLUMNS)
+            write_block(sums, 0, 1, epilogue, 0, first, out)
+            continue
         for row in range(0, rows.shape[0], ROWS):
             for i in range(ROWS):
                 sums[i * COLUMNS : (i + 1) * COLUMNS] = starts[first : first + COLUMNS]

@@ -62,19 +62,23 @@ class CodePlaces(NamedTuple):
 
 class CodeArrays:
     """Holds a weight whose form `can_be_held`, in `arrays`; `places` is for kernels, while these
-    live. Codes lie as tiles take them, or `in_pairs`, see `pack_pairs`."""
+    live. Codes lie as tiles take them, or `in_pairs`, see `pack_pairs`, which gives those of eight
+    bits sign and magnitude unless they are `as_bytes`."""
 
-    def __init__(self, weight: PackedWeight, *, in_pairs: bool = False) -> None:
+    def __init__(
+        self, weight: PackedWeight, *, in_pairs: bool = False, as_bytes: bool = False
+    ) -> None:
         weight = weight.by_row()
         kind, scales = _kind(weight), weight.scales
         if kind == FLOAT8:
-            scales = GroupScales(scales.to_float32() * FLOAT8_FACTOR)
+            factor = 1.0 if in_pairs else FLOAT8_FACTOR
+            scales = GroupScales(scales.to_float32() * factor)
         minima = weight.minima
         num_groups = scales.values.shape[1]
         num_factors = num_groups if scales.factors is None else scales.factors.shape[1]
         num_steps = -(-weight.in_features // STEP)
         self.arrays = [
-            *_packed_codes(weight, kind, in_pairs),
+            *_packed_codes(weight, kind, in_pairs, as_bytes),
             *map(_by_panel, (scales.values, scales.factors, weight.zeros)),
             _by_panel(None if minima is None else minima.values),
             _by_panel(None if minima is None else minima.factors),
@@ -107,7 +111,7 @@ def first_code(weight: PackedWeight) -> int:
 
 
 def _packed_codes(
-    weight: PackedWeight, kind: int, in_pairs: bool
+    weight: PackedWeight, kind: int, in_pairs: bool, as_bytes: bool
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return codes, or their lower four bits, and those above."""
     steps = -(-weight.out_features // PANEL), -(-weight.in_features // STEP)
@@ -115,8 +119,8 @@ def _packed_codes(
     spread(weight.codes.numel())
     source = as_array(weight.codes.contiguous()).view(np.uint8)
     if in_pairs:
-        num_bits = 0 if kind == FLOAT8 else weight.form.held_bits
-        pack_pairs(source, num_bits, first_code(weight), below, above)
+        offset = 0 if kind == FLOAT8 or as_bytes else first_code(weight)
+        pack_pairs(source, weight.form.held_bits, offset, below, above)
     elif kind in (EIGHT_BITS, FLOAT8):
         _pack_bytes(source, below)
     else:

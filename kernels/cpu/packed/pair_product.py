@@ -1,193 +1,209 @@
 """Products of bfloat16 with weights of few bits by `vdpbf16ps`, sums in float32.
 
-Each output is one chain over pairs of inputs in ascending order, begun anew after each `block` of
-inputs; the chains' ends are added up one after the other. That is how oneDNN adds on processors
-with AVX512-BF16 and without tiles, so outputs have the bits that it gives to the weights in
-bfloat16 (found on a Zen 4 with torch 2.13).
+What codes mean is exact in bfloat16, so they are multiplied as they are, and scales come to the
+sums. Each output adds up chains in ascending order; a chain goes over the pairs of at most 128
+neighbouring inputs of one group, begins at 0, and is multiplied with the group's scale before it is
+added. Nothing of that hangs on how many rows there are.
 
-Up to `FEW_ROWS` rows are multiplied while weights are in registers; with more, eight steps of
-weights stay in the cache while the rows pass.
+Up to `FEW_ROWS` rows are multiplied while numbers are in registers, one row with two panels at
+once, so that a product need not wait for the one before; with more, eight steps of numbers stay in
+the cache while the rows pass.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
+from pagedrun.kernels.cpu.bfloat16 import to_float32
 from pagedrun.kernels.cpu.jit import kernel, part
 from pagedrun.kernels.cpu.linears.block_epilogue import write_block
 from pagedrun.kernels.cpu.packed.code_arrays import PANEL, STEP
 from pagedrun.kernels.cpu.packed.pair_weights import (
     FEW_ROWS,
-    GROUP_BYTES,
-    begin_group,
-    begin_memory,
-    constants,
+    FEWER_ROWS,
+    PANELS_OF_ONE_ROW,
+    ROWS,
+    begin_chain,
+    chains_of_step,
+    has_shifts,
     multiply_few,
-    multiply_step,
+    multiply_fewer,
+    multiply_many,
+    multiply_one,
     unpack_step,
 )
 from pagedrun.kernels.cpu.simd.aligned import aligned_floats
-from pagedrun.kernels.cpu.simd.block_product import block_product
+from pagedrun.kernels.cpu.simd.pair_chains import MOST_CHAINS, NUMBER_BYTES
 from pagedrun.kernels.cpu.simd.prefetch import prefetch_at
 
-ROWS = 8  # of a block
 CHUNK_STEPS = 8
 ROWS_AT_ONCE = 512  # their sums stay in L2
 PANELS_OF_TASK = 4
 _BYTES_AHEAD = 4096  # of a weight's memory, that are asked for before they are needed
-_STEP_WORDS = PANEL * STEP // 2
-_SHORT, _LONG = 512, 1024
-
-_multiply_block = block_product(ROWS, 2)
+_STEP_BYTES = 2 * PANEL * STEP  # of numbers
+_ROW_BYTES = 4 * PANEL  # of sums
 
 
-def steps_of_block(in_features: int) -> int:
-    """Return after how many steps a chain begins anew."""
-    return (_LONG if in_features > _LONG else _SHORT) // STEP
+class Chains(NamedTuple):
+    """steps: how many a chain has, at most. tables: bytes that codes are looked up in."""
+
+    steps: Any
+    tables: Any
 
 
 @kernel
-def multiply_pairs(
-    x: Any, weight: Any, first_code: Any, bias: Any, steps_of_block: Any, out: Any
-) -> None:
+def multiply_pairs(x: Any, weight: Any, chains: Any, bias: Any, out: Any) -> None:
     """Multiply rows with a weight.
 
     x: bits of bfloat16, [num_rows, 32 * num_steps], with rows of zeros up to a multiple of what is
-    multiplied at once. weight: `PairArrays.places`. bias: float32, one for each output of all
-    panels, or empty. out: [num_rows, out_features], bits of bfloat16.
+    multiplied at once. weight: `PairArrays.places`. chains: `Chains`. bias: float32, one for each
+    output of all panels, or empty. out: [num_rows, out_features], bits of bfloat16.
     """
     num_panels = (out.shape[1] + PANEL - 1) // PANEL
+    num_chains = (weight.num_steps + chains.steps - 1) // chains.steps
+    input_sums = np.empty((x.shape[0] if has_shifts(weight) else 1, num_chains), np.float32)
+    if has_shifts(weight):
+        if x.shape[0] <= FEW_ROWS:
+            for row in range(x.shape[0]):
+                _add_inputs(x[row], chains.steps * STEP, input_sums[row])
+        else:
+            for row in numba.prange(x.shape[0]):
+                _add_inputs(x[row], chains.steps * STEP, input_sums[row])
     rows_at_once = min(ROWS_AT_ONCE, x.shape[0])
     for task in numba.prange((num_panels + PANELS_OF_TASK - 1) // PANELS_OF_TASK):
-        memory = aligned_floats(GROUP_BYTES // 4)
-        begin_memory(memory, first_code)
-        chunk = aligned_floats(CHUNK_STEPS * _STEP_WORDS).view(np.uint32)
-        sums, totals = aligned_floats(rows_at_once * PANEL), aligned_floats(rows_at_once * PANEL)
+        chunk = aligned_floats(CHUNK_STEPS * _STEP_BYTES // 4)
+        numbers = aligned_floats(CHUNK_STEPS * MOST_CHAINS * NUMBER_BYTES // 4)
+        totals = aligned_floats(max(PANELS_OF_ONE_ROW, rows_at_once) * PANEL)
         start = task * PANELS_OF_TASK
-        for panel in range(start, min(num_panels, start + PANELS_OF_TASK)):
+        end = min(num_panels, start + PANELS_OF_TASK)
+        if x.shape[0] == 1:
+            for panel in range(start, end, PANELS_OF_ONE_ROW):
+                next_panel = min(1, end - 1 - panel)
+                _few_rows(x, weight, chains, panel, next_panel, input_sums, numbers, totals)
+                for i in range(min(PANELS_OF_ONE_ROW, end - panel)):
+                    write_block(totals, i * PANEL, 1, bias, 0, (panel + i) * PANEL, out)
+            continue
+        for panel in range(start, end):
             if x.shape[0] <= FEW_ROWS:
-                _few_rows(x, weight, first_code, panel, steps_of_block, memory, sums, totals)
+                _few_rows(x, weight, chains, panel, 0, input_sums, numbers, totals)
                 write_block(totals, 0, x.shape[0], bias, 0, panel * PANEL, out)
                 continue
             for row in range(0, x.shape[0], rows_at_once):
-                end = min(x.shape[0], row + rows_at_once)
-                _many_rows(
-                    x,
-                    row,
-                    end,
-                    weight,
-                    first_code,
-                    panel,
-                    steps_of_block,
-                    memory,
-                    chunk,
-                    sums,
-                    totals,
-                )
-                write_block(totals, 0, end - row, bias, row, panel * PANEL, out)
+                last = min(x.shape[0], row + rows_at_once)
+                rows = x[row:last], input_sums[min(row, input_sums.shape[0] - 1) :]
+                _many_rows(rows, weight, chains, panel, chunk, numbers, totals)
+                write_block(totals, 0, last - row, bias, row, panel * PANEL, out)
         # Numba frees an array behind its last use, and knows of none by address.
-        memory[0] = np.float32(0.0)
-        sums[0] = np.float32(0.0)
-        chunk[0] = np.uint32(0)
+        chunk[0], numbers[0] = np.float32(0.0), np.float32(0.0)
+    input_sums[0, 0] = np.float32(0.0)
+
+
+@part()
+def _add_inputs(x: Any, size: Any, sums: Any) -> None:
+    """Write the sums of each `size` inputs, in ascending order."""
+    for chain in range(sums.shape[0]):
+        total = np.float32(0.0)
+        for number in x[chain * size : (chain + 1) * size]:
+            total += to_float32(number)
+        sums[chain] = total
 
 
 @part()
 def _few_rows(
     x: Any,
     weight: Any,
-    first_code: Any,
+    chains: Any,
     panel: Any,
-    steps_of_block: Any,
-    memory: Any,
-    sums: Any,
+    next_panel: Any,
+    input_sums: Any,
+    numbers: Any,
     totals: Any,
 ) -> None:
+    """Compute the sums of a panel, with one row those of the panel `next_panel` further too."""
     num_steps, step_bytes, above_bytes = weight.num_steps, weight.step_bytes, weight.above_bytes
-    numbers = memory.ctypes.data
-    first, second = constants(weight, numbers)
-    inputs, stride = x.ctypes.data, 2 * x.shape[1]
-    codes = weight.codes + panel * num_steps * step_bytes
-    above = weight.above + panel * num_steps * above_bytes
-    target = sums.ctypes.data
-    used = x.shape[0] * PANEL
-    totals[:used] = np.float32(0.0)
+    num_panels = PANELS_OF_ONE_ROW if x.shape[0] == 1 else 1
+    codes = np.int64(weight.codes + panel * num_steps * step_bytes)
+    above = np.int64(weight.above + panel * num_steps * above_bytes)
+    distances = (
+        np.int64(next_panel * num_steps * step_bytes),
+        np.int64(next_panel * num_steps * above_bytes),
+    )
+    tables = np.int64(chains.tables.ctypes.data)
+    strides = (np.int64(2 * x.shape[1]), np.int64(4 * input_sums.shape[1]))
+    inputs, sums = np.int64(x.ctypes.data), np.int64(input_sums.ctypes.data)
+    first, target = np.int64(numbers.ctypes.data), np.int64(totals.ctypes.data)
+    totals[: max(num_panels, x.shape[0]) * PANEL] = np.float32(0.0)
     left = 0
-    for begin in range(0, num_steps, steps_of_block):
-        sums[:used] = np.float32(0.0)
-        for step in range(begin, min(num_steps, begin + steps_of_block)):
-            if left > 0:
-                left -= 1
-            else:
-                left = begin_group(weight, panel, step, first_code, numbers)
-            prefetch_at(codes + _BYTES_AHEAD, step_bytes // 64)
-            if x.shape[0] == 1:
-                multiply_step(weight, codes, above, first, second, inputs, stride, target)
-            else:
-                multiply_few(weight, codes, above, first, second, inputs, stride, target)
-            codes += step_bytes
-            above += above_bytes
-            inputs += 2 * STEP
-        _add(sums, totals, used)
+    for begin in range(0, num_steps, chains.steps):
+        steps = min(chains.steps, num_steps - begin)
+        if left > 0:
+            left -= steps
+        else:
+            left = weight.steps_per_group - steps
+            begin_chain(weight, panel, begin, first)
+            if num_panels > 1:
+                second = first + MOST_CHAINS * NUMBER_BYTES
+                begin_chain(weight, panel + next_panel, begin, second)
+        of_weight = (codes, above), distances, tables
+        if x.shape[0] == 1:
+            multiply_one(weight, of_weight, steps, (inputs, sums, strides), first, target)
+        else:
+            multiply_few(weight, of_weight, steps, (inputs, sums, strides), first, target)
+        codes += steps * step_bytes
+        above += steps * above_bytes
+        inputs += 2 * steps * STEP
+        sums += 4
 
 
 @part()
 def _many_rows(
-    x: Any,
-    row: Any,
-    end: Any,
-    weight: Any,
-    first_code: Any,
-    panel: Any,
-    steps_of_block: Any,
-    memory: Any,
-    chunk: Any,
-    sums: Any,
-    totals: Any,
+    rows: Any, weight: Any, chains: Any, panel: Any, chunk: Any, numbers: Any, totals: Any
 ) -> None:
+    """Compute the sums of a panel with rows, a multiple of `ROWS`, and the sums of these."""
+    x, input_sums = rows
     num_steps, step_bytes, above_bytes = weight.num_steps, weight.step_bytes, weight.above_bytes
-    numbers = memory.ctypes.data
-    first, second = constants(weight, numbers)
     codes = weight.codes + panel * num_steps * step_bytes
     above = weight.above + panel * num_steps * above_bytes
-    target = chunk.ctypes.data
-    used = (end - row) * PANEL
-    totals[:used] = np.float32(0.0)
-    sums[:used] = np.float32(0.0)
-    left = 0
+    tables, target = chains.tables.ctypes.data, chunk.ctypes.data
+    strides = (np.int64(2 * x.shape[1]), np.int64(4 * input_sums.shape[1]))
+    totals[: x.shape[0] * PANEL] = np.float32(0.0)
+    in_step = chains_of_step(weight)
+    chain_bytes = chains.steps * _STEP_BYTES // in_step
     for begin in range(0, num_steps, CHUNK_STEPS):
         steps = min(CHUNK_STEPS, num_steps - begin)
         for step in range(steps):
-            if left > 0:
-                left -= 1
-            else:
-                left = begin_group(weight, panel, begin + step, first_code, numbers)
+            if step % chains.steps == 0:
+                place = step // chains.steps * in_step * NUMBER_BYTES
+                begin_chain(weight, panel, begin + step, numbers.ctypes.data + place)
             prefetch_at(codes + _BYTES_AHEAD, step_bytes // 64)
-            unpack_step(weight, codes, above, first, second, target + step * 4 * _STEP_WORDS)
+            unpack_step(weight, codes, above, tables, target + step * _STEP_BYTES)
             codes += step_bytes
             above += above_bytes
-        for i in range(row, end, ROWS):
-            place = i * x.shape[1] + begin * STEP
-            _multiply_block(
-                x,
-                place,
-                x.shape[1],
-                2,
-                chunk,
-                0,
-                PANEL,
-                steps * STEP // 2,
-                sums,
-                (i - row) * PANEL,
-                PANEL,
-            )
-        if (begin + CHUNK_STEPS) % steps_of_block == 0 or begin + CHUNK_STEPS >= num_steps:
-            _add(sums, totals, used)
-            sums[:used] = np.float32(0.0)
-
-
-@part()
-def _add(sums: Any, totals: Any, used: Any) -> None:
-    one, all_of_them = sums[:used], totals[:used]
-    for i in range(used):
-        all_of_them[i] += one[i]
+        whole = steps // chains.steps
+        sizes = np.int64(whole * in_step), np.int64(chain_bytes // _ROW_BYTES)
+        rest = np.int64(1), np.int64((steps % chains.steps) * _STEP_BYTES // _ROW_BYTES)
+        # Blocks of six rows; fours make up what that leaves.
+        sixes = (x.shape[0] - 2 * (-x.shape[0] % ROWS)) // ROWS
+        row = 0
+        while row < x.shape[0]:
+            inputs = np.int64(x.ctypes.data + row * strides[0] + 2 * begin * STEP)
+            sums = np.int64(input_sums.ctypes.data)
+            if has_shifts(weight):
+                sums += row * strides[1] + 4 * (begin // chains.steps)
+            first, place = np.int64(numbers.ctypes.data), np.int64(target)
+            into = np.int64(totals.ctypes.data + row * _ROW_BYTES)
+            of_rows = inputs, sums, strides
+            if row < sixes * ROWS:
+                multiply_many(weight, place, sizes, of_rows, first, into)
+            else:
+                multiply_fewer(weight, place, sizes, of_rows, first, into)
+            if rest[1] > 0:
+                first += whole * NUMBER_BYTES
+                place += whole * chain_bytes
+                of_rows = inputs + whole * chain_bytes // PANEL, sums + 4 * whole, strides
+                if row < sixes * ROWS:
+                    multiply_many(weight, place, rest, of_rows, first, into)
+                else:
+                    multiply_fewer(weight, place, rest, of_rows, first, into)
+            row += ROWS if row < sixes * ROWS else FEWER_ROWS

@@ -1,4 +1,4 @@
-"""Sums of products of bfloat16 in the order of `vdpbf16ps` chains, written once more and simply."""
+"""Products of codes in the order of `vdpbf16ps` chains, written once more and simply."""
 
 from typing import Any
 
@@ -9,21 +9,46 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.simd.block_product import block_product
+from pagedrun.kernels.packed_weight import PackedWeight
 
 _LANES = 16
 _multiply = block_product(1, 1)
 
 
-def pair_chains(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `x @ weight.T + bias`: chains of 512 inputs, or of 1,024 where there are more than so
-    many, added up one after the other."""
-    num_columns = x.shape[1]
-    block = 512 if num_columns <= 1024 else 1024
-    sums = torch.zeros(len(x), len(weight))
-    for start in range(0, num_columns, block):
-        part = slice(start, min(num_columns, start + block))
-        sums += _chains(x[:, part], weight[:, part])
-    return (sums if bias is None else sums + bias.float()).bfloat16()
+def pair_chains(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
+    """Return `x @ weight.T + bias`: chains over at most 128 inputs of a group, each times the
+    group's scale, added up one after the other, and the sum of its inputs times what shifts codes.
+    """
+    weight = weight.by_row()
+    scales = weight.scales.to_float32()
+    shifts = None if weight.minima is None else -weight.minima.to_float32()
+    if weight.zeros is not None:
+        shifts = -weight.zeros.float() * scales
+    codes = weight.codes.float().bfloat16()
+    totals = torch.zeros(len(x), len(codes))
+    size = _chain_inputs(weight)
+    for start in range(0, x.shape[1], size):
+        part = slice(start, min(x.shape[1], start + size))
+        group = min(start // weight.group_size, scales.shape[1] - 1)
+        totals = _fused(_chains(x[:, part], codes[:, part]), scales[:, group], totals)
+        if shifts is not None:
+            sums = torch.zeros(len(x))
+            for column in x[:, part].float().T:
+                sums = sums + column
+            totals = _fused(sums[:, None], shifts[:, group], totals)
+    return (totals if bias is None else totals + bias.float()).bfloat16()
+
+
+def _chain_inputs(weight: PackedWeight) -> int:
+    if weight.num_bits == 6:
+        return 16
+    is_whole = weight.scales.values.shape[1] == 1
+    return next(size for size in (128, 64, 32) if is_whole or weight.group_size % size == 0)
+
+
+def _fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Return `a * b + c` rounded once, but where float64 rounds to a tie."""
+    return (a.double() * b.double() + c.double()).float()
 
 
 def _chains(x: Tensor, weight: Tensor) -> Tensor:

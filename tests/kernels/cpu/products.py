@@ -1,6 +1,5 @@
 """What tests of products share: kernel sets that run here, numbers of threads, equal bytes."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -13,7 +12,6 @@ from pagedrun.kernels.cpu import jit
 from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.cpu.experts import grouped_linear
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.processor import has_features
 
 DTYPES = [torch.float32, torch.bfloat16]
 THREADS = [1, 2]
@@ -46,16 +44,6 @@ def skip_unless_supported(kernel_set: KernelSet) -> None:
     """Skip a test of a kernel set that this processor cannot run."""
     if not kernel_set.is_supported:
         pytest.skip(f"this processor cannot run {kernel_set}")
-
-
-def skip_unless_onednn_adds_in_pairs() -> None:
-    """Skip a test that is about oneDNN's order of sums where it is another: with tiles, which no
-    lowered limit keeps it from, and where it is held to instructions without bfloat16."""
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
-    if has_features("amx-bf16") and not limit:
-        pytest.skip("oneDNN multiplies with tiles here")
-    if limit not in ("", "AVX512_CORE_BF16") and not limit.startswith("AVX512_CORE_AMX"):
-        pytest.skip(f"oneDNN is held to {limit}")
 
 
 def misaligned(x: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""A weight in few bits multiplies as what it means in bfloat16 does: bit by bit, in every batch."""
+"""A weight in few bits multiplies as what it means does: on tiles as that does in bfloat16, bit by
+bit, without them as a simple twin, and in every batch alike."""
 
 from collections.abc import Callable
 
@@ -8,7 +9,6 @@ from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
 from pagedrun.kernels.cpu.packed.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.packed_weight import GroupScales, PackedWeight, joined_neighbours
@@ -18,7 +18,6 @@ from tests.kernels.cpu.products import (
     THREADS,
     assert_rows_keep_their_bytes,
     misaligned,
-    skip_unless_onednn_adds_in_pairs,
     skip_unless_supported,
     threads,
 )
@@ -41,14 +40,11 @@ def kernel_set(request: pytest.FixtureRequest) -> KernelSet:
     return chosen
 
 
-def in_plain_numbers(kernel_set: KernelSet, plain: Tensor, bias: Tensor | None = None) -> Multiply:
-    """Return the products of a weight in bfloat16, in the order of sums of a kernel set.
-
-    With pairs that order is ours: oneDNN has it too, but not on every processor.
-    """
+def twin(kernel_set: KernelSet, weight: PackedWeight, bias: Tensor | None = None) -> Multiply:
+    """Return what a kernel set's products of a weight must be, to the last bit."""
     if kernel_set is KernelSet.AMX:
-        return CpuBackend(kernel_set).pack_linear(plain, bias)
-    return lambda x: pair_chains(x, plain, bias)
+        return CpuBackend(kernel_set).pack_linear(cpu.dequantize(weight, torch.bfloat16), bias)
+    return lambda x: pair_chains(x, weight, bias)
 
 
 def cancelling(weight: Tensor, num_rows: int) -> Tensor:
@@ -68,10 +64,10 @@ def cancelling(weight: Tensor, num_rows: int) -> Tensor:
     num_threads=THREADS,
     cancel=[0, 1],
 )
-def test_the_bits_of_plain_numbers(
+def test_the_bits_of_a_twin(
     kernel_set: KernelSet, form: str, columns: int, has_bias: bool, num_threads: int, cancel: int
 ) -> None:
-    """768 columns are a chunk of steps and a part, and two chains; so are 1,280, of others."""
+    """768 columns are whole chunks of steps, 1,280 not those of tiles."""
     weight = FORMS[form](OUT, columns)
     plain = cpu.dequantize(weight, torch.bfloat16)
     bias = random(OUT, seed=7).bfloat16() if has_bias else None
@@ -82,7 +78,7 @@ def test_the_bits_of_plain_numbers(
         x = cancelling(plain, len(x))
     with threads(num_threads):
         layer = backend.pack_quantized(weight, torch.bfloat16, bias)
-        expected = in_plain_numbers(kernel_set, plain, bias)(x)
+        expected = twin(kernel_set, weight, bias)(x)
         assert expected.isfinite().all()
         assert (expected != 0).any()
         assert torch.equal(layer(x), expected)
@@ -96,23 +92,38 @@ def test_the_bits_of_plain_numbers(
 @pytest.mark.parametrize("shape", [(1, 40), (33, 333), (1000, 576)])
 def test_odd_sizes(kernel_set: KernelSet, form: str, shape: tuple[int, int]) -> None:
     weight = FORMS[form](*shape)
-    plain = cpu.dequantize(weight, torch.bfloat16)
     layer = CpuBackend(kernel_set).pack_quantized(weight, torch.bfloat16)
-    for num_rows in (1, 40, 600):  # 600: more than pass a chunk at once
+    for num_rows in (1, 7, 40, 514, 600):  # over 512: more than pass a chunk at once
         x = random(num_rows, shape[1], seed=num_rows).bfloat16() - 0.5
-        assert torch.equal(layer(x), in_plain_numbers(kernel_set, plain)(x))
+        assert torch.equal(layer(x), twin(kernel_set, weight)(x))
     assert layer(x[:0]).shape == (0, shape[0])
 
 
-@pytest.mark.parametrize("columns", [512, 800, 1024, 1056, 3072])
-@pytest.mark.parametrize("num_rows", [1, 4, 40])
-def test_pairs_add_as_onednn_does(columns: int, num_rows: int) -> None:
-    """So a model in few bits says what it says in plain numbers, to the last bit."""
+@pytest.mark.parametrize("form", FORMS)
+def test_no_further_from_what_is_meant_than_rounded_weights(form: str) -> None:
+    """Scales come to sums, so no weight is rounded."""
     skip_unless_supported(KernelSet.AVX512_BF16)
-    operands = CancellingOperands.make(96, columns, num_rows, torch.bfloat16)
-    skip_unless_onednn_adds_in_pairs()
-    found = CpuBackend(KernelSet.AVX512_BF16).pack_linear(operands.weight)(operands.x)
-    assert torch.equal(found, pair_chains(operands.x, operands.weight))
+    weight = FORMS[form](96, 1024)
+    meant = reference.dequantize(weight, torch.float32).double()
+    x = torch.randn(32, 1024, generator=torch.Generator().manual_seed(3)).bfloat16()
+    exact = x.double() @ meant.T
+    rounded = (x.double() @ meant.bfloat16().double().T).bfloat16()
+    found = QuantizedLinear(weight, kernel_set=KernelSet.AVX512_BF16)(x)
+    errors = [(each.double() - exact).pow(2).mean() for each in (found, rounded)]
+    assert 0 < errors[0] <= 1.01 * errors[1]
+
+
+@pytest.mark.parametrize("columns", [32, 160])
+def test_codes_of_minus_128(columns: int) -> None:
+    """They have no sign and magnitude of eight bits."""
+    skip_unless_supported(KernelSet.AVX512_BF16)
+    weight = FORMS["q8_0"](40, columns)
+    x = torch.randn(9, columns, generator=torch.Generator().manual_seed(3)).bfloat16()
+    for least in (-128, -127):
+        weight.codes.clamp_(least)
+        weight.codes[0, 0] = least
+        layer = QuantizedLinear(weight, kernel_set=KernelSet.AVX512_BF16)
+        assert torch.equal(layer(x), pair_chains(x, weight))
 
 
 @pytest.mark.parametrize("kernel_set", SETS, indirect=True)

@@ -16,10 +16,7 @@ from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.models.checkpoint_header import CheckpointHeader
 from pagedrun.paged.models.model_config import ModelConfig
 from tests.conftest import MakeModel
-from tests.kernels.cpu.products import (
-    skip_unless_onednn_adds_in_pairs,
-    skip_unless_supported,
-)
+from tests.kernels.cpu.products import skip_unless_supported
 from tests.models.gguf_files.test_gguf_models import mixed, wide
 from tests.models.gguf_files.writer import write_gguf
 from tests.models.quantized.checkpoints import write, write_plain
@@ -27,6 +24,7 @@ from tests.models.quantized.eight_bits import blocks
 from tests.models.quantized.few_bits import AwqWriter, GptqWriter
 from tests.models.quantized.test_few_bits import int8, pack
 
+CLOSE = 0.1  # of log-probabilities: one or two last bits of logits in bfloat16
 PROMPTS = [[7, 8, 9], list(range(3, 40)), [5] * 18]
 PARAMS = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=3)
 AWQ: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
@@ -37,12 +35,25 @@ FP8 = {"quant_method": "fp8", "weight_block_size": [24, 32]}
 
 @pytest.fixture(params=[KernelSet.AMX, KernelSet.AVX512_BF16])
 def kernel_set(request: pytest.FixtureRequest) -> KernelSet:
-    """Sets whose answers are those of plain numbers."""
+    """Sets that multiply codes."""
     chosen: KernelSet = request.param
     skip_unless_supported(chosen)
-    if chosen is KernelSet.AVX512_BF16:
-        skip_unless_onednn_adds_in_pairs()
     return chosen
+
+
+def assert_agree(found: list[Any], expected: list[Any], kernel_set: KernelSet) -> None:
+    """Tiles make the bits of plain numbers. In pairs no weight is rounded, which shows in the last
+    bits of bfloat16: those of what is likely after a prompt are compared."""
+    if kernel_set is KernelSet.AMX:
+        assert found == expected
+        return
+    for one, other in zip(found, expected, strict=True):
+        tops = [
+            {each.token_id: each.logprob for each in row[0].logprobs[0].top} for row in (one, other)
+        ]
+        for token in tops[0].keys() & tops[1].keys():
+            assert abs(tops[0][token] - tops[1][token]) < CLOSE
+        assert max(tops[0], key=tops[0].__getitem__) in tops[1]
 
 
 def answers(model: Path, kernel_set: KernelSet, **options: Any) -> tuple[list[Any], int]:
@@ -86,7 +97,7 @@ def test_of_a_folder(
     (found, held), (expected, plain) = (
         answers(tmp_path / each, kernel_set) for each in ("codes", "plain")
     )
-    assert found == expected
+    assert_agree(found, expected, kernel_set)
     assert planned(tmp_path / "codes") == held
     packed = sum(weight.numel() for name, weight in meant.items() if "v_proj" not in name)
     assert plain - held >= (1 - share) * 2 * packed
@@ -108,6 +119,6 @@ def test_of_a_gguf_file(
     save_file(meant, plain / "model.safetensors", metadata={"format": "pt"})
     found, held = answers(path, kernel_set, tokenizer=folder)
     expected, in_plain = answers(plain, kernel_set)
-    assert found == expected
+    assert_agree(found, expected, kernel_set)
     assert planned(path) == held
     assert held < 0.45 * in_plain

@@ -1,0 +1,240 @@
+"""Chains of `vdpbf16ps` over codes of few bits, and what becomes of their sums.
+
+Each output's chain begins at 0, goes over neighbouring pairs of inputs of one group, is multiplied
+with the group's scale in float32 and added to the total, rounded once. Where codes are shifted by a
+zero point or a minimum, that times the sum of the chain's inputs is added too.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from pagedrun.kernels.cpu.simd.block_product import PAIRS
+from pagedrun.kernels.cpu.simd.code_pairs import (
+    HALVES,
+    LINE,
+    PAIRS_OF_STEP,
+    CodeNumbers,
+    PairForm,
+    address_of,
+    call,
+    load_from,
+)
+from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS
+from pagedrun.kernels.cpu.simd.pointer import INT8, INT32, INT64
+
+PANEL_BYTES = HALVES * LINE  # of a float32 for each output of a panel
+# A panel's numbers of a chain: scales, and behind them what the sum of inputs is multiplied with.
+NUMBER_BYTES = 2 * PANEL_BYTES
+MOST_CHAINS = 2  # of a step
+_BYTES_AHEAD = 4096  # of a weight's memory, that are asked for before they are needed
+
+
+def _splat(builder: Any, value: Any, kind: Any) -> Any:
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, INT32(0))
+    return builder.shuffle_vector(one, one, ir.Constant(WORDS, [0] * NUM_LANES))
+
+
+class _Chains:
+    """Sums of products of some rows with some panels, in registers.
+
+    totals: where what they are added to is, [num_panels, num_rows, 32] float32.
+    """
+
+    def __init__(self, builder: Any, num_panels: int, num_rows: int, totals: Any) -> None:
+        self._builder, self._rows, self._panels = builder, range(num_rows), range(num_panels)
+        self._zero = ir.Constant(FLOATS, [0.0] * NUM_LANES)
+        names = itertools.product(self._panels, self._rows, range(HALVES))
+        self._totals = {
+            name: address_of(builder, totals, i * LINE, FLOATS) for i, name in enumerate(names)
+        }
+        self._sums = {name: cgutils.alloca_once(builder, FLOATS) for name in self._totals}
+
+    def hold_totals(self) -> Callable[[], None]:
+        """Keep totals in registers, until what is returned is called."""
+        builder, in_memory = self._builder, self._totals
+        self._totals = {name: cgutils.alloca_once(builder, FLOATS) for name in in_memory}
+        for name, place in in_memory.items():
+            builder.store(builder.load(place, align=4), self._totals[name])
+
+        def write() -> None:
+            for name, place in in_memory.items():
+                builder.store(builder.load(self._totals[name]), place, align=4)
+
+        return write
+
+    def begin(self) -> None:
+        """Begin all at 0."""
+        for place in self._sums.values():
+            self._builder.store(self._zero, place)
+
+    def add(self, panel: int, row: int, pair_of_inputs: Any, numbers: Sequence[Any]) -> None:
+        """Add a row's products of one pair of inputs with a panel."""
+        for half, each in enumerate(numbers):
+            place = self._sums[panel, row, half]
+            total = self._builder.load(place)
+            name = "x86.avx512bf16.dpbf16ps.512"
+            total = call(self._builder, name, FLOATS, total, pair_of_inputs, each)
+            self._builder.store(total, place)
+
+    def end(self, numbers: Any, input_sums: Sequence[Any]) -> None:
+        """Add all, scaled, to totals.
+
+        numbers: a panel's scales and shifts, each panel's `NUMBER_BYTES` for the chains of a step
+        behind the one before. input_sums: of the chain, one a row; none without shifts.
+        """
+        builder = self._builder
+        for panel, half in itertools.product(self._panels, range(HALVES)):
+            first = MOST_CHAINS * panel * NUMBER_BYTES + half * LINE
+            scale = load_from(builder, numbers, first, FLOATS)
+            for row in self._rows:
+                place = self._totals[panel, row, half]
+                chain_sum = builder.load(self._sums[panel, row, half])
+                total = builder.load(place, align=4)
+                total = call(builder, "fma.v16f32", FLOATS, chain_sum, scale, total)
+                if input_sums:
+                    shift = load_from(builder, numbers, first + PANEL_BYTES, FLOATS)
+                    total = call(builder, "fma.v16f32", FLOATS, input_sums[row], shift, total)
+                builder.store(total, place, align=4)
+
+
+def _input_sums(builder: Any, address: Any, stride: Any, num_rows: int) -> list[Any]:
+    """Return a number of each row, in all lanes."""
+    rows = (builder.add(address, builder.mul(stride, INT64(row))) for row in range(num_rows))
+    return [_splat(builder, load_from(builder, row, 0, ir.FloatType()), FLOATS) for row in rows]
+
+
+def _inputs_at(builder: Any, address: Any, pair: int) -> Any:
+    word = load_from(builder, address, 4 * pair, INT32)
+    return builder.bitcast(_splat(builder, word, WORDS), PAIRS)
+
+
+def multiply_pairs(form: PairForm, num_panels: int, num_rows: int) -> Any:
+    """Return an intrinsic that adds some steps' products, of one chain, with rows to totals."""
+
+    @intrinsic
+    def multiply(
+        typing_context: Any,
+        places: Any,
+        distances: Any,
+        tables: Any,
+        num_steps: Any,
+        inputs: Any,
+        input_sums: Any,
+        strides: Any,
+        numbers: Any,
+        totals: Any,
+    ) -> Any:
+        """places: of codes and of the bits above, a pair; distances: from there to the next
+        panel's. inputs: the chain's of the first row, bfloat16; strides: bytes from row to row, of
+        inputs and of `input_sums`. numbers, totals: see `_Chains`."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            places, distances, tables, num_steps, inputs, input_sums, strides = arguments[:7]
+            codes, above = (builder.extract_value(places, i) for i in (0, 1))
+            to_next, to_next_above = (builder.extract_value(distances, i) for i in (0, 1))
+            stride, sums_stride = (builder.extract_value(strides, i) for i in (0, 1))
+            made = CodeNumbers(builder, form, tables)
+            chains = _Chains(builder, num_panels, num_rows, arguments[8])
+
+            def end(chain: int) -> None:
+                sums = input_sums, sums_stride, num_rows
+                chains.end(
+                    builder.add(arguments[7], INT64(chain * NUMBER_BYTES)),
+                    _input_sums(builder, *sums) if form.is_shifted else (),
+                )
+
+            chains.begin()
+            with cgutils.for_range(builder, num_steps, intp=INT64) as loop:
+                here = builder.add(codes, builder.mul(loop.index, INT64(form.step_bytes)))
+                here_above = builder.add(above, builder.mul(loop.index, INT64(form.above_bytes)))
+                x = builder.add(inputs, builder.mul(loop.index, INT64(4 * PAIRS_OF_STEP)))
+                of_panels = []
+                for _ in range(num_panels):
+                    of_panels.append(made.of_step(here, here_above))
+                    _ask_for(builder, here, form.step_bytes // LINE)
+                    here = builder.add(here, to_next)
+                    here_above = builder.add(here_above, to_next_above)
+                rows = [builder.add(x, builder.mul(stride, INT64(row))) for row in range(num_rows)]
+                for pair in range(PAIRS_OF_STEP):
+                    if form.chains_of_step == 2 and pair == PAIRS_OF_STEP // 2:
+                        end(0)
+                        chains.begin()
+                    numbers = [of_step(pair) for of_step in of_panels]
+                    for row, address in enumerate(rows):
+                        of_row = _inputs_at(builder, address, pair)
+                        for panel, found in enumerate(numbers):
+                            chains.add(panel, row, of_row, found)
+            end(form.chains_of_step - 1)
+            return context.get_dummy_value()
+
+        pair_type = types.UniTuple(types.int64, 2)
+        given = (pair_type, pair_type, *[types.int64] * 4, pair_type, types.int64, types.int64)
+        return types.void(*given), generate
+
+    return multiply
+
+
+def _ask_for(builder: Any, address: Any, num_lines: int) -> None:
+    """Start loading lines that will be needed later; the address need not be valid."""
+    kind = INT8.as_pointer()
+    hint_type = ir.FunctionType(ir.VoidType(), [kind, INT32, INT32, INT32])
+    hint = builder.module.declare_intrinsic("llvm.prefetch", [kind], hint_type)
+    for line in range(num_lines):
+        place = address_of(builder, address, _BYTES_AHEAD + line * LINE, INT8)
+        builder.call(hint, [place, INT32(0), INT32(3), INT32(1)])  # read, to L1, data
+
+
+def multiply_chains(num_rows: int, *, is_shifted: bool) -> Any:
+    """Return an intrinsic that adds products of numbers that are unpacked, of some chains, to
+    totals of some rows, which stay in registers meanwhile."""
+
+    @intrinsic
+    def multiply(
+        typing_context: Any,
+        chunk: Any,
+        num_chains: Any,
+        num_pairs: Any,
+        inputs: Any,
+        input_sums: Any,
+        strides: Any,
+        numbers: Any,
+        totals: Any,
+    ) -> Any:
+        """chunk: [num_chains, num_pairs, 32 outputs] words of two bfloat16; numbers: of each chain;
+        all else as in `multiply_pairs`."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            chunk, num_chains, num_pairs, inputs, input_sums, strides, numbers = arguments[:7]
+            stride, sums_stride = (builder.extract_value(strides, i) for i in (0, 1))
+            chains = _Chains(builder, 1, num_rows, arguments[7])
+            write = chains.hold_totals()
+            with cgutils.for_range(builder, num_chains, intp=INT64) as outer:
+                chains.begin()
+                begun = builder.mul(outer.index, num_pairs)
+                with cgutils.for_range(builder, num_pairs, intp=INT64) as loop:
+                    pair = builder.add(begun, loop.index)
+                    here = builder.add(chunk, builder.mul(pair, INT64(HALVES * LINE)))
+                    found = [load_from(builder, here, half * LINE, PAIRS) for half in range(HALVES)]
+                    x = builder.add(inputs, builder.mul(pair, INT64(4)))
+                    for row in range(num_rows):
+                        address = builder.add(x, builder.mul(stride, INT64(row)))
+                        chains.add(0, row, _inputs_at(builder, address, 0), found)
+                where = builder.add(input_sums, builder.mul(outer.index, INT64(4)))
+                chains.end(
+                    builder.add(numbers, builder.mul(outer.index, INT64(NUMBER_BYTES))),
+                    _input_sums(builder, where, sums_stride, num_rows) if is_shifted else (),
+                )
+            write()
+            return context.get_dummy_value()
+
+        pair_type = types.UniTuple(types.int64, 2)
+        given = (*[types.int64] * 5, pair_type, types.int64, types.int64)
+        return types.void(*given), generate
+
+    return multiply
