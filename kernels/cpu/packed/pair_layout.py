@@ -83,14 +83,14 @@ def _pack_bytes(quads: Any, is_signed: Any, packed: Any) -> None:
     """
     for panel in numba.prange(packed.shape[0]):
         packed[panel] = np.uint16(0)
-        for i in range(min(PANEL, quads.shape[0] - panel * PANEL)):
-            source = quads[panel * PANEL + i]
-            output = i % OUTPUTS
-            place = output // 4 * 8 + i // OUTPUTS * 4 + output % 4
-            for step in range(packed.shape[1]):
-                of_step = packed[panel, step]
+        rows = quads[panel * PANEL : min(quads.shape[0], (panel + 1) * PANEL)]
+        for step in range(packed.shape[1]):  # one step's memory stays in the cache
+            of_step = packed[panel, step]
+            for i in range(rows.shape[0]):
+                output = i % OUTPUTS
+                place = output // 4 * 8 + i // OUTPUTS * 4 + output % 4
                 for quad in range(_QUADS):
-                    eight = source[step * _QUADS + quad]
+                    eight = rows[i, step * _QUADS + quad]
                     if is_signed:
                         eight = _signs_and_magnitudes(eight)
                     for pair in range(4):

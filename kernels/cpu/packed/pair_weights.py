@@ -87,7 +87,7 @@ class PairArrays:
     def __init__(self, weight: PackedWeight) -> None:
         form = weight.form
         num_bits = form.held_bits
-        converted = num_bits == 8 and not form.is_float and bool((weight.codes == -128).any())
+        converted = num_bits == 8 and not form.is_float and int(weight.codes.numpy().min()) == -128
         held = CodeArrays(weight, in_pairs=True, as_bytes=converted)
         self.arrays = held.arrays
         self.tables: NDArray[np.uint8] = tables_of(
