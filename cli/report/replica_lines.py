@@ -10,6 +10,6 @@ def replica_lines(replicas: ReplicaFigures) -> list[tuple[str, str, str]]:
     return [
         ("units", f"{replicas['units']:,}", "rows that are handed to a replica together"),
         ("computed again", f"{again:,}", "at most: prefixes with rows in several units"),
-        ("to compute in all", f"{most:,}", "prompt tokens, at most"),
+        ("to compute in all", f"{most:,}", "prompt tokens, at most, if no row runs twice"),
         ("expected efficiency", efficiency, "of equally fast replicas, without loading the model"),
     ]

@@ -60,13 +60,14 @@ def test_replicas_are_planned_for(run: Command) -> None:
     (_, alone, _), (_, four, _) = run(*rows, "--replicas", "1"), run(*rows, "--replicas", "4")
     forecast, replicas = json.loads(alone), json.loads(alone)["replicas"]
     assert (replicas["count"], replicas["split_prefix_tokens"]) == (1, 0)
-    assert replicas["computed_at_most"] == forecast["tokens"]["computed"]
+    one = replicas["computed_at_most"]
+    assert forecast["tokens"]["computed"] <= one <= forecast["tokens"]["prompt"]
     assert replicas["expected_efficiency"] == 1
     replicas = json.loads(four)["replicas"]
     assert replicas["units"] >= 4
     again = replicas["split_prefix_tokens"]
     assert 0 < again <= 3 * forecast["tree"]["distinct_tokens"]
-    assert replicas["computed_at_most"] == forecast["tokens"]["computed"] + again
+    assert replicas["computed_at_most"] == one + again
     assert 0.5 < replicas["expected_efficiency"] < 1
     _, out, err = run(str(demo_prompts_path()), "--limit", "200", "--replicas", "4")
     assert out == ""

@@ -91,7 +91,6 @@ def test_replicas_compute_what_was_planned(
     forecast = plan_file(job, SilentListener(), num_replicas=num_replicas)
     said = forecast["replicas"]
     distinct, again = forecast["tokens"]["computed"], said["split_prefix_tokens"]
-    assert said["computed_at_most"] == distinct + again
     watched = Watched(monkeypatch)
     figures = run_job(job).report["replicas"]
     wanted = [watched.computed(each["number"]) for each in figures]
@@ -107,6 +106,7 @@ def test_replicas_compute_what_was_planned(
     assert one.least <= distinct <= one.most
     assert one.most <= together <= one.most + again
     assert again == 0 or num_replicas > 1
+    assert said["computed_at_most"] == one.most + again >= found
     if not has_store:
         return
     report = json.loads((tmp_path / "out.jsonl.report.json").read_text())

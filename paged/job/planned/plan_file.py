@@ -259,7 +259,7 @@ class _FilePlan:
             pass  # what is not simulated is planned all the same
         figures = forecast.to_dict(simulation, self._refused, self._num_rows)
         if self._replicas is not None:
-            figures["replicas"] = self._replicas.figures(figures["tokens"]["computed"])
+            figures["replicas"] = self._replicas.figures()
         return figures
 
     def _asked(self, rows: Sequence[JobRow]) -> list[Request]:

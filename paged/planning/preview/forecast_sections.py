@@ -129,7 +129,9 @@ class SimulatedPoint(TypedDict):
 
 class ReplicaFigures(TypedDict):
     """`replicas`: of a file that is cut into units for `count` replicas. Because of the cuts they
-    compute `split_prefix_tokens` of prefixes again at most. `expected_efficiency` is the work of
+    compute `split_prefix_tokens` of prefixes again at most, and `computed_at_most` prompt tokens in
+    all: that is if each one computes anew what is common in blocks that are not full, and without
+    rows that are run twice because a replica was idle. `expected_efficiency` is the work of
     one, divided by what all have time for until the last is done."""
 
     count: int

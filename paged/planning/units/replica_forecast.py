@@ -28,6 +28,7 @@ class ReplicaForecast:
         self._prefix_caching = prefix_caching
         self._split = SplitPrefixes(num_replicas, block_size)
         self._num_units = 0
+        self._computed = 0  # prompt tokens by one replica, if parts of blocks are never copied
         self._work = 0  # of one replica that runs all
         self._busy = np.zeros(num_replicas, dtype=np.int64)
         # What each has in common with the next row; none has run anything.
@@ -40,21 +41,22 @@ class ReplicaForecast:
         cuts = unit_cuts(common, self._num_replicas, has_next=has_next)
         self._num_units += len(cuts) - 1
         self._split.add(common, cuts)
+        self._computed += int((tree.num_tokens - plan.num_hit_tokens).sum())
         answers = np.minimum(plan.max_tokens, USUAL_ANSWER) * plan.num_samples
         work = (tree.num_tokens - common).astype(np.int64) + PROMPT_TOKENS_A_NEW_ONE * answers
         self._work += int(work.sum())
         for begin, end in pairwise(cuts.tolist()):
             self._take(common[begin:end], int(work[begin:end].sum()))
 
-    def figures(self, num_computed: int) -> ReplicaFigures:
-        """Return the figures of a file of which one replica computes so many prompt tokens."""
+    def figures(self) -> ReplicaFigures:
+        """Return the figures of the windows so far."""
         again = self._split.num_tokens
         longest = int(self._busy.max())
         return {
             "count": self._num_replicas,
             "units": self._num_units,
             "split_prefix_tokens": again,
-            "computed_at_most": num_computed + again,
+            "computed_at_most": self._computed + again,
             "expected_efficiency": (
                 self._work / (self._num_replicas * longest) if longest else 1.0
             ),
