@@ -28,7 +28,7 @@ from tests.replicas.thread_pool import BASIS, ScriptedEngine, ThreadPool
 
 GROUP = 500  # rows with a common prefix
 EVERY = 100_000
-BYTES_A_ROW = 256  # at most, that a row leaves: that its id is known, and where its line is
+BYTES_A_ROW = 256  # ids take 136 of them, see UniqueIds
 
 
 class ThreadedModel(ReplicatedModel):

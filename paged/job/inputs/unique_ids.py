@@ -11,7 +11,8 @@ MAX_SHOWN_DUPLICATES = 10
 
 
 class UniqueIds:
-    """The ids of all rows so far, of which a digest and a place are kept; 1 and "1" are the same.
+    """The ids of all rows so far, of which a digest and a place are kept, 136 bytes for each; 1 and
+    "1" are the same.
 
     `source` is used in messages.
     """
