@@ -20,12 +20,16 @@ ELSEWHERE = {
     "30": ("job/output/test_io_faults.py", "test_every_call_fails"),
     # What failed is not shared.
     "s08": ("whole/test_nan.py", "test_a_poisoned_row_fails_alone"),
+    # Ray: loopback, a token, private files.
+    "s17": (
+        "replicas/test_replicas_on_ray.py",
+        "test_a_local_cluster_listens_on_loopback_only_and_keeps_its_files_private",
+    ),
     # Packed files: their own limits.
     "s11": ("job/inputs/test_packed_input.py", "test_a_bomb_is_refused_early_and_in_little_memory"),
 }
 NUMBERS = [f"{number:02}" for number in range(1, 36)]
-# S17 is about Ray, which pagedrun does not use.
-REQUIREMENTS = [f"s{number:02}" for number in range(1, 21) if number != 17]
+REQUIREMENTS = [f"s{number:02}" for number in range(1, 21)]
 
 
 def names_of_tests(path: Path) -> set[str]:

@@ -113,7 +113,7 @@ def test_what_a_plan_takes() -> None:
     """10 + 5 - 1 tokens are 4 blocks; the other row, of 13, finds 2 of its 4."""
     demand = PoolDemand.of(plan_of([[1] * 8 + [2, 2], [1] * 8 + [3]]), [5], is_whole=True)
     assert demand == PoolDemand(
-        longest=4, mean=3.0, largest=4, num_together=1, num_sequences=2, pinned={5: 2}
+        longest=4, mean=3.0, largest=4, num_together=1, num_sequences=2, pinned={5: 2}, num_shared=2
     )
     following = PoolDemand.of(plan_of([[1] * 8]), [], is_whole=False)
     assert following.num_sequences is None

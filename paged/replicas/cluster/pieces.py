@@ -1,7 +1,8 @@
 """Values in pieces that travel inside Ray's messages, and never through its object store.
 
 What is larger than 100 KB goes into the store of the node that made it: it is lost with this node,
-and where the store and the disk behind it are full, Ray refuses it.
+and where the store and the disk behind it are full, Ray refuses it. Pickling adds no danger: all
+messages of Ray's are pickles, and only processes with the token of the cluster send any.
 """
 
 import pickle
