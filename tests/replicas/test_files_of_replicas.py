@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_answers_of_an_earlier_run_are_taken_whoever_computed_them(
     assert result.report["rows"]["continued"] > 20
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell lets what it runs in the background ignore this signal, and then a job does."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("deadline", [None, HOUR])
 @pytest.mark.parametrize(("first", "then"), [(2, 2), (None, 2), (2, None)])
 def test_a_run_that_was_stopped_goes_on_whoever_began_it(
