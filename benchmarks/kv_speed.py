@@ -25,11 +25,11 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from pagedrun.kernels import cpu  # noqa: E402
-from pagedrun.kernels.attention_inputs import DecodeInputs, PrefillInputs  # noqa: E402
-from pagedrun.kernels.kv_layer import KVLayer  # noqa: E402
-from pagedrun.kernels.kv_scales import KVScales  # noqa: E402
-from pagedrun.kernels.partition import PARTITION_TOKENS  # noqa: E402
-from pagedrun.kernels.softmax import Softmax  # noqa: E402
+from pagedrun.kernels.attention.attention_inputs import DecodeInputs, PrefillInputs  # noqa: E402
+from pagedrun.kernels.attention.kv_layer import KVLayer  # noqa: E402
+from pagedrun.kernels.attention.kv_scales import KVScales  # noqa: E402
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS  # noqa: E402
+from pagedrun.kernels.attention.softmax import Softmax  # noqa: E402
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing  # noqa: E402
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 16, 8, 128, 16

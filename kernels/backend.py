@@ -6,16 +6,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention import Attention, AttentionShape
-from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.attention.attention import Attention, AttentionShape
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs
+from pagedrun.kernels.attention.head_norms import HeadNorms
+from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.code_kernels import CodeKernels
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.grouped_linear import GroupedLinear
-from pagedrun.kernels.head_norms import HeadNorms
-from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.grouped_linear import GroupedLinear
+from pagedrun.kernels.experts.routing import Routing
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.packed_weight import PackedWeight
-from pagedrun.kernels.routing import Routing
 from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.kernels.token_logprobs import TokenLogprobs
 

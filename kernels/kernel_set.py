@@ -12,8 +12,8 @@ import sys
 from enum import StrEnum
 from importlib.metadata import version
 
+from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.kernels.processor import features, has_features, processor_name
-from pagedrun.kernels.read_once import ReadOnce
 
 VARIABLE = "PAGEDRUN_KERNEL_SET"
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pagedrun.kernels.read_once import ReadOnce
+from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
 from pagedrun.paged.scheduling.step_watch import MIN_STEPS
 

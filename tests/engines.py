@@ -1,6 +1,6 @@
 """Engines with what no flag sets: a device or a policy of a test's own."""
 
-from pagedrun.kernels.read_once import ReadOnce
+from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.loaded_model import LoadedModel

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu
-from pagedrun.kernels.attention import AttentionShape
-from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs
+from pagedrun.kernels.attention.prepared_attention import HostAttention
 from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.cpu.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear
@@ -17,7 +18,6 @@ from pagedrun.kernels.cpu.packed.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.packed_weight import PackedWeight, dtype_name
-from pagedrun.kernels.prepared_attention import HostAttention
 
 
 class CpuBackend:

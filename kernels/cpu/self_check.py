@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.attention_inputs import PrefillInputs
+from pagedrun.kernels.attention.attention_inputs import PrefillInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.cpu.attention.prefill_attention import prefill_attention
 from pagedrun.kernels.cpu.jit import source_digest
 from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
 from pagedrun.kernels.cpu.linears.tile_linear import TileLinear
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.kv_layer import KVLayer
 from pagedrun.kernels.processor import processor_name
-from pagedrun.kernels.softmax import Softmax
 
 # What the results of random data may be off, as a share of the largest.
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}

@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pagedrun.kernels.attention.head_norms import HeadNorms
+from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.gpu.quantize import code_bits, encode, magnitude, scale_of
-from pagedrun.kernels.head_norms import HeadNorms
-from pagedrun.kernels.kv_layer import KVLayer
 
 # A program takes as many heads of one token as make this many elements: four loads of 16 bytes for
 # each thread. Small enough that the tokens of a decode step are programs for every processor.

@@ -5,11 +5,11 @@ import math
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import DecodeInputs
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.kernels.prefix_groups import PrefixState
-from pagedrun.kernels.softmax import Softmax
+from pagedrun.kernels.attention.attention_inputs import DecodeInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.prefix_groups import PrefixState
+from pagedrun.kernels.attention.softmax import Softmax
 
 
 def decode_attention(

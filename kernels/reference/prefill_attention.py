@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import PrefillInputs
-from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.attention.attention_inputs import PrefillInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.reference.decode_attention import gather_context, score, weigh
-from pagedrun.kernels.softmax import Softmax
 
 
 def prefill_attention(

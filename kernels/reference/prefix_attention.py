@@ -5,11 +5,11 @@ import math
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixState
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups, PrefixState
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.reference.decode_attention import gather_context, score
-from pagedrun.kernels.softmax import Softmax
 
 
 def prefix_attention(

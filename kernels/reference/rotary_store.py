@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.head_norms import HeadNorms
-from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.attention.head_norms import HeadNorms
+from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.reference.quantize import quantize
 from pagedrun.kernels.reference.rms_norm import rms_norm
 

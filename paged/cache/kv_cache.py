@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.paged.cache.block_transfer import BlockTransfer
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_memory import KVMemory

@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.kv_scales import KVScales
 from pagedrun.paged.cache.block_memory import BlockMemory
 from pagedrun.paged.cache.block_transfer import BlockTransfer
 from pagedrun.paged.cache.cache_device import CacheDevice

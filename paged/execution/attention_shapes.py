@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention.attention import AttentionShape
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.model import Model
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.kernels.token_logprobs import TokenLogprobs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.attention_shapes import attention_shapes

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pagedrun.kernels.attention import Attention
+from pagedrun.kernels.attention.attention import Attention
 from pagedrun.kernels.state_inputs import StateInputs
 
 NO_SLOT = -1  # the token's key and value are in the cache already

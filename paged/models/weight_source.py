@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.code_kernels import CodeKernels
-from pagedrun.kernels.grouped_linear import GroupedLinear
+from pagedrun.kernels.experts.grouped_linear import GroupedLinear
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.packed_weight import (
     PackedWeight,

@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.kernels.read_once import ON_GPU, ReadOnce
+from pagedrun.kernels.attention.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.earlier_answers import EarlierAnswer, EarlierAnswers
 from pagedrun.paged.planning.plan_end import PlanEnd

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from pagedrun.kernels.read_once import ReadOnce
+from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.planning.earlier_answers import EarlierAnswers
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.plan_end import PlanEnd

@@ -3,11 +3,11 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.attention_inputs import PrefillInputs
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.attention.attention_inputs import PrefillInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.kv_scales import KVScales
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.reference.quantize import quantize
-from pagedrun.kernels.softmax import Softmax
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, scales: KVScales | None) -> Tensor:

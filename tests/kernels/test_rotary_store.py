@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
-from pagedrun.kernels.head_norms import HeadNorms
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.attention.head_norms import HeadNorms
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.kv_scales import KVScales
 from pagedrun.kernels.reference.quantize import quantize
 from tests.every_pair import every_pair
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
-from pagedrun.kernels.attention import AttentionShape
-from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.kv_scales import KVScales
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.reference.quantize import quantize
-from pagedrun.kernels.softmax import Softmax
 from tests.every_pair import every_pair
 
 LENGTHS = [300, 77, 131]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
-from pagedrun.kernels.read_once import ReadOnce
+from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.job.output.report_file import empty_engine_report
 from pagedrun.paged.planning.planned_feed import PlannedFeed

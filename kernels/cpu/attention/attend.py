@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.cpu.attention.factors import factors_for, read_factors, scale_scores
 from pagedrun.kernels.cpu.attention.gather import gather, prefetch_partition, spoil
 from pagedrun.kernels.cpu.attention.groups import FIRST, LAST, LEVEL, TABLE, TO_THE_END
@@ -40,7 +41,6 @@ from pagedrun.kernels.cpu.attention.tile import (
 from pagedrun.kernels.cpu.exp2 import LOG2_E
 from pagedrun.kernels.cpu.jit import part
 from pagedrun.kernels.cpu.simd.aligned import aligned_zeros
-from pagedrun.kernels.partition import PARTITION_TOKENS
 
 DIM_STEP = 32  # head sizes are padded to a multiple of it
 TOKEN_STEP = 32  # of a partition, so many tokens at a time are left out if no row sees them

@@ -14,7 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import DecodeInputs
+from pagedrun.kernels.attention.attention_inputs import DecodeInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.prefix_groups import PrefixState
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.cpu.attention.decode_integers import (
     add_integers,
     integers_for,
@@ -30,10 +34,6 @@ from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
 from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, fused, load, splat, store, sum_of_lanes
 from pagedrun.kernels.cpu.simd.prefetch import prefetch_row
 from pagedrun.kernels.cpu.simd.words import read_lanes
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.kernels.prefix_groups import PrefixState
-from pagedrun.kernels.softmax import Softmax
 
 
 def decode_attention(

@@ -11,11 +11,11 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.cpu.jit import part
 from pagedrun.kernels.cpu.quantize import quantize
 from pagedrun.kernels.cpu.simd.int8_sums import STEP, add_value_sums, key_sums
 from pagedrun.kernels.cpu.simd.prefetch import prefetch_row
-from pagedrun.kernels.partition import PARTITION_TOKENS
 
 _KEYS = 8  # at a time
 _eight_keys, _one_key = key_sums(_KEYS), key_sums(1)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numba.extending import overload
 
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.cpu.attention.operands import BLOCK_ROWS
 from pagedrun.kernels.cpu.bfloat16 import are_codes
 from pagedrun.kernels.cpu.jit import EXACT, part
 from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, load, splat, store
 from pagedrun.kernels.cpu.simd.prefetch import prefetch_lines
-from pagedrun.kernels.partition import PARTITION_TOKENS
 
 _prefetch_line = prefetch_lines(1, 1)
 

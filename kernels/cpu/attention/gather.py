@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numba.extending import overload
 
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.cpu.attention.factors import (
     drop_factor,
     factor_is_finite,
@@ -13,7 +14,6 @@ from pagedrun.kernels.cpu.attention.factors import (
 from pagedrun.kernels.cpu.bfloat16 import are_codes, as_operand
 from pagedrun.kernels.cpu.jit import part
 from pagedrun.kernels.cpu.simd.prefetch import prefetch_row
-from pagedrun.kernels.partition import PARTITION_TOKENS
 
 _SIGN_OFF = np.int32(0x7FFFFFFF)
 _INFINITY = np.int32(0x7F800000)  # from here on: infinity and NaN

@@ -7,6 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.prefix_groups import PrefixState
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.cpu.attention import float_products, pair_products, tile_products
 from pagedrun.kernels.cpu.attention.attend import DIM_STEP, attend_tiles
 from pagedrun.kernels.cpu.attention.groups import cut_tiles
@@ -24,9 +27,6 @@ from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, num_threads
 from pagedrun.kernels.cpu.simd.amx import configure, release, tile_shapes
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.prefix_groups import PrefixState
-from pagedrun.kernels.softmax import Softmax
 
 MAX_TILE_ROWS = 512  # queries and totals of a tile stay in L2
 TASKS_PER_THREAD = 4

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.cpu.jit import kernel, part
-from pagedrun.kernels.partition import PARTITION_TOKENS
 
 BEGIN, END, TABLE, FIRST, LAST, LEVEL = range(6)
 TO_THE_END = 1 << 40

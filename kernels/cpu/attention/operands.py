@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.cpu.exp2 import LOG2_E
 from pagedrun.kernels.cpu.jit import part
 from pagedrun.kernels.cpu.simd.aligned import aligned_zeros
-from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.kernels.softmax import Softmax
 
 BLOCK_ROWS = 32  # a row is one query head of one token
 

@@ -4,14 +4,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups, PrefixState
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.cpu.attention.group_attention import attend_groups
 from pagedrun.kernels.cpu.attention.groups import prefix_levels
 from pagedrun.kernels.cpu.attention.operands import Work
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixState
-from pagedrun.kernels.softmax import Softmax
 
 
 def prefix_attention(

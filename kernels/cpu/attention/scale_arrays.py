@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from pagedrun.kernels.attention.kv_scales import KVScales
 from pagedrun.kernels.cpu.bfloat16 import as_array
-from pagedrun.kernels.kv_scales import KVScales
 
 
 def scale_arrays(scales: KVScales | None) -> tuple[Any, Any]:

@@ -10,9 +10,9 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
 from pagedrun.kernels.cpu.exp2 import LOG2_E, exp2
 from pagedrun.kernels.cpu.jit import kernel, part, spread
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.routing import Routing
-from pagedrun.kernels.score import Score
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.routing import Routing
+from pagedrun.kernels.experts.score import Score
 
 _NO_CORRECTION = torch.empty(0)
 

@@ -13,7 +13,10 @@ import torch
 import triton
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import DecodeInputs
+from pagedrun.kernels.attention.attention_inputs import DecodeInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_kernels import partial_states, single_pass
 from pagedrun.kernels.gpu.attention.decode_reduction import reduce_states
@@ -22,9 +25,6 @@ from pagedrun.kernels.gpu.attention.prefix_partials import PrefixPartials
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.tile_table import entry_name
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.kernels.softmax import Softmax
 
 # Keys, counted from token 0, that are attended to on their own before the result merges. Part of
 # what decides a row's bytes, so it depends on nothing.

@@ -1,13 +1,13 @@
 """Attention of one step on a GPU: its groups are work items in the device's memory."""
 
-from pagedrun.kernels.attention import AttentionShape
-from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups
+from pagedrun.kernels.attention.prepared_attention import AttentionOps, PreparedAttention
 from pagedrun.kernels.gpu.attention.prefix_attention import prefix_work
 from pagedrun.kernels.gpu.attention.prefix_partials import PrefixPartials
 from pagedrun.kernels.gpu.attention.prefix_room import prefix_room
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
-from pagedrun.kernels.prefix_groups import PrefixGroups
-from pagedrun.kernels.prepared_attention import AttentionOps, PreparedAttention
 
 
 class GpuAttention(PreparedAttention[PrefixWork, PrefixPartials]):

@@ -18,7 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import PrefillInputs
+from pagedrun.kernels.attention.attention_inputs import PrefillInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.kv_tile import readable
 from pagedrun.kernels.gpu.attention.prefill_tile import attend
@@ -26,8 +28,6 @@ from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, add_sinks, empt
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.quantize import magnitude
 from pagedrun.kernels.gpu.tile_table import entry_name
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.softmax import Softmax
 
 MAX_GROUP = 32
 

@@ -13,7 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.attend_tile import attend_tile
 from pagedrun.kernels.gpu.attention.kv_tile import readable
@@ -22,9 +25,6 @@ from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state, merge_states
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.tile_table import entry_name
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.prefix_groups import PrefixGroups
-from pagedrun.kernels.softmax import Softmax
 
 # Programs for each processor: those that find no item left end at once.
 PROGRAMS_PER_PROCESSOR = 2

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pagedrun.kernels.prefix_groups import PrefixResult
+from pagedrun.kernels.attention.prefix_groups import PrefixResult
 
 # Tokens of a prefix, counted from token 0, that give one partial state. Each row's state of a unit
 # is written and read once: head_dim * 4 bytes for each query head and unit, where a unit's keys

@@ -2,7 +2,7 @@
 
 import torch
 
-from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention.attention import AttentionShape
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.prefix_attention import (
     items_at_once,

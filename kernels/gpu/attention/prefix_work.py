@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups
 from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS
-from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.kernels.prefix_groups import PrefixGroups
 
 UNIT_PARTITIONS = UNIT_TOKENS // PARTITION_TOKENS
 ITEM_FIELDS = 6

@@ -5,9 +5,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.routing import Routing
-from pagedrun.kernels.score import Score
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.routing import Routing
+from pagedrun.kernels.experts.score import Score
 
 _NUM_WARPS = 1  # a row is a few hundred logits at most
 

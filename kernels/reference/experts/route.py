@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.routing import Routing
-from pagedrun.kernels.score import Score
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.routing import Routing
+from pagedrun.kernels.experts.score import Score
 
 
 def route(logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None) -> Routing:

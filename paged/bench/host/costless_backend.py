@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.attention import AttentionShape
-from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs
+from pagedrun.kernels.attention.head_norms import HeadNorms
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups, PrefixResult
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.code_kernels import CodeKernels
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.head_norms import HeadNorms
-from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.routing import Routing
 from pagedrun.kernels.packed_weight import PackedWeight
-from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
-from pagedrun.kernels.routing import Routing
-from pagedrun.kernels.softmax import Softmax
 from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.kernels.token_logprobs import TokenLogprobs
 from pagedrun.paged.bench.host.step_counts import StepCounts

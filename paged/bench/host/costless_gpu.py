@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.read_once import ON_GPU, ReadOnce
+from pagedrun.kernels.attention.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.bench.host.costless_backend import CostlessBackend
 from pagedrun.paged.bench.host.step_counts import StepCounts
 from pagedrun.paged.execution.devices.captured_step import CapturedStep

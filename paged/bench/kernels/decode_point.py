@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.dense_attention import dense_decode
 from pagedrun.paged.bench.kernels.kernel_context import KernelContext, KernelContexts

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention import AttentionShape
-from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
 
 # A prime: noise repeated with this period begins elsewhere in every block, so that no block is like

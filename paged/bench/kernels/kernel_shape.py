@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from pagedrun.kernels.softmax import Softmax
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
 
-from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.paged.bench.kernels.kernel_figures import Part
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option

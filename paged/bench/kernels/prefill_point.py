@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from pagedrun.kernels.attention_inputs import AttentionInputs, PrefillInputs
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs, PrefillInputs
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.decode_point import CONTIGUOUS
 from pagedrun.paged.bench.kernels.dense_attention import dense_prefill

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups
 from pagedrun.kernels.backend import Backend
-from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.kernels.prefix_groups import PrefixGroups
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
 from pagedrun.paged.bench.kernels.kernel_figures import Place
 from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint

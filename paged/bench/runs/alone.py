@@ -7,7 +7,7 @@ have nothing to share. What reading once is worth must be measured against that 
 
 from dataclasses import replace
 
-from pagedrun.kernels.read_once import NEVER
+from pagedrun.kernels.attention.read_once import NEVER
 from pagedrun.paged.engine import Engine
 
 

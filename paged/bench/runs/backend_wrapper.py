@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention import Attention, AttentionShape
-from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.attention.attention import Attention, AttentionShape
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.code_kernels import CodeKernels
-from pagedrun.kernels.grouped_linear import GroupedLinear
+from pagedrun.kernels.experts.grouped_linear import GroupedLinear
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.packed_weight import PackedWeight
 

@@ -8,15 +8,15 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention import Attention, AttentionShape
-from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.attention.attention import Attention, AttentionShape
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups, PrefixResult
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.backend import Backend
-from pagedrun.kernels.grouped_linear import GroupedLinear
-from pagedrun.kernels.kv_layer import KVLayer
+from pagedrun.kernels.experts.grouped_linear import GroupedLinear
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.packed_weight import PackedWeight
-from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
-from pagedrun.kernels.softmax import Softmax
 from pagedrun.paged.bench.runs.backend_wrapper import BackendWrapper
 
 OpSeconds = Mapping[str, float]

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention import Attention
-from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
+from pagedrun.kernels.attention.attention import Attention
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.row_update import FLOATS, INTEGERS, RowUpdate
 from pagedrun.paged.execution.devices.device import Device

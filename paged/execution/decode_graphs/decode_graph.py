@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.attention_shapes import attention_shapes
 from pagedrun.paged.execution.decode_graphs.decode_buffers import DecodeBuffers

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import DecodeInputs
-from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.attention_inputs import DecodeInputs
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference.sample import GREEDY_BELOW
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_graph import DecodeGraph

@@ -10,7 +10,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape
 from pagedrun.paged.execution.decode_graphs.row_update import RowUpdate
 from pagedrun.paged.scheduling.sequence_table import NO_UID, Int32s, Int64s

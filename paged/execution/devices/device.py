@@ -8,9 +8,9 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.attention.read_once import ON_GPU, ReadOnce
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.execution.devices.captured_step import CapturedStep
 from pagedrun.paged.execution.devices.cpu_caches import largest_cpu_cache
 from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes, DeviceDtypes

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.kernels.code_kernels import CodeKernels
-from pagedrun.kernels.read_once import ReadOnce
 from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes, DeviceDtypes, GpuDtypes
 from pagedrun.paged.planning.sizing.memory import MemoryBudget
 

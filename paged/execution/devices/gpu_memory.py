@@ -4,7 +4,7 @@ from collections.abc import Sequence as Seq
 
 import torch
 
-from pagedrun.kernels.attention_inputs import AttentionInputs, PrefillInputs
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs, PrefillInputs
 from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec

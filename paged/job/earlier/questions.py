@@ -5,7 +5,7 @@ from dataclasses import fields
 from functools import lru_cache
 from hashlib import blake2b
 
-from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.paged.text.channels import has_channels
 from pagedrun.paged.text.reasoning_tags import AUTO, ReasoningTags
 from pagedrun.paged.values.request import Request

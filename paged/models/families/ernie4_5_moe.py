@@ -1,7 +1,7 @@
 """ERNIE 4.5 with mixtures: a softmax that is corrected where experts are compared."""
 
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.score import Score
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.ernie4_5 import ernie_decoder
 from pagedrun.paged.models.families.family import Family

@@ -1,7 +1,7 @@
 """gpt-oss: attention sinks, a window in every other layer, and mixtures in all of them."""
 
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.score import Score
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.experts.interleaved import Interleaved
 from pagedrun.paged.models.experts.mxfp4 import Mxfp4

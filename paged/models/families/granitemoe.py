@@ -1,7 +1,7 @@
 """Granite with mixtures, and Granite 4 as far as its layers attend."""
 
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.score import Score
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.experts.stacked import Stacked
 from pagedrun.paged.models.families.family import Family

@@ -1,7 +1,7 @@
 """LFM2 with mixtures: the first layers are dense, the others have corrected sigmoid mixtures."""
 
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.score import Score
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.experts.separate import Separate
 from pagedrun.paged.models.experts.stacked import Stacked

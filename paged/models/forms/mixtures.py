@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.score import Score
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.experts.separate import Separate
 from pagedrun.paged.models.experts.stacked import Stacked

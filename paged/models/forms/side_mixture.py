@@ -1,7 +1,7 @@
 """A mixture of experts beside a dense part, read from config.json, under Gemma's names."""
 
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.score import Score
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.experts.separate import Separate
 from pagedrun.paged.models.experts.stacked import Stacked

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.score import Score
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp, gated_mlps
 from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.softmax import Softmax
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.paged.models.forward_batch import ForwardBatch, GroupBatch
 
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.head_norms import HeadNorms
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.softmax import Softmax
+from pagedrun.kernels.attention.head_norms import HeadNorms
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.forward_batch import ForwardBatch

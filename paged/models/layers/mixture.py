@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from pagedrun.kernels.routing import ExpertRows
+from pagedrun.kernels.experts.routing import ExpertRows
 from pagedrun.paged.models.layers.mlp import Mlp, activation
 from pagedrun.paged.models.layers.router import Router
 from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec

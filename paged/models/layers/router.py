@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.routing import Routing
+from pagedrun.kernels.experts.routing import Routing
 from pagedrun.paged.models.network.mixtures.router_spec import RouterSpec
 from pagedrun.paged.models.weight_source import WeightSource
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention.attention import AttentionShape
 from pagedrun.paged.cache.cache_device import CacheDevice
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pagedrun.kernels.softmax import Softmax
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.paged.cache.cache_device import CacheDevice
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_place import KVPlace

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pagedrun.kernels.backend import Backend
-from pagedrun.kernels.routing import ExpertRows
+from pagedrun.kernels.experts.routing import ExpertRows
 
 
 class RowExperts:

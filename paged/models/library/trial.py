@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
 from pagedrun.paged.cache.cache_device import CacheDevice
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_memory import KVMemory

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.paged.scheduling.step_input import StepInput
 
 Int64s = NDArray[np.int64]

@@ -4,7 +4,7 @@ from collections.abc import Container
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from pagedrun.kernels.read_once import ReadOnce
+from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.planning.earlier_answers import EarlierAnswers
 from pagedrun.paged.planning.plan import Plan

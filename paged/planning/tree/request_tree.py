@@ -6,7 +6,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.kernels.read_once import ON_GPU, ReadOnce
+from pagedrun.kernels.attention.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.planning.tree.prefix_tree import PrefixTree
 from pagedrun.paged.values.request import Request
 

@@ -7,8 +7,8 @@ import pytest
 from torch import Tensor
 
 from pagedrun.kernels import cpu
+from pagedrun.kernels.attention.prefix_groups import PrefixState
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.kernels.prefix_groups import PrefixState
 from pagedrun.paged.bench.budget import Budget
 from pagedrun.paged.bench.runs.alone import reading_alone
 from pagedrun.paged.bench.runs.contender import EngineContender

@@ -18,8 +18,8 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.kv_scales import KVScales
 from pagedrun.kernels.reference.quantize import quantize
 
 

@@ -10,8 +10,8 @@ from pagedrun.kernels import reference
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
+from pagedrun.kernels.experts.routing import ExpertRows
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.routing import ExpertRows
 from tests.kernels.conftest import Twin
 from tests.kernels.cpu.products import DTYPES, skip_unless_supported
 

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.routing import ExpertRows
-from pagedrun.kernels.score import Score
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.routing import ExpertRows
+from pagedrun.kernels.experts.score import Score
 from tests.kernels.conftest import Twin
 
 SCORES = [*Score]

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.attention_inputs import DecodeInputs
+from pagedrun.kernels.attention.attention_inputs import DecodeInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.kv_scales import KVScales
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_attention import (
     DECODE_PARTITION,
@@ -21,9 +24,6 @@ from pagedrun.kernels.gpu.attention.decode_attention import (
     decode_split,
     max_row_partitions,
 )
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.kv_scales import KVScales
-from pagedrun.kernels.softmax import Softmax
 from tests.every_pair import every_pair
 from tests.kernels.conftest import Context, build_context
 

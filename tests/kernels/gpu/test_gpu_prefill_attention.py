@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import gpu, reference
-from pagedrun.kernels.attention_inputs import PrefillInputs
+from pagedrun.kernels.attention.attention_inputs import PrefillInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.kv_scales import KVScales
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.gpu.attention.prefill_attention import MAX_GROUP, tile_for
 from pagedrun.kernels.gpu.chip import Chip
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.kv_scales import KVScales
 from pagedrun.kernels.reference.quantize import quantize
-from pagedrun.kernels.softmax import Softmax
 from tests.every_pair import every_pair
 from tests.kernels.gpu.ahead_of_time import CHIPS
 

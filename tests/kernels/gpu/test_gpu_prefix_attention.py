@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.attention import AttentionShape
-from pagedrun.kernels.attention_inputs import DecodeInputs
+from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.kernels.attention.attention_inputs import DecodeInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.kv_scales import KVScales
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_attention import decode_single_pass, decode_split
 from pagedrun.kernels.gpu.attention.prefix_attention import (
@@ -25,10 +29,6 @@ from pagedrun.kernels.gpu.attention.prefix_attention import (
 )
 from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.kv_scales import KVScales
-from pagedrun.kernels.prefix_groups import PrefixGroups
-from pagedrun.kernels.softmax import Softmax
 from tests.kernels.conftest import Context, build_context
 from tests.kernels.gpu.prefix_rows import P, U, as_int32, branching, groups_of, nested
 

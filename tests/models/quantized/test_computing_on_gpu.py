@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from pagedrun.kernels.attention.read_once import ON_GPU
 from pagedrun.kernels.gpu.backend import GpuBackend
-from pagedrun.kernels.read_once import ON_GPU
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts, DeviceMemory

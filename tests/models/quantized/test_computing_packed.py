@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from pagedrun import LLM, SamplingParams
+from pagedrun.kernels.attention.read_once import NEVER
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.read_once import NEVER
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.models.checkpoint_header import CheckpointHeader

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.kernels.read_once import ReadOnce
+from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planned_window import PlannedWindow
 from pagedrun.paged.planning.preview.simulation import Simulation, Simulator

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention.attention import AttentionShape
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.state_objects import StateObjects

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pagedrun.kernels.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
 from pagedrun.paged.models.network.checkpoint.parameter import Parameter
 from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.network.linear_spec import LinearSpec

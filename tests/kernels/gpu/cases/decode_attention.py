@@ -4,15 +4,15 @@ import functools
 
 import torch
 
-from pagedrun.kernels.attention_inputs import DecodeInputs
+from pagedrun.kernels.attention.attention_inputs import DecodeInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.kv_scales import KVScales
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.gpu.attention.decode_attention import (
     MAX_SINGLE_PASS_DIM,
     decode_single_pass,
     decode_split,
 )
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.kv_scales import KVScales
-from pagedrun.kernels.softmax import Softmax
 from tests.kernels.gpu.ahead_of_time import Case
 
 NUM_ROWS, MAX_BLOCKS, KV_HEADS = 2, 64, 2

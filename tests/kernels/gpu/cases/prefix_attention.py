@@ -4,7 +4,10 @@ import functools
 
 import torch
 
-from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.kv_scales import KVScales
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.prefix_attention import (
     items_at_once,
@@ -12,9 +15,6 @@ from pagedrun.kernels.gpu.attention.prefix_attention import (
     prefix_attention,
 )
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.kv_scales import KVScales
-from pagedrun.kernels.softmax import Softmax
 from tests.kernels.gpu.ahead_of_time import Case
 
 KV_HEADS = 8

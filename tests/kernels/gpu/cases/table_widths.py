@@ -6,13 +6,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import DecodeInputs, PrefillInputs
+from pagedrun.kernels.attention.attention_inputs import DecodeInputs, PrefillInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.gpu.attention.decode_attention import decode_single_pass, decode_split
 from pagedrun.kernels.gpu.attention.prefill_attention import prefill_attention
 from pagedrun.kernels.gpu.attention.prefix_attention import prefix_attention
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.softmax import Softmax
 from tests.kernels.gpu.ahead_of_time import Case
 
 SOFTMAX = Softmax(0.1)

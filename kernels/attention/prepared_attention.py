@@ -6,10 +6,10 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult, PrefixState
-from pagedrun.kernels.softmax import Softmax
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups, PrefixResult, PrefixState
+from pagedrun.kernels.attention.softmax import Softmax
 
 Work_contra = TypeVar("Work_contra", contravariant=True)  # groups as a backend works on them
 Work = TypeVar("Work")

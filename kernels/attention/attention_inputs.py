@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from pagedrun.kernels.prefix_groups import PrefixGroups
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups
 
 Place = Callable[[Tensor], Tensor]
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from pagedrun.kernels.kv_scales import KVScales
+from pagedrun.kernels.attention.kv_scales import KVScales
 
 
 class KVLayer(NamedTuple):

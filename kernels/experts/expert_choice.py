@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pagedrun.kernels.score import Score
+from pagedrun.kernels.experts.score import Score
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.kv_layer import KVLayer
-from pagedrun.kernels.prefix_groups import PrefixGroups, PrefixResult
-from pagedrun.kernels.softmax import Softmax
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups, PrefixResult
+from pagedrun.kernels.attention.softmax import Softmax
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""What attention reads, and how: the same values for every backend."""

@@ -1,0 +1,1 @@
+"""Mixtures of experts: who is chosen, which rows go where, and their linear layers."""
