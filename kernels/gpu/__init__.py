@@ -34,7 +34,7 @@ from pagedrun.kernels.gpu.sampling.token_logprobs import token_logprobs
 from pagedrun.kernels.gpu.sigmoid_mul import sigmoid_mul
 from pagedrun.kernels.gpu.silu_mul import silu_mul
 from pagedrun.kernels.gpu.swap_blocks import swap_blocks
-from pagedrun.kernels.reference.mask_logits import mask_logits
+from pagedrun.kernels.reference.sampling.mask_logits import mask_logits
 
 __all__ = [
     "Int8Linear",

@@ -4,8 +4,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pagedrun.kernels.reference.int8_linear import check_in_features, int8_bytes, with_scales
-from pagedrun.kernels.reference.quantize_rows import quantize_rows
+from pagedrun.kernels.reference.linears.int8_linear import (
+    check_in_features,
+    int8_bytes,
+    with_scales,
+)
+from pagedrun.kernels.reference.linears.quantize_rows import quantize_rows
 
 # What `torch._int_mm` takes on NVIDIA's chips: more rows than 16, and sizes in eights.
 _MIN_ROWS = 32

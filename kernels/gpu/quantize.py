@@ -1,8 +1,8 @@
 """Codes of a quantised KV memory, as it is written: int8 and float8_e4m3fn.
 
-The rule is that of `pagedrun.kernels.reference.quantize`, to the bit. float8_e4m3fn is handled as
-its bits, uint8: so it works on chips without that type too (sm_80), and the interpreter, whose own
-conversions do not round, computes what a GPU does.
+The rule is that of `pagedrun.kernels.reference.cache.quantize`, to the bit. float8_e4m3fn is
+handled as its bits, uint8: so it works on chips without that type too (sm_80), and the interpreter,
+whose own conversions do not round, computes what a GPU does.
 """
 
 from typing import Any

@@ -12,8 +12,8 @@ from pagedrun.kernels.attention.prepared_attention import HostAttention
 from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.packed_weight import PackedWeight
 from pagedrun.kernels.reference.experts.grouped_linear import PackedGroupedLinear
-from pagedrun.kernels.reference.int8_linear import Int8Linear
-from pagedrun.kernels.reference.linear import PackedLinear
+from pagedrun.kernels.reference.linears.int8_linear import Int8Linear
+from pagedrun.kernels.reference.linears.linear import PackedLinear
 
 
 class ReferenceBackend:

@@ -13,7 +13,7 @@ from pagedrun.kernels.cpu.linears.int8_tiles import Int8Tiles
 from pagedrun.kernels.cpu.linears.int8_words import Int8Words
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.processor import has_features
-from pagedrun.kernels.reference.int8_linear import MAX_IN_FEATURES
+from pagedrun.kernels.reference.linears.int8_linear import MAX_IN_FEATURES
 
 DTYPES = [torch.float32, torch.bfloat16]
 MAX_ROWS = 70

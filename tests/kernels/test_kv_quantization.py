@@ -7,7 +7,7 @@ from pagedrun.kernels.attention.attention_inputs import PrefillInputs
 from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.attention.kv_scales import KVScales
 from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.reference.quantize import quantize
+from pagedrun.kernels.reference.cache.quantize import quantize
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, scales: KVScales | None) -> Tensor:

@@ -10,7 +10,7 @@ from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeI
 from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.attention.kv_scales import KVScales
 from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.reference.quantize import quantize
+from pagedrun.kernels.reference.cache.quantize import quantize
 from tests.every_pair import every_pair
 
 LENGTHS = [300, 77, 131]

@@ -12,8 +12,8 @@ from numba import types
 from numba.extending import overload
 
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.cpu.cache.quantize import quantize
 from pagedrun.kernels.cpu.jit import part
-from pagedrun.kernels.cpu.quantize import quantize
 from pagedrun.kernels.cpu.simd.int8_sums import STEP, add_value_sums, key_sums
 from pagedrun.kernels.cpu.simd.prefetch import prefetch_row
 

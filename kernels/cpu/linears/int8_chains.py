@@ -11,7 +11,7 @@ from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, spread
 from pagedrun.kernels.cpu.linears.block_epilogue import Scales, write_block
 from pagedrun.kernels.cpu.linears.chain_linear import PANEL, pack_panels
-from pagedrun.kernels.cpu.quantize_rows import STEP, quantized_panels
+from pagedrun.kernels.cpu.linears.quantize_rows import STEP, quantized_panels
 from pagedrun.kernels.cpu.simd.aligned import aligned_empty, aligned_floats
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 

@@ -10,7 +10,7 @@ from pagedrun.kernels.cpu.linears.int8_tiles import Int8Tiles
 from pagedrun.kernels.cpu.linears.int8_words import Int8Words
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.processor import has_features
-from pagedrun.kernels.reference.int8_linear import check_in_features, int8_bytes
+from pagedrun.kernels.reference.linears.int8_linear import check_in_features, int8_bytes
 
 Products = Int8Tiles | Int8Words | Int8Chains
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, spread
 from pagedrun.kernels.cpu.linears.block_epilogue import Scales
+from pagedrun.kernels.cpu.linears.quantize_rows import STEP, quantized_panels
 from pagedrun.kernels.cpu.linears.tile_linear import PANEL, multiply_tiles
-from pagedrun.kernels.cpu.quantize_rows import STEP, quantized_panels
 from pagedrun.kernels.cpu.simd.aligned import aligned_empty
 from pagedrun.kernels.cpu.simd.amx import tile_shapes
 

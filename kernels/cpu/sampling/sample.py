@@ -18,7 +18,7 @@ from pagedrun.kernels.cpu.jit import kernel, part, spread
 from pagedrun.kernels.cpu.maximum import largest
 from pagedrun.kernels.cpu.sampling.philox import philox4x32
 from pagedrun.kernels.cpu.sampling.threshold import filter_threshold
-from pagedrun.kernels.reference.sample import GREEDY_BELOW
+from pagedrun.kernels.reference.sampling.sample import GREEDY_BELOW
 
 _BLOCK = 256  # tokens; 64 counters of four random words
 _GREEDY_BELOW = np.float32(GREEDY_BELOW)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pagedrun.kernels.gpu.sampling.gumbel import exact_noise, margin, noise, random_words
 from pagedrun.kernels.gpu.sampling.threshold import CAPACITY, LOWEST, find_thresholds, scale
-from pagedrun.kernels.reference.sample import GREEDY_BELOW
+from pagedrun.kernels.reference.sampling.sample import GREEDY_BELOW
 
 _CHUNK = 2048  # tokens of one program; also how many are drawn again for the choice
 _TILE = 4096  # tokens that the search for a threshold looks at together

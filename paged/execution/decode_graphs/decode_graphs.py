@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pagedrun.kernels.attention.attention_inputs import DecodeInputs
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.reference.sample import GREEDY_BELOW
+from pagedrun.kernels.reference.sampling.sample import GREEDY_BELOW
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_graph import DecodeGraph
 from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape

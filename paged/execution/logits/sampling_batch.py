@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.reference.sample import GREEDY_BELOW
+from pagedrun.kernels.reference.sampling.sample import GREEDY_BELOW
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.early_stops import EarlyStops
 from pagedrun.paged.execution.parcel import Place, placed_together
@@ -17,8 +17,8 @@ _DRAWN = ("temperature", "top_k", "top_p", "min_p", "seed", "row", "sample", "po
 
 @dataclass(frozen=True, slots=True)
 class SamplingBatch:
-    """What `sample` takes besides logits, see `kernels/reference/sample.py`, and what processors
-    of logits take. All [num_rows], on the device.
+    """What `sample` takes besides logits, see `kernels/reference/sampling/sample.py`, and what
+    processors of logits take. All [num_rows], on the device.
 
     temperature, top_p, min_p: float32. top_k: int32. seed, row, sample, position: int64.
     early_stops: what is forbidden to rows. draws: where the tensors come from, None in a captured

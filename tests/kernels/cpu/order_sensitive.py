@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.reference.quantize import quantize
+from pagedrun.kernels.reference.cache.quantize import quantize
 
 
 class Kind(StrEnum):

@@ -13,7 +13,7 @@ from pagedrun.kernels.attention.kv_scales import KVScales
 from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.kernels.gpu.attention.prefill_attention import MAX_GROUP, tile_for
 from pagedrun.kernels.gpu.chip import Chip
-from pagedrun.kernels.reference.quantize import quantize
+from pagedrun.kernels.reference.cache.quantize import quantize
 from tests.every_pair import every_pair
 from tests.kernels.gpu.ahead_of_time import CHIPS
 

@@ -6,7 +6,7 @@ import triton
 from torch import Tensor
 
 from pagedrun.kernels.gpu.sampling.threshold import CAPACITY, find_thresholds
-from pagedrun.kernels.reference.sample import GREEDY_BELOW, _keep
+from pagedrun.kernels.reference.sampling.sample import GREEDY_BELOW, _keep
 
 CHUNK = 1000
 

@@ -1,6 +1,6 @@
 """Codes of a quantised KV memory, as it is written: int8 and float8_e4m3fn; and int16.
 
-The rule is that of `pagedrun.kernels.reference.quantize`, to the bit.
+The rule is that of `pagedrun.kernels.reference.cache.quantize`, to the bit.
 """
 
 from typing import Any

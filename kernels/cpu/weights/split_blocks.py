@@ -10,7 +10,7 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, spread
 from pagedrun.kernels.packed_weight import PackedWeight
-from pagedrun.kernels.reference.split_blocks import BLOCK_LAYOUTS, packed_weight
+from pagedrun.kernels.reference.weights.split_blocks import BLOCK_LAYOUTS, packed_weight
 
 
 def split_blocks(blocks: Tensor, kind: str) -> PackedWeight:

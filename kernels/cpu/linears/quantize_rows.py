@@ -13,7 +13,7 @@ from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
 from pagedrun.kernels.cpu.simd.aligned import aligned_empty
 from pagedrun.kernels.cpu.simd.lanes import splat
 from pagedrun.kernels.cpu.simd.words import read_lanes, store_codes
-from pagedrun.kernels.reference.quantize_rows import LARGEST_CODE, SMALLEST
+from pagedrun.kernels.reference.linears.quantize_rows import LARGEST_CODE, SMALLEST
 
 STEP = 64  # codes of a row that lie together
 _SMALLEST = np.float32(SMALLEST)

@@ -11,8 +11,8 @@ from pagedrun.kernels.attention.head_norms import HeadNorms
 from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.cpu.attention.scale_arrays import scale_arrays
 from pagedrun.kernels.cpu.bfloat16 import as_array, as_operand, from_float32, to_float32
+from pagedrun.kernels.cpu.cache.kept_lines import keep_line, line_for
 from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
-from pagedrun.kernels.cpu.kept_lines import keep_line, line_for
 from pagedrun.kernels.cpu.rms_norm import inverse_rms
 from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, fused, load, splat
 from pagedrun.kernels.cpu.simd.words import read_lanes, write_lanes

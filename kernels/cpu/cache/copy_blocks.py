@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from pagedrun.kernels.cpu.swap_blocks import swap_blocks
+from pagedrun.kernels.cpu.cache.swap_blocks import swap_blocks
 
 
 def copy_blocks(kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:

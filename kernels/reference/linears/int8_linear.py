@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.reference.quantize_rows import quantize_rows
+from pagedrun.kernels.reference.linears.quantize_rows import quantize_rows
 
 # Products of codes are at most 2^14, so the sum of as many fits 32 bits.
 MAX_IN_FEATURES = 2**16

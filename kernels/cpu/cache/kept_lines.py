@@ -10,7 +10,7 @@ import numpy as np
 from numba.extending import overload
 
 from pagedrun.kernels.cpu.bfloat16 import are_codes
-from pagedrun.kernels.cpu.quantize import quantize
+from pagedrun.kernels.cpu.cache.quantize import quantize
 
 
 def line_for(cache: Any, place: Any) -> Any:

@@ -6,7 +6,7 @@ from torch import Tensor
 from pagedrun.kernels.attention.attention_inputs import PrefillInputs
 from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.reference.decode_attention import gather_context, score, weigh
+from pagedrun.kernels.reference.attention.decode_attention import gather_context, score, weigh
 
 
 def prefill_attention(

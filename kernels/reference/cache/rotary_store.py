@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pagedrun.kernels.attention.head_norms import HeadNorms
 from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.reference.quantize import quantize
+from pagedrun.kernels.reference.cache.quantize import quantize
 from pagedrun.kernels.reference.rms_norm import rms_norm
 
 

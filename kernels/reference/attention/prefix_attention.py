@@ -9,7 +9,7 @@ from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.attention.prefix_groups import PrefixGroups, PrefixState
 from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.reference.decode_attention import gather_context, score
+from pagedrun.kernels.reference.attention.decode_attention import gather_context, score
 
 
 def prefix_attention(

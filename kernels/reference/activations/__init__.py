@@ -1,0 +1,1 @@
+"""Gates: the activations of feed-forward layers, and the gate behind attention."""

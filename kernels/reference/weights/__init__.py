@@ -1,0 +1,1 @@
+"""Weights out of what checkpoints hold: codes with scales, words, bytes, blocks of GGUF."""
