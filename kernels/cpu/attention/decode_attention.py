@@ -19,6 +19,7 @@ from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.attention.prefix_groups import PrefixState
 from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.cpu.attention.decode_floats import add_floats, score_floats
 from pagedrun.kernels.cpu.attention.decode_integers import (
     add_integers,
     integers_for,
@@ -30,10 +31,7 @@ from pagedrun.kernels.cpu.attention.operands import SoftmaxNumbers
 from pagedrun.kernels.cpu.attention.scale_arrays import scale_arrays
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.exp2 import LOG2_E, exp2
-from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
-from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, fused, load, splat, store, sum_of_lanes
-from pagedrun.kernels.cpu.simd.prefetch import prefetch_row
-from pagedrun.kernels.cpu.simd.words import read_lanes
+from pagedrun.kernels.cpu.jit import kernel, part, spread
 
 
 def decode_attention(
@@ -227,7 +225,7 @@ def _score(
 ) -> None:
     """Write the products of the queries with keys low .. high - 1 to the columns from 0 on."""
     if integers is None:
-        _score_in_floats(query, key_cache, table, kv_head, low, high, last, scores)
+        score_floats(query, key_cache, table, kv_head, low, high, last, scores)
     else:
         score_integers(integers, key_cache, table, kv_head, low, high, last, scores)
 
@@ -247,120 +245,6 @@ def _add_values(
     """Write the sum of weight times value of low .. high - 1 to `partial`."""
     if integers is None:
         partial[:] = np.float32(0.0)
-        _add_in_floats(weights, value_cache, table, kv_head, low, high, last, partial)
+        add_floats(weights, value_cache, table, kv_head, low, high, last, partial)
     else:
         add_integers(weights, integers, value_cache, table, kv_head, low, high, last, partial)
-
-
-@part()
-def _score_in_floats(
-    query: Any,
-    key_cache: Any,
-    table: Any,
-    kv_head: Any,
-    low: Any,
-    high: Any,
-    last: Any,
-    scores: Any,
-) -> None:
-    """Write the products of the queries with keys low .. high - 1 to the columns from 0 on."""
-    block_size = key_cache.shape[2]
-    position = low
-    while position < high:
-        index, offset = position // block_size, position % block_size
-        block = table[index]
-        next_block = table[index + 1] if (index + 1) * block_size < last else block
-        run = min(block_size - offset, high - position)
-        for i in range(run):
-            prefetch_row(key_cache, next_block, kv_head, offset + i)
-            _multiply_key(query, key_cache[block, kv_head, offset + i], position - low + i, scores)
-        position += run
-
-
-@part(fastmath=EXACT)
-def _multiply_key(query: Any, key: Any, column: Any, scores: Any) -> None:
-    """Write the products of one key with the queries, two at a time, which read it once."""
-    group, head_dim = query.shape
-    whole = head_dim - head_dim % NUM_LANES
-    for g in range(0, group - 1, 2):
-        one, other = splat(np.float32(0.0)), splat(np.float32(0.0))
-        for d in range(0, whole, NUM_LANES):
-            numbers = read_lanes(key, d)
-            one = fused(load(query, g * head_dim + d), numbers, one)
-            other = fused(load(query, (g + 1) * head_dim + d), numbers, other)
-        scores[g, column], scores[g + 1, column] = sum_of_lanes(one), sum_of_lanes(other)
-    if group % 2:
-        total = splat(np.float32(0.0))
-        for d in range(0, whole, NUM_LANES):
-            total = fused(load(query, (group - 1) * head_dim + d), read_lanes(key, d), total)
-        scores[group - 1, column] = sum_of_lanes(total)
-    for d in range(whole, head_dim):
-        number = to_float32(key[d])
-        for g in range(group):
-            scores[g, column] += query[g, d] * number
-
-
-@part()
-def _add_in_floats(
-    weights: Any,
-    value_cache: Any,
-    table: Any,
-    kv_head: Any,
-    low: Any,
-    high: Any,
-    last: Any,
-    partial: Any,
-) -> None:
-    """Add weight times value of low .. high - 1 to `partial`, in ascending order of position."""
-    block_size = value_cache.shape[2]
-    position = low
-    while position < high:
-        index, offset = position // block_size, position % block_size
-        block = table[index]
-        next_block = table[index + 1] if (index + 1) * block_size < last else block
-        run = min(block_size - offset, high - position)
-        fours = run - run % 4
-        for i in range(0, fours, 4):
-            for ahead in range(offset + i, offset + i + 4):
-                prefetch_row(value_cache, next_block, kv_head, ahead)
-            values = value_cache[block, kv_head, offset + i : offset + i + 4]
-            _add_four(weights, position - low + i, values, partial)
-        for i in range(fours, run):
-            value = value_cache[block, kv_head, offset + i]
-            _add_one(weights, position - low + i, value, partial)
-        position += run
-
-
-@part(fastmath=EXACT)
-def _add_four(weights: Any, column: Any, values: Any, partial: Any) -> None:
-    """Add four values [4, head_dim] times their weights, for two query heads at a time."""
-    group, head_dim = partial.shape
-    whole = head_dim - head_dim % NUM_LANES
-    for g in range(0, group, 2):
-        other = min(g + 1, group - 1)  # the last one alone is added once, and written twice
-        a0, a1 = splat(weights[g, column]), splat(weights[g, column + 1])
-        a2, a3 = splat(weights[g, column + 2]), splat(weights[g, column + 3])
-        b0, b1 = splat(weights[other, column]), splat(weights[other, column + 1])
-        b2, b3 = splat(weights[other, column + 2]), splat(weights[other, column + 3])
-        for d in range(0, whole, NUM_LANES):
-            v0, v1 = read_lanes(values, d), read_lanes(values, head_dim + d)
-            v2, v3 = read_lanes(values, 2 * head_dim + d), read_lanes(values, 3 * head_dim + d)
-            total = load(partial, g * head_dim + d)
-            second = load(partial, other * head_dim + d)
-            total = fused(a3, v3, fused(a2, v2, fused(a1, v1, fused(a0, v0, total))))
-            second = fused(b3, v3, fused(b2, v2, fused(b1, v1, fused(b0, v0, second))))
-            store(partial, g * head_dim + d, total)
-            store(partial, other * head_dim + d, second)
-    for g in range(group):
-        for i in range(4):
-            for d in range(whole, head_dim):
-                partial[g, d] += weights[g, column + i] * to_float32(values[i, d])
-
-
-@part()
-def _add_one(weights: Any, column: Any, value: Any, partial: Any) -> None:
-    group, head_dim = partial.shape
-    for g in range(group):
-        weight = weights[g, column]
-        for d in range(head_dim):
-            partial[g, d] += weight * to_float32(value[d])

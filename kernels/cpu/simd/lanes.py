@@ -116,6 +116,50 @@ def sum_of_lanes(typing_context: Any, a: Any) -> Any:
 
 
 @intrinsic
+def store_sums(
+    typing_context: Any,
+    array: Any,
+    place: Any,
+    a: Any,
+    b: Any,
+    other_place: Any,
+    c: Any,
+    d: Any,
+) -> Any:
+    """Write the sums of all lanes of a and b from `place` on, those of c and d from `other_place`.
+
+    Each has the bits of `sum_of_lanes`, at less than half its cost: four vectors become one whose
+    lanes are added to each other. array: a float32 C array.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        types_of = signature.args
+        vectors = [arguments[i] for i in (2, 3, 5, 6)]
+        for step in (8, 4, 2, 1):
+            near = [i if not i & step else NUM_LANES + i - step for i in range(NUM_LANES)]
+            far = [i + step if not i & step else NUM_LANES + i for i in range(NUM_LANES)]
+            half = max(len(vectors) // 2, 1)
+            vectors = [
+                builder.fadd(*(
+                    builder.shuffle_vector(vectors[i], vectors[-half + i], ir.Constant(WORDS, each))
+                    for each in (near, far)
+                ))
+                for i in range(half)
+            ]  # fmt: skip
+        pair = ir.VectorType(ir.FloatType(), 2)
+        for i, found in ((1, (0, 4)), (4, (8, 12))):
+            lanes = ir.Constant(ir.VectorType(INT32, 2), found)
+            pointer = element_pointer(
+                context, builder, types_of[0], arguments[0], types_of[i], arguments[i]
+            )
+            own = builder.shuffle_vector(vectors[0], vectors[0], lanes)
+            builder.store(own, builder.bitcast(pointer, pair.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, place, a, b, other_place, c, d), generate
+
+
+@intrinsic
 def larger(typing_context: Any, a: Any, b: Any) -> Any:
     """Return the larger number of each lane; `b` where either is NaN."""
 

@@ -112,6 +112,32 @@ def test_any_less() -> None:
     assert _any_less(zeros, ones)
 
 
+@numba.njit  # type: ignore[untyped-decorator]
+def _store_sums(x: Any, out: Any) -> None:
+    a, b, c, d = load(x, 0), load(x, N), load(x, 2 * N), load(x, 3 * N)
+    lanes.store_sums(out, 1, a, b, 5, c, d)
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def _sum_of_lanes(x: Any, start: Any) -> Any:
+    return lanes.sum_of_lanes(load(x, start))
+
+
+def test_four_sums_have_the_bits_of_each_alone() -> None:
+    x = np.random.default_rng(0).normal(size=4 * N).astype(np.float32) * np.float32(1e3)
+    x[2 * N + 3] = NAN
+    out = np.full(8, 7, np.float32)
+    _store_sums(x, out)
+    alone = [_sum_of_lanes(x, start) for start in range(0, 4 * N, N)]
+    expected = np.array([7, *alone[:2], 7, 7, *alone[2:], 7], np.float32)
+    assert np.isnan(out[5])
+    assert np.array_equal(out, expected, equal_nan=True)
+    order = x[:N].astype(np.float32)
+    for step in (8, 4, 2, 1):
+        order = order[:step] + order[step:]
+    assert out[1] == order[0]  # halves to halves
+
+
 def test_arithmetic() -> None:
     """`fused` rounds once; all else after each step."""
     rng = np.random.default_rng(0)
