@@ -124,7 +124,8 @@ def tile_for(
     width = triton.next_power_of_2(head_dim)
     is_uneven = group & (group - 1) != 0  # some rows of a tile are of no query
     if dtype == torch.float32:  # no tensor cores: registers hold what is multiplied
-        return Tile(32, 16 if width > 128 or is_uneven else 32, 8, 1)
+        num_warps = 4 if width > 256 and on.backend == "hip" else 8
+        return Tile(32, 16 if width > 128 or is_uneven else 32, num_warps, 1)
     if width > 256:
         # With 99 KB there is room for one tile of keys and values.
         num_stages = 1 if on.shared_memory < 128 << 10 else 2
@@ -135,8 +136,8 @@ def tile_for(
         return Tile(64, 32, 8, 2)
     if on.matrix_unit == "mma" and width == 128:
         # Older ones have no float8 type: its codes are taken apart in registers. Masks of padded
-        # heads and of rows without a query take some too.
-        needs_room = is_quantised or head_dim < width or is_uneven
+        # heads and of rows without a query take some too, and an sm_120 runs out of them anyway.
+        needs_room = is_quantised or head_dim < width or is_uneven or on.arch == 120
         return Tile(64, 32, 4, 2) if needs_room else Tile(128, 32, 8, 3)
     return Tile(64, 64, 4, 2) if is_small else Tile(128, 64, 8, 3)
 

@@ -60,10 +60,10 @@ def prefix_tile(
     if measured is not None:
         return PrefixTile(rows, *measured[heights.index(rows)])
     is_large, is_quantised = head_dim > 128, cache_dtype.itemsize == 1
-    if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
-        return PrefixTile(rows, 16 if is_large else 32, 8, 2)
     if head_dim > 256 and on.backend == "hip":
         return PrefixTile(rows, 16, 4, 1)
+    if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
+        return PrefixTile(rows, 16 if is_large else 32, 8, 2)
     if on.backend == "hip":
         return PrefixTile(rows, 32 if is_large or is_quantised else 64, rows // 32, 1)
     if is_large:
@@ -80,9 +80,9 @@ def matrix_heights(
     head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype, on: Chip
 ) -> tuple[int, ...]:
     """Return the heights of query matrices that a chip's kernels have, ascending."""
+    if head_dim > 256:  # what registers hold, and shared memory of 99 KB
+        return (16,) if dtype is torch.float32 else (32,)
     if dtype is torch.float32:
-        return (32,)
-    if head_dim > 256:  # what registers hold
         return (32,)
     is_quantised, unit = cache_dtype.itemsize == 1, on.matrix_unit
     if head_dim > 128:
