@@ -61,10 +61,6 @@ class Backend(Protocol):
         """Which kernels it has for weights of few bits."""
         ...
 
-    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
-        """Return whether `pack_quantized` holds a weight in few bits, rather than in `dtype`."""
-        ...
-
     def pack_quantized(
         self,
         weight: PackedWeight,
@@ -75,8 +71,8 @@ class Backend(Protocol):
     ) -> Linear:
         """Return `y = x @ weight.T + bias` for x in `dtype`, the weight held in few bits.
 
-        The numbers multiplied are those of `dequantize`. A backend, or a weight, without a kernel
-        of its own is held in `dtype`, as `pack_linear` does. The rest is as there.
+        The numbers multiplied are those of `dequantize`. A weight that `code_kernels` do not hold
+        is held in `dtype`, as `pack_linear` does. The rest is as there.
         """
         ...
 

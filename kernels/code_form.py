@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-_STEP = 32  # inputs of which kernels read the codes together
 _HALF = 2  # bytes
 # What a float of four bits (E2M1) means: sign, two bits of exponent, one of fraction.
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -32,22 +31,6 @@ class CodeForm:
         if self.num_bits <= 4:
             return 4
         return self.num_bits if self.num_bits <= 6 else 8
-
-    def can_be_held(self, in_features: int) -> bool:
-        """Return whether a CPU has kernels for it.
-
-        There are none where groups lie scattered or do not fit steps, nor for zero points and
-        minima of more than five bits.
-        """
-        has_offsets = self.has_zeros or self.has_minima
-        if self.is_scattered or (self.has_zeros and self.has_minima):
-            return False
-        if self.held_bits > 5 and has_offsets:
-            return False
-        size = in_features if self.group_size is None else self.group_size
-        if self.held_bits == 6 and 2 * size == _STEP:
-            return in_features % _STEP == 0
-        return size >= in_features or size % _STEP == 0
 
     def num_bytes(self, out_features: int, in_features: int) -> int:
         """Return the bytes of a matrix, without the padding of a layout."""

@@ -13,6 +13,7 @@ from enum import StrEnum
 from importlib.metadata import version
 
 from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.processor import features, has_features, processor_name
 
 VARIABLE = "PAGEDRUN_KERNEL_SET"
@@ -54,9 +55,9 @@ class KernelSet(StrEnum):
         return ReadOnce(min_rows=4 if self is KernelSet.AMX else 8, min_work=2048)
 
     @property
-    def holds_codes(self) -> bool:
-        """Whether it multiplies bfloat16 with weights of few bits; they are unpacked elsewhere."""
-        return self is not KernelSet.PORTABLE
+    def code_kernels(self) -> CodeKernels:
+        """Which kernels it has for weights of few bits."""
+        return CodeKernels.NONE if self is KernelSet.PORTABLE else CodeKernels.CPU
 
     @property
     def is_supported(self) -> bool:

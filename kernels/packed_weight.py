@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.code_form import E2M1, CodeForm
+from pagedrun.kernels.code_kernels import CodeKernels
 
 MODERATE = 2.0**100
 MODERATE_HALF = 2.0**6  # of float16: times codes of eight bits it stays below the largest number
@@ -93,6 +94,10 @@ class PackedWeight:
     def num_bytes(self) -> int:
         """Bytes of codes and what belongs to them, as kernels hold these, without padding."""
         return self.form.num_bytes(self.out_features, self.in_features)
+
+    def can_be_held(self, kernels: CodeKernels, dtype: torch.dtype) -> bool:
+        """Return whether kernels hold it as it is, for a linear layer of a model in `dtype`."""
+        return kernels.hold(self.form, self.in_features, dtype_name(dtype))
 
     def is_moderate(self, dtype: torch.dtype) -> bool:
         """Return whether all numbers are finite and so far from the largest of a model's dtype that

@@ -10,14 +10,13 @@ from pagedrun.kernels import cpu
 from pagedrun.kernels.attention.attention import AttentionShape
 from pagedrun.kernels.attention.attention_inputs import AttentionInputs
 from pagedrun.kernels.attention.prepared_attention import HostAttention
-from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.cpu.experts.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.cpu.packed.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.linear import Linear
-from pagedrun.kernels.packed_weight import PackedWeight, dtype_name
+from pagedrun.kernels.packed_weight import PackedWeight
 
 
 class CpuBackend:
@@ -57,8 +56,7 @@ class CpuBackend:
 
     def __init__(self, kernel_set: KernelSet | None = None) -> None:
         self.kernel_set = KernelSet.usable(kernel_set)
-        holds_codes = self.kernel_set.holds_codes
-        self.code_kernels = CodeKernels.CPU if holds_codes else CodeKernels.NONE
+        self.code_kernels = self.kernel_set.code_kernels
         self.prefill_attention = partial(cpu.prefill_attention, kernel_set=self.kernel_set)
         self.prefix_attention = partial(cpu.prefix_attention, kernel_set=self.kernel_set)
 
@@ -78,10 +76,6 @@ class CpuBackend:
         """Return a linear layer of int8 codes."""
         return Int8Linear(codes, scales, bias, self.kernel_set)
 
-    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
-        """Return whether there are kernels for a weight in this kernel set."""
-        return self.code_kernels.hold(weight.form, weight.in_features, dtype_name(dtype))
-
     def pack_quantized(
         self,
         weight: PackedWeight,
@@ -91,7 +85,7 @@ class CpuBackend:
         row_invariant: bool = False,
     ) -> Linear:
         """Return a linear layer, its weight in few bits where there are kernels for it."""
-        if self.packs_quantized(weight, dtype):
+        if weight.can_be_held(self.code_kernels, dtype):
             return QuantizedLinear(weight, bias, self.kernel_set)
         return PackedLinear(cpu.dequantize(weight, dtype), bias, self.kernel_set)
 

@@ -17,7 +17,7 @@ from pagedrun.kernels.gpu.linear import PackedLinear
 from pagedrun.kernels.gpu.packed.grouped_linear import QuantizedGroupedLinear
 from pagedrun.kernels.gpu.packed.linear import QuantizedLinear
 from pagedrun.kernels.linear import Linear
-from pagedrun.kernels.packed_weight import PackedWeight, dtype_name
+from pagedrun.kernels.packed_weight import PackedWeight
 
 
 class GpuBackend:
@@ -74,10 +74,6 @@ class GpuBackend:
         """Return a linear layer of int8 codes."""
         return Int8Linear(codes, scales, bias)
 
-    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
-        """Return whether there are kernels for a weight."""
-        return self.code_kernels.hold(weight.form, weight.in_features, dtype_name(dtype))
-
     def pack_quantized(
         self,
         weight: PackedWeight,
@@ -87,7 +83,7 @@ class GpuBackend:
         row_invariant: bool = False,
     ) -> Linear:
         """Return a linear layer, its weight in few bits where there are kernels for it."""
-        if self.packs_quantized(weight, dtype):
+        if weight.can_be_held(self.code_kernels, dtype):
             return QuantizedLinear(weight, bias, row_invariant)
         return PackedLinear(reference.dequantize(weight, dtype), bias, row_invariant)
 
@@ -104,8 +100,7 @@ class GpuBackend:
         bias: Tensor | None = None,
     ) -> GroupedLinear:
         """Return the linear layers of many experts, in few bits where there are kernels for it."""
-        first = weights[0][0]
-        if self.code_kernels.of_experts.hold(first.form, first.in_features, dtype_name(dtype)):
+        if weights[0][0].can_be_held(self.code_kernels.of_experts, dtype):
             return QuantizedGroupedLinear(weights, bias)
         plain = [[reference.dequantize(each, dtype) for each in part] for part in weights]
         return PackedGroupedLinear(plain, bias)

@@ -67,10 +67,6 @@ class ReferenceBackend:
         """Return a linear layer of int8 codes."""
         return Int8Linear(codes, scales, bias)
 
-    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
-        """Return False: there are no kernels for it."""
-        return False
-
     def pack_quantized(
         self,
         weight: PackedWeight,

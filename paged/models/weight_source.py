@@ -191,7 +191,7 @@ class WeightSource:
 
     def packs(self, weight: PackedWeight) -> bool:
         """Return whether the backend holds such a weight in few bits."""
-        return self.kernels.packs_quantized(weight, self.dtype)
+        return weight.can_be_held(self.code_kernels, self.dtype)
 
     @property
     def dtype_name(self) -> str:

@@ -126,9 +126,6 @@ class CountedBackend:
         self.calls["pack_int8"] += 1
         return self._plain.pack_int8(codes, scales, bias)
 
-    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
-        return False
-
     def pack_quantized(
         self,
         weight: PackedWeight,

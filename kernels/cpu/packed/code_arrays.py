@@ -61,7 +61,7 @@ class CodePlaces(NamedTuple):
 
 
 class CodeArrays:
-    """Holds a weight whose form `can_be_held`, in `arrays`; `places` is for kernels, while these
+    """Holds a weight that `CodeKernels.CPU` hold, in `arrays`; `places` is for kernels, while these
     live. Codes lie as tiles take them, or `in_pairs`, see `pack_pairs`, which gives those of eight
     bits sign and magnitude unless they are `as_bytes`."""
 

@@ -19,8 +19,8 @@ class QuantizedLinear:
     """`y = x @ weight.T + bias` for bfloat16, to the last bit what `PackedLinear` makes of the
     dequantised weight in the same kernel set.
 
-    weight: one whose form `can_be_held`; not kept. bias: [out_features] bfloat16, or None.
-    kernel_set: one that `holds_codes`; None: the processor's best.
+    weight: one that `CodeKernels.CPU` hold; not kept. bias: [out_features] bfloat16, or None.
+    kernel_set: one that has these; None: the processor's best.
     """
 
     is_packed = True

@@ -62,10 +62,6 @@ class CostlessBackend:
         """Return a layer of the same shape."""
         return CostlessLinear(codes, scales.dtype)
 
-    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
-        """Return False."""
-        return False
-
     def pack_quantized(
         self,
         weight: PackedWeight,

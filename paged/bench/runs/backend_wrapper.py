@@ -71,10 +71,6 @@ class BackendWrapper:
         """Which kernels it has for weights of few bits."""
         return self._backend.code_kernels
 
-    def packs_quantized(self, weight: PackedWeight, dtype: torch.dtype) -> bool:
-        """Return whether it holds a weight in few bits."""
-        return self._backend.packs_quantized(weight, dtype)
-
     def pack_quantized(
         self,
         weight: PackedWeight,

@@ -21,14 +21,14 @@ class DeviceFacts:
     """`memory` is the device's own, None for a processor, which has the host's.
 
     `read_once` says when its kernels read a shared prefix for all rows together,
-    `async_scheduling` whether the host is a step ahead of it, as `Device` says. `holds_codes`:
-    its kernels compute with weights of few bits as such.
+    `async_scheduling` whether the host is a step ahead of it, as `Device` says. `code_kernels`:
+    which kernels it has for weights of few bits.
     """
 
     read_once: ReadOnce
     async_scheduling: bool = False
     memory: DeviceMemory | None = None
-    holds_codes: bool = False
+    code_kernels: CodeKernels = CodeKernels.NONE
 
     @property
     def dtypes(self) -> DeviceDtypes:
@@ -39,13 +39,6 @@ class DeviceFacts:
     def memory_bytes(self) -> int | None:
         """All bytes of its own memory, None where that is the host's."""
         return None if self.memory is None else self.memory.total
-
-    @property
-    def code_kernels(self) -> CodeKernels:
-        """Which kernels it has for weights of few bits."""
-        if not self.holds_codes:
-            return CodeKernels.NONE
-        return CodeKernels.CPU if self.memory is None else CodeKernels.GPU
 
     @property
     def packs_weights(self) -> bool:

@@ -17,12 +17,12 @@ def chosen_device(asked: str, kernel_set: str) -> DeviceFacts:
     from pagedrun.paged.execution.devices.device_choice import choose_device
 
     device = choose_device(asked, kernel_set)
-    if not device.has_own_memory:
-        holds_codes = device.kernel_set is not None and device.kernel_set.holds_codes
-        return DeviceFacts(device.read_once, device.async_scheduling, holds_codes=holds_codes)
-    free, total = torch.cuda.mem_get_info(device.torch_device)
-    memory = DeviceMemory(total, free)
-    return DeviceFacts(device.read_once, device.async_scheduling, memory, holds_codes=True)
+    memory = None
+    if device.has_own_memory:
+        free, total = torch.cuda.mem_get_info(device.torch_device)
+        memory = DeviceMemory(total, free)
+    codes = device.kernels.code_kernels
+    return DeviceFacts(device.read_once, device.async_scheduling, memory, codes)
 
 
 def probe_device(
@@ -40,4 +40,4 @@ def probe_device(
     if asked == "cuda" or (asked == "auto" and any(path.exists() for path in driver_files)):
         return choose(asked, kernel_set)
     chosen = choose_kernel_set(kernel_set)
-    return DeviceFacts(chosen.read_once, holds_codes=chosen.holds_codes)
+    return DeviceFacts(chosen.read_once, code_kernels=chosen.code_kernels)

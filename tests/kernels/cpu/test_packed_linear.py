@@ -72,7 +72,7 @@ def test_the_bits_of_a_twin(
     plain = cpu.dequantize(weight, torch.bfloat16)
     bias = random(OUT, seed=7).bfloat16() if has_bias else None
     backend = CpuBackend(kernel_set)
-    assert backend.packs_quantized(weight, torch.bfloat16)
+    assert weight.can_be_held(backend.code_kernels, torch.bfloat16)
     x = torch.randn(ROW_COUNTS[-1], columns, generator=torch.Generator().manual_seed(8)).bfloat16()
     if cancel:
         x = cancelling(plain, len(x))
@@ -172,11 +172,11 @@ def test_what_no_kernel_is_for_is_held_in_plain_numbers(kernel_set: KernelSet) -
     uneven = PackedWeight(weight.codes, 4, halves(OUT, 7), 40)
     for each in (scattered, uneven):
         backend = CpuBackend(kernel_set)
-        assert not backend.packs_quantized(each, torch.bfloat16)
+        assert not each.can_be_held(backend.code_kernels, torch.bfloat16)
         plain = cpu.dequantize(each, torch.bfloat16)
         x = random(3, 256, seed=1).bfloat16()
         layer = backend.pack_quantized(each, torch.bfloat16)
         assert torch.equal(layer(x), backend.pack_linear(plain)(x))
         assert layer.num_bytes == plain.nbytes
     for other in KernelSet.supported():
-        assert not CpuBackend(other).packs_quantized(weight, torch.float32)
+        assert not weight.can_be_held(CpuBackend(other).code_kernels, torch.float32)

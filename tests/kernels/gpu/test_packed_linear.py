@@ -78,7 +78,7 @@ def test_products_are_those_of_the_plain_weight(
     plain = reference.dequantize(weight, BF16)
     bias = random(70, seed=7).to(BF16) if row_invariant else None
     backend = GpuBackend()
-    assert backend.packs_quantized(weight, BF16)
+    assert weight.can_be_held(backend.code_kernels, BF16)
     own_bias = None if bias is None else bias.to(gpu_device)
     layer = backend.pack_quantized(
         moved(weight, gpu_device), BF16, own_bias, row_invariant=row_invariant
@@ -163,10 +163,10 @@ def test_what_no_kernel_is_for_is_held_in_plain_numbers(gpu_device: torch.device
     )
     uneven = PackedWeight(codes(-8, 8, 8, 240), 4, halves(8, 6), 40)
     for each in (scattered, uneven):
-        assert not backend.packs_quantized(each, BF16)
+        assert not each.can_be_held(backend.code_kernels, BF16)
         layer = backend.pack_quantized(each, BF16)
         assert layer.num_bytes == 2 * 8 * 240
-    assert not backend.packs_quantized(weight, torch.float32)
+    assert not weight.can_be_held(backend.code_kernels, torch.float32)
 
 
 def test_float16_refuses_scales_that_its_weights_might_not_fit() -> None:

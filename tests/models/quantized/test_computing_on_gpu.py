@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pagedrun.kernels.attention.read_once import ON_GPU
+from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.execution.devices.device import Device
@@ -56,7 +57,7 @@ def held(model: Path, dtype: str = "bfloat16", tokenizer: Path | None = None) ->
     words = Tokenizer.from_folder(tokenizer or model)
     loaded = LoadedModel.load(asked, shape, words, device=GPU)
     config, header = ModelConfig.from_folder(model), CheckpointHeader.read(model)
-    facts = DeviceFacts(ON_GPU, memory=DeviceMemory(1 << 34, 1 << 34), holds_codes=True)
+    facts = DeviceFacts(ON_GPU, memory=DeviceMemory(1 << 34, 1 << 34), code_kernels=CodeKernels.GPU)
     assert PlannedWeights(config, header, dtype, facts).held_bytes == loaded.model.num_bytes
     return loaded.model.num_bytes
 

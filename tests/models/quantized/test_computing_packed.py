@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.attention.read_once import NEVER
+from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
@@ -66,7 +67,7 @@ def answers(model: Path, kernel_set: KernelSet, **options: Any) -> tuple[list[An
 def planned(model: Path) -> int:
     """Return the bytes that a plan says of the weights."""
     config, header = ModelConfig.from_folder(model), CheckpointHeader.read(model)
-    facts = DeviceFacts(NEVER, holds_codes=True)
+    facts = DeviceFacts(NEVER, code_kernels=CodeKernels.CPU)
     return PlannedWeights(config, header, "bfloat16", facts).held_bytes
 
 
