@@ -12,11 +12,13 @@ from torch import Tensor
 from pagedrun.kernels import reference
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_memory import KVMemory
 from pagedrun.paged.execution.devices.device import Device
+from tests.without_float8 import refuse_float8
 
 COPY, OUT, IN = TransferKind.COPY, TransferKind.SWAP_OUT, TransferKind.SWAP_IN
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=3, head_dim=5, dtype="float32")
@@ -184,11 +186,19 @@ def test_a_layer_is_a_view_of_the_pool() -> None:
     assert keys.is_contiguous()  # the kernels read it as one run
 
 
+@pytest.mark.parametrize("kernels", [CpuBackend(), GpuBackend()], ids=lambda each: each.name)
 @pytest.mark.parametrize("codes", ["int8", "float8_e4m3fn"])
-def test_codes_move_with_their_scales_by_the_kernels_of_a_cpu(codes: str) -> None:
-    """A block with another's scales would read as other numbers."""
+def test_codes_move_with_their_scales(
+    codes: str, kernels: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block with another's scales would read as other numbers. GPUs before sm_89 have no float8;
+    their kernels are interpreted here."""
+    if isinstance(kernels, GpuBackend):
+        if torch.cuda.is_available():
+            pytest.skip("nothing is interpreted where there is a GPU")
+        refuse_float8(monkeypatch)
     spec = replace(SPEC, head_dim=128, dtype=codes)
-    cache = KVMemory(spec, BLOCK_SIZE, NUM_BLOCKS, NUM_HOST_BLOCKS, on_cpu(CpuBackend()))
+    cache = KVMemory(spec, BLOCK_SIZE, NUM_BLOCKS, NUM_HOST_BLOCKS, on_cpu(kernels))
     assert cache.num_bytes == NUM_BLOCKS * cache.bytes_per_block
     assert 1.9 * cache.bytes_per_block < spec.stored_as("bfloat16").bytes_per_token * BLOCK_SIZE
     generator = torch.Generator().manual_seed(0)

@@ -7,6 +7,7 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from tests.kernels.conftest import GPU_MARKS
+from tests.without_float8 import refuse_float8
 
 BACKENDS = [CpuBackend(), ReferenceBackend(), pytest.param(GpuBackend(), marks=GPU_MARKS)]
 
@@ -31,9 +32,11 @@ def test_copies_these_blocks_and_no_other(
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
 def test_a_quantised_pool_is_copied_byte_by_byte(
-    dtype: torch.dtype, gpu_device: torch.device
+    dtype: torch.dtype, gpu_device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a byte means, NaN among it: chips before sm_89 have no float8."""
+    if gpu_device.type == "cpu":
+        refuse_float8(monkeypatch)
     every = torch.arange(256, dtype=torch.int32).to(torch.uint8).to(gpu_device)
     kv_cache = torch.zeros(2, 2, 3, 1, 16, 16, dtype=torch.uint8, device=gpu_device)
     kv_cache[:, :, 2] = every.view(1, 16, 16)

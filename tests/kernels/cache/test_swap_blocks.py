@@ -7,6 +7,7 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from tests.kernels.conftest import GPU_MARKS
+from tests.without_float8 import refuse_float8
 
 BACKENDS = [CpuBackend(), ReferenceBackend(), pytest.param(GpuBackend(), marks=GPU_MARKS)]
 
@@ -34,6 +35,29 @@ def test_there_and_back_restores_the_bytes(
     blocks[:, :, out_ids] = 0
     backend.swap_blocks(host, blocks, host_ids, out_ids)
     assert torch.equal(blocks.view(bits), before.view(bits))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_a_quantised_pool_is_swapped_byte_by_byte(
+    dtype: torch.dtype, gpu_device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out and in, whatever a byte means, NaN among it: chips before sm_89 have no float8."""
+    if gpu_device.type == "cpu":
+        refuse_float8(monkeypatch)
+    every = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(1, 16, 16)
+    blocks = torch.zeros(2, 2, 3, 1, 16, 16, dtype=torch.uint8, device=gpu_device)
+    blocks[:, :, 2] = every.to(gpu_device)
+    is_pinned = gpu_device.type != "cpu"
+    host = torch.zeros(2, 2, 4, 1, 16, 16, dtype=torch.uint8, pin_memory=is_pinned)
+    pool, outside = blocks.view(dtype), host.view(dtype)
+    gpu.swap_blocks(pool, outside, torch.tensor([2]), torch.tensor([1]))
+    gpu.swap_blocks(outside, pool, torch.tensor([1]), torch.tensor([0]))
+    if is_pinned:
+        torch.cuda.synchronize()
+    assert (host[:, :, 1] == every).all()
+    assert not host[:, :, [0, 2, 3]].any()
+    assert torch.equal(blocks[:, :, 0], blocks[:, :, 2])
+    assert not blocks[:, :, 1].any()
 
 
 def test_more_work_than_programs(gpu_device: torch.device) -> None:

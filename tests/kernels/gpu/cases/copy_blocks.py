@@ -14,9 +14,9 @@ def copy(dtype: torch.dtype) -> None:
     gpu.copy_blocks(torch.empty(4, 2, 5, 8, 64, 128, dtype=dtype), IDS, IDS)
 
 
-def swap() -> None:
-    large = torch.empty(1, 2, 2**18 + 1, 1, 64, 64, dtype=torch.int8)  # never written: no memory
-    small = torch.empty(1, 2, 3, 1, 64, 64, dtype=torch.int8)
+def swap(dtype: torch.dtype) -> None:
+    large = torch.empty(1, 2, 2**18 + 1, 1, 64, 64, dtype=dtype)  # never written: no memory
+    small = torch.empty(1, 2, 3, 1, 64, 64, dtype=dtype)
     gpu.swap_blocks(large, small, IDS, IDS)
 
 
@@ -24,5 +24,6 @@ CASES = [
     Case("copy_blocks-bfloat16", functools.partial(copy, torch.bfloat16), short=("sm_90",)),
     # Which has no such type.
     Case("copy_blocks-float8", functools.partial(copy, torch.float8_e4m3fn), short=("sm_80",)),
-    Case("swap_blocks-int8", swap, short=("sm_90", "gfx942")),
+    Case("swap_blocks-int8", functools.partial(swap, torch.int8), short=("sm_90", "gfx942")),
+    Case("swap_blocks-float8", functools.partial(swap, torch.float8_e4m3fn), short=("sm_80",)),
 ]
