@@ -42,7 +42,8 @@ ROWS_AT_ONCE = 512  # their sums stay in L2
 PANELS_OF_TASK = 4
 _BYTES_AHEAD = 4096  # of a weight's memory, that are asked for before they are needed
 _STEP_BYTES = 2 * PANEL * STEP  # of numbers
-_ROW_BYTES = 4 * PANEL  # of sums
+_ROW_BYTES = 4 * PANEL  # of sums, and of numbers of a pair of inputs
+_PAIR_BYTES = 4  # of inputs
 
 
 class Chains(NamedTuple):
@@ -180,9 +181,9 @@ def _many_rows(
             unpack_step(weight, codes, above, tables, target + step * _STEP_BYTES)
             codes += step_bytes
             above += above_bytes
-        whole = steps // chains.steps
-        sizes = np.int64(whole * in_step), np.int64(chain_bytes // _ROW_BYTES)
-        rest = np.int64(1), np.int64((steps % chains.steps) * _STEP_BYTES // _ROW_BYTES)
+        # Whole chains, and one over the steps that these leave.
+        whole = np.int64(steps // chains.steps * in_step), np.int64(chain_bytes // _ROW_BYTES)
+        rest = np.int64(1), np.int64(steps % chains.steps * _STEP_BYTES // _ROW_BYTES)
         # Blocks of six rows; fours make up what that leaves.
         sixes = (x.shape[0] - 2 * (-x.shape[0] % ROWS)) // ROWS
         row = 0
@@ -193,17 +194,16 @@ def _many_rows(
                 sums += row * strides[1] + 4 * (begin // chains.steps)
             first, place = np.int64(numbers.ctypes.data), np.int64(target)
             into = np.int64(totals.ctypes.data + row * _ROW_BYTES)
-            of_rows = inputs, sums, strides
-            if row < sixes * ROWS:
-                multiply_many(weight, place, sizes, of_rows, first, into)
-            else:
-                multiply_fewer(weight, place, sizes, of_rows, first, into)
-            if rest[1] > 0:
-                first += whole * NUMBER_BYTES
-                place += whole * chain_bytes
-                of_rows = inputs + whole * chain_bytes // PANEL, sums + 4 * whole, strides
-                if row < sixes * ROWS:
-                    multiply_many(weight, place, rest, of_rows, first, into)
-                else:
-                    multiply_fewer(weight, place, rest, of_rows, first, into)
+            for sizes in (whole, rest):
+                if sizes[1] > 0:
+                    of_rows = inputs, sums, strides
+                    if row < sixes * ROWS:
+                        multiply_many(weight, place, sizes, of_rows, first, into)
+                    else:
+                        multiply_fewer(weight, place, sizes, of_rows, first, into)
+                num_pairs = sizes[0] * sizes[1]
+                first += sizes[0] * NUMBER_BYTES
+                place += num_pairs * _ROW_BYTES
+                inputs += num_pairs * _PAIR_BYTES
+                sums += sizes[0] * 4
             row += ROWS if row < sixes * ROWS else FEWER_ROWS

@@ -43,11 +43,15 @@ def _splat(builder: Any, value: Any, kind: Any) -> Any:
 class _Chains:
     """Sums of products of some rows with some panels, in registers.
 
-    totals: where what they are added to is, [num_panels, num_rows, 32] float32.
+    totals: where what they are added to is, [num_panels, num_rows, 32] float32. is_shifted: sums of
+    inputs are added as well.
     """
 
-    def __init__(self, builder: Any, num_panels: int, num_rows: int, totals: Any) -> None:
+    def __init__(
+        self, builder: Any, num_panels: int, num_rows: int, totals: Any, is_shifted: bool
+    ) -> None:
         self._builder, self._rows, self._panels = builder, range(num_rows), range(num_panels)
+        self._is_shifted = is_shifted
         self._zero = ir.Constant(FLOATS, [0.0] * NUM_LANES)
         names = itertools.product(self._panels, self._rows, range(HALVES))
         self._totals = {
@@ -73,22 +77,31 @@ class _Chains:
         for place in self._sums.values():
             self._builder.store(self._zero, place)
 
-    def add(self, panel: int, row: int, pair_of_inputs: Any, numbers: Sequence[Any]) -> None:
-        """Add a row's products of one pair of inputs with a panel."""
-        for half, each in enumerate(numbers):
-            place = self._sums[panel, row, half]
-            total = self._builder.load(place)
-            name = "x86.avx512bf16.dpbf16ps.512"
-            total = call(self._builder, name, FLOATS, total, pair_of_inputs, each)
-            self._builder.store(total, place)
+    def rows_at(self, address: Any, stride: Any) -> list[Any]:
+        """Return where each row has what the first has at an address."""
+        builder = self._builder
+        return [builder.add(address, builder.mul(stride, INT64(row))) for row in self._rows]
 
-    def end(self, numbers: Any, input_sums: Sequence[Any]) -> None:
+    def add(self, rows: Sequence[Any], pair: int, numbers: Sequence[Sequence[Any]]) -> None:
+        """Add the products of one pair of the inputs at `rows`, with what each panel has for it."""
+        for row, address in enumerate(rows):
+            pair_of_inputs = _inputs_at(self._builder, address, pair)
+            for (panel, of_panel), half in itertools.product(enumerate(numbers), range(HALVES)):
+                place = self._sums[panel, row, half]
+                total = self._builder.load(place)
+                name = "x86.avx512bf16.dpbf16ps.512"
+                given = total, pair_of_inputs, of_panel[half]
+                self._builder.store(call(self._builder, name, FLOATS, *given), place)
+
+    def end(self, numbers: Any, input_sums: Any, stride: Any) -> None:
         """Add all, scaled, to totals.
 
         numbers: a panel's scales and shifts, each panel's `NUMBER_BYTES` for the chains of a step
-        behind the one before. input_sums: of the chain, one a row; none without shifts.
+        behind the one before. input_sums: of the first row's inputs of the chain; stride: bytes to
+        the next row's.
         """
         builder = self._builder
+        shifting = self._input_sums(input_sums, stride) if self._is_shifted else []
         for panel, half in itertools.product(self._panels, range(HALVES)):
             first = MOST_CHAINS * panel * NUMBER_BYTES + half * LINE
             scale = load_from(builder, numbers, first, FLOATS)
@@ -97,16 +110,18 @@ class _Chains:
                 chain_sum = builder.load(self._sums[panel, row, half])
                 total = builder.load(place, align=4)
                 total = call(builder, "fma.v16f32", FLOATS, chain_sum, scale, total)
-                if input_sums:
+                if shifting:
                     shift = load_from(builder, numbers, first + PANEL_BYTES, FLOATS)
-                    total = call(builder, "fma.v16f32", FLOATS, input_sums[row], shift, total)
+                    total = call(builder, "fma.v16f32", FLOATS, shifting[row], shift, total)
                 builder.store(total, place, align=4)
 
-
-def _input_sums(builder: Any, address: Any, stride: Any, num_rows: int) -> list[Any]:
-    """Return a number of each row, in all lanes."""
-    rows = (builder.add(address, builder.mul(stride, INT64(row))) for row in range(num_rows))
-    return [_splat(builder, load_from(builder, row, 0, ir.FloatType()), FLOATS) for row in rows]
+    def _input_sums(self, address: Any, stride: Any) -> list[Any]:
+        """Return a number of each row, in all lanes."""
+        found = (
+            load_from(self._builder, row, 0, ir.FloatType())
+            for row in self.rows_at(address, stride)
+        )
+        return [_splat(self._builder, each, FLOATS) for each in found]
 
 
 def _inputs_at(builder: Any, address: Any, pair: int) -> Any:
@@ -140,14 +155,11 @@ def multiply_pairs(form: PairForm, num_panels: int, num_rows: int) -> Any:
             to_next, to_next_above = (builder.extract_value(distances, i) for i in (0, 1))
             stride, sums_stride = (builder.extract_value(strides, i) for i in (0, 1))
             made = CodeNumbers(builder, form, tables)
-            chains = _Chains(builder, num_panels, num_rows, arguments[8])
+            chains = _Chains(builder, num_panels, num_rows, arguments[8], form.is_shifted)
 
             def end(chain: int) -> None:
-                sums = input_sums, sums_stride, num_rows
-                chains.end(
-                    builder.add(arguments[7], INT64(chain * NUMBER_BYTES)),
-                    _input_sums(builder, *sums) if form.is_shifted else (),
-                )
+                numbers = builder.add(arguments[7], INT64(chain * NUMBER_BYTES))
+                chains.end(numbers, input_sums, sums_stride)
 
             chains.begin()
             with cgutils.for_range(builder, num_steps, intp=INT64) as loop:
@@ -160,16 +172,12 @@ def multiply_pairs(form: PairForm, num_panels: int, num_rows: int) -> Any:
                     _ask_for(builder, here, form.step_bytes // LINE)
                     here = builder.add(here, to_next)
                     here_above = builder.add(here_above, to_next_above)
-                rows = [builder.add(x, builder.mul(stride, INT64(row))) for row in range(num_rows)]
+                rows = chains.rows_at(x, stride)
                 for pair in range(PAIRS_OF_STEP):
                     if form.chains_of_step == 2 and pair == PAIRS_OF_STEP // 2:
                         end(0)
                         chains.begin()
-                    numbers = [of_step(pair) for of_step in of_panels]
-                    for row, address in enumerate(rows):
-                        of_row = _inputs_at(builder, address, pair)
-                        for panel, found in enumerate(numbers):
-                            chains.add(panel, row, of_row, found)
+                    chains.add(rows, pair, [of_step(pair) for of_step in of_panels])
             end(form.chains_of_step - 1)
             return context.get_dummy_value()
 
@@ -212,7 +220,7 @@ def multiply_chains(num_rows: int, *, is_shifted: bool) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             chunk, num_chains, num_pairs, inputs, input_sums, strides, numbers = arguments[:7]
             stride, sums_stride = (builder.extract_value(strides, i) for i in (0, 1))
-            chains = _Chains(builder, 1, num_rows, arguments[7])
+            chains = _Chains(builder, 1, num_rows, arguments[7], is_shifted)
             write = chains.hold_totals()
             with cgutils.for_range(builder, num_chains, intp=INT64) as outer:
                 chains.begin()
@@ -222,13 +230,11 @@ def multiply_chains(num_rows: int, *, is_shifted: bool) -> Any:
                     here = builder.add(chunk, builder.mul(pair, INT64(HALVES * LINE)))
                     found = [load_from(builder, here, half * LINE, PAIRS) for half in range(HALVES)]
                     x = builder.add(inputs, builder.mul(pair, INT64(4)))
-                    for row in range(num_rows):
-                        address = builder.add(x, builder.mul(stride, INT64(row)))
-                        chains.add(0, row, _inputs_at(builder, address, 0), found)
-                where = builder.add(input_sums, builder.mul(outer.index, INT64(4)))
+                    chains.add(chains.rows_at(x, stride), 0, [found])
                 chains.end(
                     builder.add(numbers, builder.mul(outer.index, INT64(NUMBER_BYTES))),
-                    _input_sums(builder, where, sums_stride, num_rows) if is_shifted else (),
+                    builder.add(input_sums, builder.mul(outer.index, INT64(4))),
+                    sums_stride,
                 )
             write()
             return context.get_dummy_value()
