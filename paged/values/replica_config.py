@@ -10,7 +10,6 @@ from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.rules import Rule
 
 MOST_REPLICAS = 4096
-LOCAL = "local"
 
 
 def _is_share(value: object) -> bool:

@@ -30,7 +30,6 @@ TABLE_BYTES = 256
 
 _LANES = 2 * NUM_LANES
 _BYTES, _CODES = ir.VectorType(INT8, LINE), ir.VectorType(INT16, _LANES)
-_FEW_BYTES = ir.VectorType(INT8, _LANES)
 _SIGNS = 0x80
 # Where two registers of bytes become two of words, lane by lane of 128 bits.
 _LOW_BYTES = [16 * lane + i + other for lane in range(4) for i in range(8) for other in (0, LINE)]

@@ -55,7 +55,6 @@ def causal_conv(
         x.stride(0),
         num_channels,
         BEFORE=size - 1,
-        SIZE=triton.next_power_of_2(size),
         TILE=_TILE,
         num_warps=_NUM_WARPS,
         enable_fp_fusion=False,
@@ -134,7 +133,6 @@ def _keep_last(
     x_stride,
     num_channels,
     BEFORE: tl.constexpr,
-    SIZE: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """One program: some channels of one chunk's state, which may be written where it is read."""

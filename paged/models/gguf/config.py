@@ -65,7 +65,7 @@ def gguf_config(file: GgufFile) -> JsonObject:
         "eos_token_id": _end_tokens(every),
         "bos_token_id": every.get("tokenizer.ggml.bos_token_id"),
         "quantization_config": {"quant_method": "gguf"},
-        "rope_scaling": _rope_scaling(file, own, fields),
+        "rope_scaling": _rope_scaling(file, own),
     }
     return JsonObject(own.origin, {**fields, **architecture.worked_out(own, file)})
 
@@ -117,7 +117,7 @@ def _end_tokens(every: JsonObject) -> list[JSONValue]:
     return list(dict.fromkeys(every.get(name) for name in names if every.has(name)))
 
 
-def _rope_scaling(file: GgufFile, own: JsonObject, fields: dict[str, JSONValue]) -> JSONValue:
+def _rope_scaling(file: GgufFile, own: JsonObject) -> JSONValue:
     kind = own.string("rope.scaling.type") or "none"
     if kind not in _SCALINGS:
         raise own.error("rope.scaling.type", f"one of {', '.join(_SCALINGS)}")
