@@ -64,7 +64,8 @@ def compile_all(path: Path, chips: list[str], part: str) -> None:
     with path.open("a") as out:
         for chip in chips:
             known = [Launch(**launch) for line in lines for launch in _launches(line, chip)]
-            for case in (c for c in cases if part in c.name and (c.name, chip) not in done):
+            meant = [case for case in cases if part in case.name and case.is_for(chip)]
+            for case in (case for case in meant if (case.name, chip) not in done):
                 line: Line = {"case": case.name, "chip": chip, "triton": triton.__version__}
                 try:
                     launches = compile_case(case, CHIPS[chip], known)

@@ -45,7 +45,7 @@ FLAG = r"(?<![\w-])--[a-z](?:[a-z-]*[a-z])?(?![\w-])"
 OTHER_FLAGS = {
     *("--trust-remote-code", "--tasks", "--part", "--dry-run"),
     *("--generate", "--head", "--port", "--address", "--block", "--nodes", "--ntasks-per-node"),
-    "--exclusive",
+    *("--exclusive", "--specialised"),
 }
 
 # Words that were given up for the field's own terms, or for plainer English.

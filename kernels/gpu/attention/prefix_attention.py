@@ -6,8 +6,6 @@ writes the state of each row over its units; `decode_attention` merges a row's s
 order. No state depends on the other rows of a tile, nor on how many they are.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -21,6 +19,7 @@ from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.attend_tile import attend_tile
 from pagedrun.kernels.gpu.attention.kv_tile import readable
 from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPartials
+from pagedrun.kernels.gpu.attention.prefix_tile import PrefixTile, can_specialise
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state, merge_states
 from pagedrun.kernels.gpu.chip import Chip
@@ -28,16 +27,6 @@ from pagedrun.kernels.gpu.tile_table import entry_name
 
 # Programs for each processor: those that find no item left end at once.
 PROGRAMS_PER_PROCESSOR = 2
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixTile:
-    """How one program of prefix attention walks: rows of the query matrix, and keys at a time."""
-
-    rows: int
-    keys: int
-    num_warps: int
-    num_stages: int
 
 
 def prefix_tile(
@@ -58,7 +47,9 @@ def prefix_tile(
     name = entry_name(head_dim, block_size, dtype, cache_dtype)
     measured = on.tiles.find("prefix", name)
     if measured is not None:
-        return PrefixTile(rows, *measured[heights.index(rows)])
+        keys, num_warps, num_stages, *specialised = measured[heights.index(rows)]
+        if not any(specialised) or can_specialise(head_dim, block_size, dtype, cache_dtype, on):
+            return PrefixTile(rows, keys, num_warps, num_stages, any(specialised))
     is_large, is_quantised = head_dim > 128, cache_dtype.itemsize == 1
     if head_dim > 256 and on.backend == "hip":
         return PrefixTile(rows, 16, 4, 1)
@@ -155,6 +146,14 @@ def prefix_attention(
         torch.empty(groups.max_slots, num_heads, *rest, dtype=torch.float32, device=q.device)
         for rest in ((), (), (head_dim,))
     )
+    of_rows = (groups.first_slots, groups.num_states, groups.num_partitions)
+    partials = PrefixPartials(peaks, masses, totals, *of_rows)
+    if tile.is_specialised:
+        # Imported where it is asked for: other chips and other Tritons have no such thing.
+        from pagedrun.kernels.gpu.attention.specialised_prefix import attend_specialised
+
+        attend_specialised(q, layer, block_tables, groups, softmax, partials, tile, on)
+        return partials
     quantised = (None, None) if scales is None else (scales.keys, scales.values)
     num_programs = min(len(groups.items) * num_kv_heads, PROGRAMS_PER_PROCESSOR * on.num_processors)
     attend_units[(max(1, num_programs),)](
@@ -168,8 +167,7 @@ def prefix_attention(
         UNIT=UNIT_TOKENS, HAS_SOFTCAP=softcap is not None, MERGES=groups.at_once > 0,
         num_warps=tile.num_warps, num_stages=tile.num_stages, enable_fp_fusion=False,
     )  # fmt: skip
-    of_rows = (groups.first_slots, groups.num_states, groups.num_partitions)
-    return PrefixPartials(peaks, masses, totals, *of_rows)
+    return partials
 
 
 @triton.jit(do_not_specialize=["table_stride"])  # tables grow as a run goes on
