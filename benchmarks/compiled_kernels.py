@@ -118,17 +118,18 @@ def table(lines: list[Line]) -> list[str]:
             max((each["registers"] for each in launches), default=0),
         )
         shown.append(f"| {version} | {chip} | {' | '.join(map(str, counts))} |")
-    wrong = [(line, found) for line in lines if (found := problems(line))]
-    shown += ["", *(f"- {_name(line)}: {'; '.join(found)}" for line, found in wrong)]
+    wrong: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for line in lines:
+        if found := problems(line):
+            wrong[line["triton"], line["case"]].append(f"{line['chip']} {', '.join(found)}")
+    shown.append("")
+    for (version, case), each in sorted(wrong.items(), reverse=True):
+        shown.append(f"- `{case}`, Triton {version}: {'; '.join(each)}")
     return shown
 
 
 def _launches(line: Line, chip: str) -> list[dict[str, Any]]:
     return line.get("launches", []) if line["chip"] == chip else []
-
-
-def _name(line: Line) -> str:
-    return f"`{line['case']}` on {line['chip']}, Triton {line['triton']}"
 
 
 if __name__ == "__main__":
