@@ -20,6 +20,9 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # these are compiled first, a number format in a process of its own.
 COMPILED := $(VENV)/.compiled-bfloat16 $(VENV)/.compiled-float32
 KERNELS := $(shell find kernels -name '*.py')
+# Some containers forbid Python to keep what it makes of sources. Every process of the tests, and
+# every program that they start, would make it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check unit test-installed test-long test-eval test-gpu dist docs format clean help
 

@@ -20,6 +20,7 @@ from benchmarks.on_gpu.part import PartRun, part_path
 from benchmarks.on_gpu.parts import Part, gpu_parts, read_parts, small_parts
 from benchmarks.on_gpu.step import Step
 from pagedrun.cli.main import app
+from tests.command import Command
 
 SCRIPT = Path(gpu.__file__)
 LIMIT = 9 * 60
@@ -240,16 +241,11 @@ def test_a_dry_run_is_all_well(tmp_path: Path) -> None:
     assert "### Throughput" in page.read_text()
 
 
-def test_a_benchmark_is_drawn_as_its_command_draws_it() -> None:
+def test_a_benchmark_is_drawn_as_its_command_draws_it(pagedrun: Command) -> None:
     arguments = "--shape tiny --device cpu --only decode --context 40 --batch 1 --repeat 1"
-    done = subprocess.run(
-        [sys.executable, "-m", "pagedrun", "bench", "kernels", *arguments.split(), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
-    step = {"name": "tiny", "command": "-", "result": json.loads(done.stdout)}
+    status, out, err = pagedrun("bench", "kernels", *arguments.split(), "--json")
+    assert status == 0, err
+    step = {"name": "tiny", "command": "-", "result": json.loads(out)}
     part = {"began": "now", "seconds": 1.0, "about": "kernels", "steps": [step]}
     page = as_markdown("2026-11-21", MACHINE, ["A", "B", "C"], {"B": part})
     assert "### Decode attention, ms" in page

@@ -97,26 +97,27 @@ def assert_told(forecast: Any, report: Any) -> None:
         assert forecast["rows"]["duplicates"] == report["prefix"]["duplicate_rows"]
 
 
+# With three rows at a time 320 take steps by the thousand, in which nothing is preempted.
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "num_rows"),
     [
-        {},
-        {"num_blocks": 120},
-        {"num_blocks": 45},
-        {"num_blocks": 45, "preemption_mode": "recompute"},
-        {"num_blocks": 45, "swap_space_bytes": 20_000},
-        {"prefix_caching": False, "num_blocks": 130},
-        {"block_size": 8, "max_num_batched_tokens": 70},
-        {"block_size": 32, "max_num_seqs": 3},
-        {"num_blocks": 12},
+        ({}, 320),
+        ({"num_blocks": 120}, 320),
+        ({"num_blocks": 45}, 320),
+        ({"num_blocks": 45, "preemption_mode": "recompute"}, 320),
+        ({"num_blocks": 45, "swap_space_bytes": 20_000}, 320),
+        ({"prefix_caching": False, "num_blocks": 130}, 320),
+        ({"block_size": 8, "max_num_batched_tokens": 70}, 320),
+        ({"block_size": 32, "max_num_seqs": 3}, 160),
+        ({"num_blocks": 12}, 320),
     ],
     ids=str,
 )
 def test_a_run_does_what_was_planned(
-    make_model: MakeModel, tmp_path: Path, flags: dict[str, Any]
+    make_model: MakeModel, tmp_path: Path, flags: dict[str, Any], num_rows: int
 ) -> None:
     config = job(
-        write_jsonl(tmp_path / "rows.jsonl", generated_rows(320)),
+        write_jsonl(tmp_path / "rows.jsonl", generated_rows(num_rows)),
         make_model("qwen3", "plan"),
         **flags,
     )

@@ -1,6 +1,7 @@
 """The machine and the versions that a report was made with."""
 
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def _processor(cpuinfo: Path) -> str:
     return next(names, platform.machine())
 
 
+@cache  # a package is searched for, which takes milliseconds
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -77,12 +77,10 @@ class Clean:
 
 
 @pytest.fixture
-def nothing_before() -> Iterator[None]:
-    """Leave out of `gc.get_objects` what there is already: millions behind a thousand tests."""
+def nothing_before() -> None:
+    """Leave out of `gc.get_objects` what there is already: a lot behind a thousand tests."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
