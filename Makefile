@@ -12,8 +12,9 @@ PUBLISH := $(VENV)/.publish
 # site of docs/.
 PUBLISH_TOOLS := "build>=1.3" "twine>=6.1" "mkdocs-material>=9.6"
 # Most tests use one core: interpreted kernels, bookkeeping. A process that gets through its half
-# early takes tests over from the others.
-WORKERS ?= 2
+# early takes tests over from the others. Two leave two cores idle for a seventh of the time, while
+# programs that tests started wait.
+WORKERS ?= 3
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 # The tests run in several processes, and each would compile the kernels that most tests need. So
