@@ -4,9 +4,9 @@
 
 For each format a checkpoint of random codes is written in the shape of Qwen3-8B, with as many of
 its layers as asked for and a small vocabulary, and loaded twice as a run loads it: every matrix
-read, unpacked to bfloat16, and packed for the kernels of this CPU. The second time, when the file
-lies in memory, counts. Prints Markdown: seconds, of them those that packing took, weights a second,
-and what that comes to for all layers of the model.
+read, and its codes packed for the kernels of this CPU, or unpacked to bfloat16 first where it has
+none for them. The second time, when the file lies in memory, counts. Prints Markdown: seconds, of
+them those that packing plain numbers took, weights a second, and what that comes to for all layers.
 """
 
 import argparse
