@@ -1,8 +1,8 @@
 """The two products of decode attention in float32: keys and values of any format.
 
 Four keys or values at a time, two query heads for each: what is read and widened once is used
-twice, and the sums over lanes of four keys cost what those of two would. How many are taken
-together changes no bit.
+twice, and the sums over lanes of four keys are made together. How many are taken together changes
+no bit.
 """
 
 from typing import Any

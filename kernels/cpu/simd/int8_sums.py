@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, WORDS
+from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, WORDS, lane_sums
 from pagedrun.kernels.cpu.simd.pointer import INT8, INT16, INT32, element_pointer
 
 STEP = 32  # numbers of a vector of int16
@@ -61,11 +61,11 @@ def key_sums(num_keys: int) -> Any:
                         added = _pair_sums(builder, builder.sext(codes, _HALVES), numbers)
                         builder.store(builder.add(builder.load(total), added), total)
             results = [builder.load(total) for total in totals]
-            lanes = _sums_of_lanes(builder, results)
+            lanes, apart = lane_sums(builder, results, builder.add), NUM_LANES // len(results)
             for i, start in enumerate((8, 9)):
                 chosen = ir.Constant(
                     ir.VectorType(INT32, num_keys),
-                    [lane + i * num_keys for lane in range(num_keys)],
+                    [(lane + i * num_keys) * apart for lane in range(num_keys)],
                 )
                 own = builder.shuffle_vector(lanes, lanes, chosen)
                 builder.store(own, at(7, whole(start), own.type), align=4)
@@ -191,20 +191,3 @@ def _pair_sums(builder: Any, a: Any, b: Any) -> Any:
         for first in (0, 1)
     )
     return builder.add(even, odd)
-
-
-def _sums_of_lanes(builder: Any, vectors: list[Any]) -> Any:
-    """Return a vector whose lane i is the sum of all lanes of vector i; up to sixteen."""
-    vectors = vectors + [_zeros()] * (NUM_LANES - len(vectors))
-    for step in (8, 4, 2, 1):
-        lower = [lane if not lane & step else NUM_LANES + lane - step for lane in range(NUM_LANES)]
-        upper = [lane + step if not lane & step else NUM_LANES + lane for lane in range(NUM_LANES)]
-        half = len(vectors) // 2
-        vectors = [
-            builder.add(
-                builder.shuffle_vector(vectors[i], vectors[i + half], _order(lower)),
-                builder.shuffle_vector(vectors[i], vectors[i + half], _order(upper)),
-            )
-            for i in range(half)
-        ]
-    return vectors[0]

@@ -115,6 +115,26 @@ def sum_of_lanes(typing_context: Any, a: Any) -> Any:
     return types.float32(a), generate
 
 
+def lane_sums(builder: Any, vectors: list[Any], add: Any) -> Any:
+    """Return a vector of which lane `i * 16 / n` is the sum of all lanes of vector i.
+
+    vectors: n of sixteen lanes, n a power of two up to sixteen. add: of the builder. Halves are
+    added to halves, as in `sum_of_lanes`, but those of two vectors together.
+    """
+    for step in (8, 4, 2, 1):
+        near = [i if not i & step else NUM_LANES + i - step for i in range(NUM_LANES)]
+        far = [i + step if not i & step else NUM_LANES + i for i in range(NUM_LANES)]
+        half = max(len(vectors) // 2, 1)
+        vectors = [
+            add(*(
+                builder.shuffle_vector(vectors[i], vectors[-half + i], ir.Constant(WORDS, order))
+                for order in (near, far)
+            ))
+            for i in range(half)
+        ]  # fmt: skip
+    return vectors[0]
+
+
 @intrinsic
 def store_sums(
     typing_context: Any,
@@ -128,31 +148,20 @@ def store_sums(
 ) -> Any:
     """Write the sums of all lanes of a and b from `place` on, those of c and d from `other_place`.
 
-    Each has the bits of `sum_of_lanes`, at less than half its cost: four vectors become one whose
-    lanes are added to each other. array: a float32 C array.
+    Each has the bits of `sum_of_lanes`, by less than half the instructions. array: a C array of
+    float32.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         types_of = signature.args
-        vectors = [arguments[i] for i in (2, 3, 5, 6)]
-        for step in (8, 4, 2, 1):
-            near = [i if not i & step else NUM_LANES + i - step for i in range(NUM_LANES)]
-            far = [i + step if not i & step else NUM_LANES + i for i in range(NUM_LANES)]
-            half = max(len(vectors) // 2, 1)
-            vectors = [
-                builder.fadd(*(
-                    builder.shuffle_vector(vectors[i], vectors[-half + i], ir.Constant(WORDS, each))
-                    for each in (near, far)
-                ))
-                for i in range(half)
-            ]  # fmt: skip
+        sums = lane_sums(builder, [arguments[i] for i in (2, 3, 5, 6)], builder.fadd)
         pair = ir.VectorType(ir.FloatType(), 2)
         for i, found in ((1, (0, 4)), (4, (8, 12))):
             lanes = ir.Constant(ir.VectorType(INT32, 2), found)
             pointer = element_pointer(
                 context, builder, types_of[0], arguments[0], types_of[i], arguments[i]
             )
-            own = builder.shuffle_vector(vectors[0], vectors[0], lanes)
+            own = builder.shuffle_vector(sums, sums, lanes)
             builder.store(own, builder.bitcast(pointer, pair.as_pointer()), align=4)
         return context.get_dummy_value()
 
