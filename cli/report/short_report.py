@@ -39,7 +39,7 @@ def _rows(report: JobReport) -> Iterator[Figure]:
     rows, accuracy, times = report["rows"], report.get("accuracy"), report["time"]
     yield Figure("ok", f"{rows['ok']:,}", f"of {rows['total']:,}")
     if rows["skipped"]:
-        yield Figure("done before", f"{rows['skipped']:,}", "by the run that this one goes on with")
+        yield Figure("done before", f"{rows['skipped']:,}", "already done in an earlier run")
     yield from failed_rows(report)[: _MAX_CODES + 1]
     ended = endings(report["finish_reasons"])
     if cut := ended.get("length", 0):

@@ -14,7 +14,7 @@ from pagedrun.paged.values.errors import PagedrunError
 
 
 def run_harness(args: Sequence[str]) -> None:
-    """Do what `lm_eval ARGS` does; a run that names no model is of pagedrun's.
+    """Do what `lm_eval ARGS` does; without --model, pagedrun's engine is used.
 
     Raises `SystemExit` for arguments that the harness refuses, and `PagedrunError` for whatever
     else goes wrong in it.

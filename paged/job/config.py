@@ -133,8 +133,8 @@ class JobConfig:
     from_output: Annotated[
         Path | None,
         Flag(
-            "Take the rows that ask the same from the output of an earlier run, go on with those "
-            "that a higher --max-tokens lets go on, and compute the rest.",
+            "Take the rows that ask the same from the output of an earlier run, continue "
+            "answers cut by a lower --max-tokens, and compute the rest.",
             Panel.FILES,
             "OLD",
             declared=("--from",),
@@ -180,7 +180,7 @@ class JobConfig:
         float | None,
         Flag(
             "End in time, counted from the start of the command, with a fair sample of the rows "
-            "done and exit status 4; --resume does the rest.",
+            "done and exit status 4; continue with --resume.",
             Panel.FILES,
             "TIME",
             form=Form.SPAN,

@@ -251,8 +251,8 @@ class _Job:
         rows, rest = self._tally, ""
         if writer.is_resumable:
             instead = " in place of --overwrite" if self._config.overwrite else ""
-            rest = f"; the same command with --resume{instead} does the rest"
-        return f"{rows.num_rows:,} of {rows.total:,} rows are written and whole{rest}"
+            rest = f"; continue with --resume{instead}"
+        return f"{rows.num_rows:,} of {rows.total:,} rows saved{rest}"
 
     def _leave(self, writer: RowWriter, manifest: Manifest) -> str:
         """Save what there is, from another thread than the job's: the process is about to end."""

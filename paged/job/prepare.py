@@ -161,12 +161,13 @@ def _refuse_bad_beyond(num_rows: int, config: JobConfig, builder: RequestBuilder
 
 
 def warn_of_rows(rows: Sequence[JobRow], max_model_len: int, listener: JobListener) -> None:
-    """Tell how many rows of a window cannot be asked, and how many were cut."""
+    """Report how many rows of a window are invalid, and how many were cut."""
     refused = [(row, row.error) for row in rows if row.error is not None]
     if refused:
         first, error = refused[0]
+        verb = "is" if len(refused) == 1 else "are"
         listener.on_warning(
-            f"{len(refused)} of {len(rows)} rows cannot be asked; "
+            f"{len(refused):,} of {len(rows):,} rows {verb} invalid; "
             f"the first is {first.place}: {error.shown(as_flag)}"
         )
     num_cut = sum(row.num_truncated_tokens > 0 for row in rows)

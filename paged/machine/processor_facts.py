@@ -16,10 +16,11 @@ _SPEED = {
 
 
 _QUANTIZED = {
-    KernelSet.AMX: "in bfloat16 held in few bits: four bits in groups of 128 are the "
+    KernelSet.AMX: "in bfloat16 quantized in memory: four bits in groups of 128 are the "
     "fastest at few rows, plain bfloat16 at hundreds",
-    KernelSet.AVX512_BF16: "in bfloat16 held in few bits: four bits are the fastest at few rows; "
-    "at hundreds they are a tenth slower than plain bfloat16, and --quantization int8 is faster",
+    KernelSet.AVX512_BF16: "in bfloat16 quantized in memory: four bits are the fastest at few "
+    "rows; at hundreds they are a tenth slower than plain bfloat16, and --quantization int8 is "
+    "faster",
     KernelSet.PORTABLE: "unpacked while they are read: they take the memory of plain weights, and "
     "are as fast",
 }
@@ -65,7 +66,7 @@ def processor_facts(findings: Findings) -> ProcessorFacts:
         return facts
     facts["kernel_set"] = chosen.value
     facts["speed"] = _SPEED[chosen]
-    facts["bytes"] = f"those of {chosen}; other machines agree on them with --kernel-set {chosen}"
+    facts["bytes"] = f"those of {chosen}; use --kernel-set {chosen} for identical output elsewhere"
     facts["int8"] = _int8(chosen)
     facts["quantized"] = _QUANTIZED[chosen]
     if chosen is not KernelSet.supported()[0]:

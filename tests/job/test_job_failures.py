@@ -93,7 +93,7 @@ class TestFailures:
             signal.signal(signum, inherited)
         assert caught.value.signum == signum
         assert caught.value.__notes__ == [
-            "1 of 3 rows are written and whole; the same command with --resume does the rest"
+            "1 of 3 rows saved; continue with --resume"
         ]
         assert [row["index"] for row in output_rows(place)] == [2]
         assert side_file(place, ".run.json")["status"] == "interrupted"

@@ -74,7 +74,7 @@ def test_the_rows_done_are_of_all_groups_and_the_rest_follows(
     with pytest.raises(JobInterrupted, match="Stopped at the deadline") as caught:
         run_job(job, UntilRows(12))
     assert exit_status(caught.value) == 4
-    assert "12 of 40 rows are written and whole" in caught.value.__notes__[0]
+    assert "12 of 40 rows saved" in caught.value.__notes__[0]
     groups = {row["input"]["group"] for row in read_jsonl(output)}
     assert len(groups) >= NUM_GROUPS - 1
     run_job(replace(job, resume=True, deadline=None))

@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import MakeModel
 from tests.whole.command_server import CommandServer
 
-RESUME = "; the same command with --resume does the rest"
+RESUME = "; continue with --resume"
 # To be run before a command: `hold()` says on stderr that it waits, and waits for ten minutes or
 # until a signal.
 HELD = '{"held": true}'
@@ -114,7 +114,7 @@ def test_1_a_step_that_does_not_end(server: CommandServer, args: list[str], tmp_
     assert status == 1
     assert sentence(told) == (
         "Error: the engine has not finished a step for 1 seconds; --stall-timeout gives it more "
-        "time; its state is in rows.out.jsonl.state.json; 0 of 10 rows are written and whole"
+        "time; its state is in rows.out.jsonl.state.json; 0 of 10 rows saved"
         + RESUME
     )
     state = json.loads((tmp_path / "rows.out.jsonl.state.json").read_text())
@@ -149,7 +149,7 @@ def test_4_the_disk_is_full(server: CommandServer, args: list[str], tmp_path: Pa
     assert status == 4
     assert sentence(told) == (
         "Error: /dev/full cannot be written any further (No space left on device; make room on "
-        "its disk); 0 of 10 rows are written and whole"
+        "its disk); 0 of 10 rows saved"
     )
 
 
@@ -203,7 +203,7 @@ def test_a_signal_while_rows_are_answered(
     assert 0 < num_rows < 10
     name = signal.Signals(signum).name
     assert sentence(command.told()) == (
-        f"Stopped by {name}; {num_rows} of 10 rows are written and whole{RESUME}"
+        f"Stopped by {name}; {num_rows} of 10 rows saved{RESUME}"
     )
     assert json.loads(Path(f"{output}.run.json").read_text())["status"] == "interrupted"
 
@@ -241,7 +241,7 @@ def test_a_signal_that_python_does_not_see(
     assert command.wait() == 130
     assert time.monotonic() - began > 2
     assert sentence(command.told()) == (
-        f"Stopped by SIGINT; 1 of 2 rows are written and whole{RESUME}"
+        f"Stopped by SIGINT; 1 of 2 rows saved{RESUME}"
     )
     assert json.loads(Path(f"{output}.run.json").read_text())["status"] == "interrupted"
 

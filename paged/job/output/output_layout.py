@@ -20,7 +20,7 @@ from pagedrun.paged.values.option_names import option
 class OutputLayout:
     """Rows are appended to `journal`, whole lines of JSON, whatever the output is.
 
-    `files` are made of it when all rows are there; none if the journal is the output itself.
+    It is converted to `files` when all rows are finished; none if the journal is the output itself.
     """
 
     output: str
@@ -52,7 +52,7 @@ class OutputLayout:
             asked = {"columns": config.columns, "flatten": config.flatten, "shards": config.shards}
             name = next((name for name, value in asked.items() if value), "output")
             raise UsageError(
-                f"{option(name)} makes files of the rows when all are there; name one with -o",
+                f"{option(name)} needs all rows first, so it cannot stream; give a file with -o",
                 field=name,
             )
         if kind is OutputFormat.PARQUET:

@@ -39,8 +39,8 @@ class RunFiles:
         _check_exists(target)
         if files.status() in (JobStatus.RUNNING, JobStatus.INTERRUPTED, JobStatus.FAILED):
             raise UsageError(
-                f"{target}: its run was not finished, and only a finished one tells of its "
-                "memory; the same generate command with --resume does the rest"
+                f"{target}: its run was not finished, and only a finished run has a "
+                "memory report; continue it with the same generate command and --resume"
             )
         if target.suffix == ".npz":
             return cls(None, None, target, None)

@@ -141,7 +141,7 @@ def _endings(report: JobReport) -> Iterator[Advice]:
         yield Advice(
             "answers_cut",
             f"{cut / total:.0%} of the answers were cut at max_tokens; raise "
-            f"{option('max_tokens')} if they were to end by themselves",
+            f"{option('max_tokens')} if you want complete answers",
             cut / total / 10,
         )
 

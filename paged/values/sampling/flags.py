@@ -239,8 +239,8 @@ THINKING_BUDGET = Flag(
 )
 
 VOTE = Flag(
-    "Let the N answers vote by what a regular expression or json:PATH finds; no more are "
-    "drawn than decide.",
+    "Let the N answers vote by what a regular expression or json:PATH finds; sampling "
+    "stops once the majority is certain.",
     Panel.SAMPLING,
     "VOTE",
     rule=Rule(

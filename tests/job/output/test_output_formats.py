@@ -221,8 +221,8 @@ def test_a_column_that_no_row_has_is_named(place: Path) -> None:
     [
         ({"output": "x.xlsx"}, r"not written as \.xlsx.*\.parquet or \.csv"),
         ({"output": "x.json"}, r"not written as \.json"),
-        ({"output": "-", "columns": ("id",)}, r"columns.*name one with -o"),
-        ({"output": "-", "shards": 2}, r"shards.*name one with -o"),
+        ({"output": "-", "columns": ("id",)}, r"columns.*file with -o"),
+        ({"output": "-", "shards": 2}, r"shards.*file with -o"),
         ({"output": "x.csv", "columns": ("id,txt",)}, "no txt; they have index, id, text"),
         ({"output": "x.csv", "columns": ("usage.tokens",)}, "usage has no tokens; it has prompt"),
         ({"output": "x.csv", "columns": ("id,id",)}, "id is named twice"),

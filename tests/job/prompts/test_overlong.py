@@ -149,7 +149,7 @@ class TestDiskSpace:
             run(place, [{"prompt": letter} for letter in "abcd"])
         size = sum(map(len, lines[:2]))
         assert caught.value.__notes__ == [
-            "2 of 4 rows are written and whole; the same command with --resume does the rest",
+            "2 of 4 rows saved; continue with --resume",
             f"the rows left will take about {size} bytes",
         ]
 
