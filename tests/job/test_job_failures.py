@@ -92,9 +92,7 @@ class TestFailures:
         finally:
             signal.signal(signum, inherited)
         assert caught.value.signum == signum
-        assert caught.value.__notes__ == [
-            "1 of 3 rows saved; continue with --resume"
-        ]
+        assert caught.value.__notes__ == ["1 of 3 rows saved; continue with --resume"]
         assert [row["index"] for row in output_rows(place)] == [2]
         assert side_file(place, ".run.json")["status"] == "interrupted"
 

@@ -114,8 +114,7 @@ def test_1_a_step_that_does_not_end(server: CommandServer, args: list[str], tmp_
     assert status == 1
     assert sentence(told) == (
         "Error: the engine has not finished a step for 1 seconds; --stall-timeout gives it more "
-        "time; its state is in rows.out.jsonl.state.json; 0 of 10 rows saved"
-        + RESUME
+        "time; its state is in rows.out.jsonl.state.json; 0 of 10 rows saved" + RESUME
     )
     state = json.loads((tmp_path / "rows.out.jsonl.state.json").read_text())
     assert state["running"] == len(state["sequences"]["running"]) == 2
@@ -202,9 +201,7 @@ def test_a_signal_while_rows_are_answered(
     num_rows = whole_rows(output)
     assert 0 < num_rows < 10
     name = signal.Signals(signum).name
-    assert sentence(command.told()) == (
-        f"Stopped by {name}; {num_rows} of 10 rows saved{RESUME}"
-    )
+    assert sentence(command.told()) == (f"Stopped by {name}; {num_rows} of 10 rows saved{RESUME}")
     assert json.loads(Path(f"{output}.run.json").read_text())["status"] == "interrupted"
 
 
@@ -240,9 +237,7 @@ def test_a_signal_that_python_does_not_see(
     command.signal(signal.SIGINT)
     assert command.wait() == 130
     assert time.monotonic() - began > 2
-    assert sentence(command.told()) == (
-        f"Stopped by SIGINT; 1 of 2 rows saved{RESUME}"
-    )
+    assert sentence(command.told()) == (f"Stopped by SIGINT; 1 of 2 rows saved{RESUME}")
     assert json.loads(Path(f"{output}.run.json").read_text())["status"] == "interrupted"
 
 
