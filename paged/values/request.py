@@ -9,6 +9,7 @@ from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling.ballot import VoteResult
 from pagedrun.paged.values.sampling.logprobs import Continuation, Score, TokenLogprob
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling.vote import vote_reader
 
 
 class FinishReason(StrEnum):
@@ -204,11 +205,28 @@ class Completion:
         return sum(len(each.token_ids) for each in self.outputs) - self.num_copied_tokens
 
     @property
+    def answer(self) -> SampleOutput | None:
+        """The output that stands for the row: the first one, or of samples that vote the first that
+        voted for the winner. None without outputs."""
+        params, winner = self.request.params, None if self.vote is None else self.vote.winner
+        if params.vote is not None and winner is not None:
+            read = vote_reader(params.vote)
+            return next(output for output in self.outputs if read(output.text) == winner)
+        return self.outputs[0] if self.outputs else None
+
+    @property
     def text(self) -> str | None:
-        """The first output's text, or the likeliest continuation; None without an answer."""
+        """The text of `answer`, or the likeliest continuation; None without an answer."""
         if self.scores:
             return max(self.scores, key=lambda each: each.logprob).text
-        return self.outputs[0].text if self.outputs else None
+        answer = self.answer
+        return None if answer is None else answer.text
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why `answer` ended; of a request without outputs, why it has none."""
+        answer = self.answer
+        return self.finish_reasons[0] if answer is None else answer.finish_reason
 
     @property
     def finish_reasons(self) -> tuple[FinishReason, ...]:

@@ -47,7 +47,7 @@ class OutputRow:
     """A line of the output, written as `json_fields` does: a key that only some rows have is a
     field with a default.
 
-    `text` and `finish_reason` are those of the first output, or of the likeliest continuation; a
+    `text` and `finish_reason` are those of `Completion.answer`, or of the likeliest continuation; a
     row without an answer has neither text nor outputs but an `error`. `input` are the columns that
     come back. `vote` is what the outputs of a row with a vote voted for.
     """
@@ -71,7 +71,7 @@ class OutputRow:
             index=row.index,
             id=row.id,
             text=completion.text,
-            finish_reason=completion.finish_reasons[0],
+            finish_reason=completion.finish_reason,
             outputs=tuple(map(Output.of, completion.outputs)),
             usage=Usage.of(row, completion),
             input=row.input,

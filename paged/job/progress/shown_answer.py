@@ -12,8 +12,8 @@ MAX_CHARS = 2000  # more than any screen shows of it
 
 @dataclass(frozen=True, slots=True)
 class ShownAnswer:
-    """The text of a row's first output, cut to MAX_CHARS; without one it is None, and `error` says
-    why. `index` is the row's place in the input, from 0.
+    """The text of a row's answer, cut to MAX_CHARS; without one it is None, and `error` says why.
+    `index` is the row's place in the input, from 0.
     """
 
     index: int

@@ -12,6 +12,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling.ballot import Ballot
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling.vote import vote_reader
 from pagedrun.recipes.demo import demo_model_folder
 from tests.command import Command
 from tests.conftest import MakeModel
@@ -45,6 +46,15 @@ def requests(model: Path, **params: Any) -> list[Request]:
     return [Request(index, tuple(own), asked) for index, own in enumerate(ids)]
 
 
+def said_for(row: dict[str, Any]) -> str | None:
+    """Check that text and finish reason of a row are those of the first sample that voted for the
+    winner; return what the text votes for."""
+    read, winner = vote_reader(VOTE), row["vote"]["winner"]
+    first = next(each for each in row["outputs"] if read(each["text"]) == winner)
+    assert (row["text"], row["finish_reason"]) == (first["text"], first["finish_reason"])
+    return read(row["text"])
+
+
 def answered(engine: Engine, rows: list[Request], **config: Any) -> dict[int, Completion]:
     run = engine.reconfigured(**config).start(rows)
     completions = list(run)
@@ -62,6 +72,8 @@ def test_the_winner_and_the_samples_are_those_of_the_full_run(engine: Engine, mo
         assert completion.vote == Ballot.decided(VOTE, N, texts)
         assert completion.vote.winner == everyone.winner
         assert completion.outputs == samples[: completion.vote.drawn]
+    lost = [each for each in voted.values() if each.text != each.outputs[0].text]
+    assert lost, "the first sample wins every vote: nothing shows whose text it is"
     drawn = [each.vote.drawn for each in voted.values() if each.vote is not None]
     assert N // 2 < min(drawn) < max(drawn), "all votes alike show nothing"
     assert sum(drawn) < N * len(voted)
@@ -90,6 +102,7 @@ def test_samples_that_vote_for_nothing_are_all_drawn(engine: Engine, model: Path
     for completion in voted.values():
         assert completion.vote is not None
         assert (completion.vote.winner, completion.vote.counts) == (None, {})
+        assert completion.text == completion.outputs[0].text
         assert len(completion.outputs) == N
 
 
@@ -109,6 +122,8 @@ def test_votes_in_the_output_the_report_and_after_a_resume(
     for row in made[:4]:
         assert list(row["vote"]) == ["winner", "counts", "drawn"]
         assert len(row["outputs"]) == row["vote"]["drawn"]
+        assert [each["index"] for each in row["outputs"]] == list(range(row["vote"]["drawn"]))
+        assert said_for(row) == row["vote"]["winner"]
     assert (made[4]["error"]["code"], made[4]["error"]["param"]) == ("invalid_param", "vote")
     assert made[5]["vote"] == {"winner": None, "counts": {}, "drawn": 2}
     report = json.loads((tmp_path / "out.jsonl.report.json").read_text())
@@ -121,6 +136,7 @@ def test_votes_in_the_output_the_report_and_after_a_resume(
     assert pagedrun(*command, "--resume")[0] == 3
     again = read_jsonl(output)
     assert [row["outputs"] for row in again] == [row["outputs"] for row in made]
+    assert [row["text"] for row in again] == [row["text"] for row in made]
     assert [row.get("vote") for row in again] == [row.get("vote") for row in made]
 
 
