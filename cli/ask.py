@@ -58,11 +58,11 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.cli.progress.waiting import show_waiting
     from pagedrun.cli.report.answer_figures import answer_line
     from pagedrun.cli.terminal.answer_writer import AnswerWriter
-    from pagedrun.cli.terminal.console import note, stderr_console
+    from pagedrun.cli.terminal.console import note, stderr_console, tell
     from pagedrun.paged.job.output.writer import row_line
     from pagedrun.paged.job.question import Question
     from pagedrun.paged.values.errors import UsageError
-    from pagedrun.paged.values.option_names import as_flag, option
+    from pagedrun.paged.values.option_names import option
 
     options, quiet = settings.read(AskOptions), settings.read(Display).quiet
     console = stderr_console()
@@ -96,7 +96,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
         error.add_note(writer.leave())
         raise
     if answer.error is not None:
-        note(console, f"Error: {answer.error.shown(as_flag)}")
+        tell(console, f"Error: {answer.error.marked}")
         return exits.REFUSED if answer.completion is None else exits.ROWS_FAILED
     if not quiet:
         note(console, answer_line(answer), "dim")

@@ -1,19 +1,18 @@
 """How a command ends: one table from what went wrong to exit status and sentence."""
 
 import os
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
-from pagedrun.cli.terminal.lossy_stream import LossyStream
+from pagedrun.cli.terminal.console import stderr_console, tell
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard, exit_status
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.values.errors import EngineError, PagedrunError, RowError, UsageError
-from pagedrun.paged.values.option_names import as_flag
+from pagedrun.paged.values.option_names import as_flag, spelled
 
 OK = 0
 ENGINE_FAILED = 1
@@ -59,7 +58,7 @@ def boundary(guard: SignalGuard | None = None) -> Iterator[None]:
         sentence = describe(error)
         is_told = isinstance(error, JobInterrupted) and guard is not None and not guard.take_word()
         if sentence is not None and not is_told:
-            LossyStream(sys.stderr).write(f"{sentence}\n")
+            tell(stderr_console(), sentence)
         raise typer.Exit(status_of(error)) from error
 
 
@@ -95,4 +94,5 @@ def describe(error: BaseException) -> str | None:
 
 def _notes(error: BaseException) -> list[str]:
     """Return what the job added on its way up: how far it came."""
-    return [safe(note) for note in getattr(error, "__notes__", [])]
+    notes = getattr(error, "__notes__", [])
+    return [safe(spelled(note, as_flag)) for note in notes]

@@ -28,7 +28,7 @@ from pagedrun.cli.plan import plan
 from pagedrun.cli.recipes import app as recipes_app
 from pagedrun.cli.show import HELP as SHOW_HELP
 from pagedrun.cli.show import show
-from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.cli.terminal.console import stderr_console, tell
 from pagedrun.cli.warmup import HELP as WARMUP_HELP
 from pagedrun.cli.warmup import warmup
 from pagedrun.paged.job.control.signals import SignalGuard
@@ -97,10 +97,11 @@ def _refuse(error: Exception) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         return exits.REFUSED  # the help is on the screen already
     # Where its types come from pydantic, Typer repeats that library's prefix.
-    print(f"Error: {safe(message.replace(': Value error, ', ': '))}", file=sys.stderr)
+    console = stderr_console()
+    tell(console, f"Error: {message.replace(': Value error, ', ': ')}")
     context = getattr(error, "ctx", None)
     if context is not None:
-        print(f"Try '{context.command_path} --help' for help.", file=sys.stderr)
+        tell(console, f"Try '{context.command_path} --help' for help.")
     return exits.REFUSED
 
 

@@ -11,7 +11,7 @@ from pagedrun.cli.options.flags import Given
 from pagedrun.cli.options.run_options import Display
 from pagedrun.cli.options.show_flags import SHOW, ShowOptions
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import as_flag, option
+from pagedrun.paged.values.option_names import option
 
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings
@@ -53,7 +53,7 @@ def _run(settings: "Settings") -> int:
     from pagedrun.cli.options.job_flags import job_config
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.shown_prompt import draw_figures, draw_prompt
-    from pagedrun.cli.terminal.console import note, stderr_console, stdout_console
+    from pagedrun.cli.terminal.console import note, stderr_console, stdout_console, tell
     from pagedrun.kernels.environment.threads import prepare_environment
 
     prepare_environment()
@@ -78,9 +78,8 @@ def _run(settings: "Settings") -> int:
         draw_prompt(row, stdout_console(), ids=options.ids)
     sys.stdout.flush()
     if found.error is not None:
-        note(
-            console, f"Error: row {row.index}, {row.unit} {row.line}: {found.error.shown(as_flag)}"
-        )
+        told = f"row {row.index}, {row.unit} {row.line}: {found.error.marked}"
+        tell(console, f"Error: {told}")
         return exits.ROWS_FAILED
     if not display.quiet:
         draw_figures(row, console)

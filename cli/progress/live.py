@@ -14,7 +14,7 @@ from pagedrun.cli.progress.answer_lines import answer_line
 from pagedrun.cli.progress.durations import show_seconds, show_span
 from pagedrun.cli.progress.replica_rows import MOST_SHOWN, draw_replicas
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
-from pagedrun.cli.terminal.console import note
+from pagedrun.cli.terminal.console import tell
 from pagedrun.paged.job.progress.listener import JobListener, Phase
 from pagedrun.paged.job.progress.shown_answer import ShownAnswer
 
@@ -27,7 +27,7 @@ FIGURES_WIDTH = 24  # wide enough for most, so that the bars keep their length f
 @contextmanager
 def show_live(console: Console) -> Iterator[JobListener]:
     """Give a listener whose figures are drawn until the block ends, and then cleared away."""
-    watch = RunWatch(lambda message: note(console, f"Warning: {message}", "yellow"))
+    watch = RunWatch(lambda message: tell(console, f"Warning: {message}", "yellow"))
     with Live(
         _LiveFigures(watch, console),
         console=console,

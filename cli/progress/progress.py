@@ -12,7 +12,7 @@ from rich.console import Console
 from pagedrun.cli.options.choices import ProgressMode
 from pagedrun.cli.progress.durations import show_seconds, show_span
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
-from pagedrun.cli.terminal.console import note
+from pagedrun.cli.terminal.console import note, tell
 from pagedrun.paged.job.progress.listener import JobListener, Phase, SilentListener
 
 
@@ -47,7 +47,7 @@ def show_progress(
         with _json_lines(console, pace.json_s) as listener:
             yield listener
     elif chosen is ProgressMode.PLAIN:
-        watch = RunWatch(lambda message: note(console, f"Warning: {message}"))
+        watch = RunWatch(lambda message: tell(console, f"Warning: {message}"))
 
         def show() -> None:
             note(console, line(watch.figures()))
@@ -55,7 +55,7 @@ def show_progress(
         with every(pace.first_line_s, pace.line_s, show):
             yield watch
     else:
-        yield RunWatch(lambda message: note(console, f"Warning: {message}"))
+        yield RunWatch(lambda message: tell(console, f"Warning: {message}"))
 
 
 def line(figures: RunFigures) -> str:

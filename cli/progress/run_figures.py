@@ -12,6 +12,7 @@ from pagedrun.paged.job.progress.shown_answer import ShownAnswer
 from pagedrun.paged.job.progress.tally import Tally
 from pagedrun.paged.report.record.replica_state import ReplicaState, ReplicatedStep
 from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.values.option_names import as_flag, spelled
 
 RATE_WINDOW_SECONDS = 10.0
 
@@ -105,8 +106,8 @@ class RunWatch:
         self._tally = tally
 
     def on_warning(self, message: str) -> None:
-        """Pass it on."""
-        self._warn(message)
+        """Pass it on, its options as flags."""
+        self._warn(spelled(message, as_flag))
 
     @property
     def latest(self) -> ShownAnswer | None:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from pagedrun.cli.terminal.console import note
+from pagedrun.cli.terminal.console import tell
 from pagedrun.paged.job.progress.listener import Phase, SilentListener
 
 
@@ -43,7 +43,7 @@ class Waiting(SilentListener):
         if not self._is_loading:
             self._warnings.append(message)
         elif not self._quiet:
-            note(self._console, f"Warning: {message}")
+            tell(self._console, f"Warning: {message}")
 
     def stop(self) -> None:
         """Take the line away."""

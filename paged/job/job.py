@@ -341,7 +341,7 @@ class _Job:
             if completion.error is not None and not warned:
                 warned = True  # once: there may be thousands, and each row says its own
                 self._listener.on_warning(
-                    f"row {row.id!r}, {row.place}, cannot be answered: {completion.error}"
+                    f"row {row.id!r}, {row.place}, cannot be answered: {completion.error.marked}"
                 )
             with self._guard.hold():  # written and counted, or neither
                 line = writer.write(answered_row(row, completion))

@@ -21,7 +21,7 @@ from pagedrun.paged.job.windows import RowWindows, refused_row
 from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
 from pagedrun.paged.text.reasoning_tags import check_budget
 from pagedrun.paged.values.errors import RowError, UsageError
-from pagedrun.paged.values.option_names import as_flag, option
+from pagedrun.paged.values.option_names import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def warn_of_rows(rows: Sequence[JobRow], max_model_len: int, listener: JobListen
         verb = "is" if len(refused) == 1 else "are"
         listener.on_warning(
             f"{len(refused):,} of {len(rows):,} rows {verb} invalid; "
-            f"the first is {first.place}: {error.shown(as_flag)}"
+            f"the first is {first.place}: {error.marked}"
         )
     num_cut = sum(row.num_truncated_tokens > 0 for row in rows)
     if num_cut:
