@@ -76,7 +76,8 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.cli.page.job_page import check_job_page, write_job_page
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.end_of_run import draw_end
-    from pagedrun.cli.terminal.console import note, stderr_console
+    from pagedrun.cli.report.report import failures
+    from pagedrun.cli.terminal.console import note, stderr_console, tell
     from pagedrun.paged.job.job import run_job
     from pagedrun.paged.job.output.output_layout import OutputLayout
     from pagedrun.paged.job.planned.timed_run import note_run
@@ -92,9 +93,12 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
         warn_of_model(settings, config, listener)
         result = run_job(config, listener, guard=guard)
         note_run(config.engine, result.report)
+    output = OutputLayout.of(config).shown
     try:
         if not display.quiet:
-            draw_end(result, OutputLayout.of(config).shown, display.report_view, console)
+            draw_end(result, output, display.report_view, console)
+        elif result.num_failed:
+            tell(console, failures(result, output))
         if display.json_report:
             _print_json(result.report)
         if page is not None:

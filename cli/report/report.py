@@ -65,6 +65,16 @@ def summary(result: "JobResult", output: str) -> list[str]:
     return [told, *kept, *report]
 
 
+def failures(result: "JobResult", output: str) -> str:
+    """Return the one line about failed rows for somebody who wants to see errors only."""
+    total, codes = result.report["rows"]["total"], result.report["errors"]
+    noun = "row" if total == 1 else "rows"
+    why = ", ".join(f"{code} {number:,}" for code, number in codes.items())
+    where = "the output" if output == "-" else output
+    told = f" ({why})" if why else ""
+    return f"Error: {result.num_failed:,} of {total:,} {noun} failed{told}; see `error` in {where}"
+
+
 def _taken(rows: "RowCounts") -> str:
     """Return how many rows were answered by an earlier run, wholly or in part."""
     return (

@@ -207,7 +207,12 @@ class TestStreams:
             listener.on_warning("w")
             return result_with(1)
 
-        assert run(job, *GENERATE, "--quiet") == (3, "", "")
+        assert run(lambda config, listener: result_with(0), *GENERATE, "--quiet") == (0, "", "")
+        status, out, err = run(job, *GENERATE, "--quiet")
+        assert (status, out) == (3, "")
+        assert err.startswith("Error: 1 of 3 rows failed")
+        assert err.endswith("see `error` in x.out.jsonl\n")
+        assert len(err.splitlines()) == 1
         assert run(UsageError("u"), *GENERATE, "--quiet") == (2, "", "Error: u\n")
 
     def test_flags_reach_the_job(self, run: Any) -> None:
