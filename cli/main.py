@@ -18,7 +18,6 @@ from pagedrun.cli.evaluate import HELP as EVALUATE_HELP
 from pagedrun.cli.evaluate import SETTINGS as EVALUATE_SETTINGS
 from pagedrun.cli.evaluate import evaluate
 from pagedrun.cli.foreign.command_group import CommandGroup
-from pagedrun.cli.foreign.flags import explain
 from pagedrun.cli.generate import HELP, GenerateCommand, generate
 from pagedrun.cli.help.command_line import CommandLine
 from pagedrun.cli.inspect.inspect_cache import HELP as INSPECT_CACHE_HELP
@@ -32,6 +31,7 @@ from pagedrun.cli.terminal.console import stderr_console, tell
 from pagedrun.cli.warmup import HELP as WARMUP_HELP
 from pagedrun.cli.warmup import warmup
 from pagedrun.paged.job.control.signals import SignalGuard
+from pagedrun.paged.values.foreign_flags import explain
 
 app = CommandLine(
     name="pagedrun",

@@ -61,14 +61,13 @@ def _run(given: Given) -> None:
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.paged.machine.warm_up import warm_up
-    from pagedrun.paged.models.hub import resolve_model
+    from pagedrun.paged.models.hub import DEMO, resolve_model
     from pagedrun.paged.values.engine_config import EngineConfig
-    from pagedrun.recipes.demo import DEMO, demo_model_folder
 
     console, display = stderr_console(), read(Display, given)
     name, tokenizer = str(given.get("model", DEMO)), given.get("tokenizer")
     revision = read(RunOptions, given).revision
-    folder = demo_model_folder() if name == DEMO else resolve_model(name, revision)
+    folder = resolve_model(name, revision)
     configs = [EngineConfig.fitting(**values_of(EngineConfig, given, {"model"}), model=folder)]
     if "model" not in given and configs[0].dtype == "auto" and configs[0].device != "cuda":
         configs = [replace(configs[0], dtype=dtype) for dtype in CPU_DTYPES]

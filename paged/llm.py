@@ -1,18 +1,20 @@
 """LLM: the engine from Python, in the manner of vLLM."""
 
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
 from threading import Lock
-from typing import Any, cast
+from typing import Any, Self, Unpack, cast
+from weakref import WeakSet
 
 from pagedrun.paged.completion_iterator import CompletionIterator
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.describe import describe_model
-from pagedrun.paged.models.hub import resolve_model
+from pagedrun.paged.models.hub import DEMO, resolve_model
 from pagedrun.paged.prompt_windows import PromptWindows
 from pagedrun.paged.replicas.replicated_engine import ReplicatedEngine
 from pagedrun.paged.report.record.report_sections import EngineReport
@@ -25,11 +27,13 @@ from pagedrun.paged.text.prompts.reader import (
     template_variables,
 )
 from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.arguments import checked, refuse_unknown
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import PagedrunError
+from pagedrun.paged.values.engine_options import EngineOptions
+from pagedrun.paged.values.errors import PagedrunError, UsageError
 from pagedrun.paged.values.flag import flag_fields
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import as_argument, spelled
+from pagedrun.paged.values.option_names import as_argument, option, spelled
 from pagedrun.paged.values.prompt_input import ChatPrompt, Conversation, PromptInput
 from pagedrun.paged.values.replica_config import ReplicaConfig
 from pagedrun.paged.values.request import Completion
@@ -37,18 +41,19 @@ from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.paged.values.window_size import WindowSize
 
 DEFAULT_WINDOW = WindowSize()  # that of the command
+_TEXTS = ("model", "revision", "tokenizer", "chat_template")
 
 
 class LLM:
     """A model in this process.
 
-        llm = LLM(model="path/to/model", max_num_seqs=64)
-        for completion in llm.generate(["Hello"], SamplingParams(max_tokens=32)):
-            print(completion.outputs[0].text)
+        with LLM(model="path/to/model", max_num_seqs=64) as llm:
+            for completion in llm.generate(["Hello"], SamplingParams(max_tokens=32)):
+                print(completion.outputs[0].text)
 
     `engine` takes the fields of `EngineConfig`, and those of `ReplicaConfig`: with `replicas` the
     model runs in processes that Ray starts for each call and ends with it. Raises `UsageError` or
-    `ModelError` for a bad option or model folder.
+    `ModelError` for a bad argument or model folder.
     """
 
     def __init__(
@@ -58,55 +63,97 @@ class LLM:
         revision: str | None = None,
         tokenizer: str | Path | None = None,
         chat_template: str | None = None,
-        **engine: Any,
+        **engine: Unpack[EngineOptions],
     ) -> None:
-        folder = resolve_model(str(model), revision)
+        refuse_unknown("LLM", engine, [*EngineOptions.__annotations__, *_TEXTS])
+        for name, value in zip(_TEXTS, (model, revision, tokenizer, chat_template), strict=True):
+            _refuse_non_text(name, value)
+        given: dict[str, Any] = {**engine}
+        names = {each.field for each in flag_fields(ReplicaConfig)} & given.keys()
+        replicas = ReplicaConfig(**{name: given.pop(name) for name in names})
+        replicas.refuse_alone(names)
+        asked = EngineConfig.fitting(model=Path(model), **given)
+        name = f"./{DEMO}" if model == Path(DEMO) else str(model)  # a path is no name
+        folder = resolve_model(name, revision)  # may take long: all else is checked before
         tokenizer_folder = folder if tokenizer is None else resolve_model(str(tokenizer), None)
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
-        names = {each.field for each in flag_fields(ReplicaConfig)} & engine.keys()
-        replicas = ReplicaConfig(**{name: engine.pop(name) for name in names})
-        replicas.refuse_alone(names)
-        config = EngineConfig.fitting(model=folder, **engine)
+        config = replace(asked, model=folder)
         shape = describe_model(folder, config.model_impl)
-        self._engine: Engine | ReplicatedEngine
+        self._engine: Engine | ReplicatedEngine | None
         if replicas.replicas is None:
             loaded = LoadedModel.load(config, shape, self.tokenizer)
             self._engine, grammars = Engine(config, loaded), loaded.grammar_mask.grammars
         else:
             self._engine = ReplicatedEngine(config, shape, tokenizer_folder, replicas)
             grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)
-        limits = Limits(self._engine.max_model_len, shape.vocab_size)
+        self._max_model_len = self._engine.max_model_len
+        limits = Limits(self._max_model_len, shape.vocab_size)
+        self._encoder: PromptEncoder | None
         self._encoder = PromptEncoder(self.tokenizer, limits, grammars.refused)
         self._is_free = Lock()  # held while a call is answered: rows are known by their index
+        self._iterators: WeakSet[CompletionIterator] = WeakSet()
         self.report = cast(EngineReport, {})  # there is none before the first call
 
     @property
     def max_model_len(self) -> int:
         """Most tokens of a prompt and its answer together."""
-        return self._engine.max_model_len
+        return self._max_model_len
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the weights, the KV memory and the planner's thread; a second time does nothing.
+
+        An iteration that has not ended is closed. `report`, `tokenizer` and `max_model_len` stay;
+        further calls raise `PagedrunError`. So does closing while another thread answers a call.
+        """
+        try:
+            for iterator in tuple(self._iterators):
+                iterator.close()
+        except ValueError as error:  # of a generator that runs
+            raise PagedrunError(
+                "this LLM is answering a call in another thread; close it when that has ended"
+            ) from error
+        engine, self._engine, self._encoder = self._engine, None, None
+        if isinstance(engine, Engine):
+            device = engine.loaded.device
+            del engine
+            device.release_unused_memory()
+
+    @checked
     def generate(
         self,
         prompts: PromptInput | Iterable[PromptInput],
         params: SamplingParams | Iterable[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
     ) -> list[Completion]:
         """Answer all prompts and return one completion each, in the order of the prompts.
 
         A prompt is a text, a list of token ids, a list of chat messages, or a mapping that names
         which it is, in which it may have `continuations` to be scored. `params` is one for all or
-        one for each. A prompt that cannot be answered gets a completion with an `error`; the others
-        are answered. `self.report` is then the memory report of this call. Raises `PagedrunError`
-        if there are not as many `params` as prompts, or if another call has not ended.
+        one for each. `progress` shows a bar on stderr. A prompt that cannot be answered gets a
+        completion with an `error`; the others are answered. `self.report` is then the memory report
+        of this call. Raises `UsageError` if there are not as many `params` as prompts,
+        `PagedrunError` if another call has not ended.
         """
-        completions = list(self.as_completed(prompts, params))
+        completions: Iterable[Completion] = self.as_completed(prompts, params)
+        if progress:
+            completions = _with_bar(completions, _num_prompts(prompts))
         return sorted(completions, key=lambda each: each.request.index)
 
+    @checked
     def chat(
         self,
         conversations: Conversation | Iterable[Conversation],
         params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         chat_template_kwargs: Mapping[str, JSONValue] | None = None,
+        progress: bool = False,
     ) -> list[Completion]:
         """Answer conversations, as `generate` answers prompts.
 
@@ -115,9 +162,18 @@ class LLM:
         of them. Raises `RowError` for one that cannot be set.
         """
         variables = template_variables(chat_template_kwargs)
+        if isinstance(conversations, str | Mapping) or not isinstance(conversations, Iterable):
+            raise UsageError(
+                f"{option('conversations')} must be a list of messages, each with role and "
+                f"content, or several such lists, not {type(conversations).__name__}"
+            )
         several = [conversations] if is_chat(conversations) else conversations
-        return self.generate(map(partial(_chat_prompt, variables), several), params)
+        prompts: Iterable[PromptInput] = map(partial(_chat_prompt, variables), several)
+        if isinstance(several, Sized):  # so that a bar knows its end
+            prompts = list(prompts)
+        return self.generate(prompts, params, progress=progress)
 
+    @checked
     def as_completed(
         self,
         prompts: PromptInput | Iterable[PromptInput],
@@ -136,7 +192,17 @@ class LLM:
         iterables raise comes out of `next`, and ends the iteration. When it has ended `self.report`
         is its memory report. Until then another call raises `PagedrunError`.
         """
-        return CompletionIterator(self._answers(_pairs(prompts, params), window))
+        self._opened()
+        pairs = _pairs(_several_prompts(prompts), _several_params(params))
+        iterator = CompletionIterator(self._answers(pairs, window))
+        self._iterators.add(iterator)
+        return iterator
+
+    def _opened(self) -> tuple[Engine | ReplicatedEngine, PromptEncoder]:
+        """Return what answers prompts; raises `PagedrunError` when it is closed."""
+        if self._engine is None or self._encoder is None:
+            raise PagedrunError("this LLM is closed; make another one")
+        return self._engine, self._encoder
 
     def _answers(
         self, prompts: Iterable[tuple[object, SamplingParams]], size: WindowSize
@@ -148,16 +214,16 @@ class LLM:
             )
         try:
             reader = PromptReader(self.tokenizer)  # of this call: its clock stays where it is now
-            windows = PromptWindows(prompts, reader, self._encoder, size)
-            yield from self._run(windows)
+            engine, encoder = self._opened()
+            yield from self._run(engine, PromptWindows(prompts, reader, encoder, size))
         finally:
             self._is_free.release()
 
-    def _run(self, windows: PromptWindows) -> Iterator[Completion]:
+    def _run(
+        self, engine: Engine | ReplicatedEngine, windows: PromptWindows
+    ) -> Iterator[Completion]:
         first = windows.read()
-        run = self._engine.start(
-            first, more=None if windows.is_last else windows.more(), warn=_warn
-        )
+        run = engine.start(first, more=None if windows.is_last else windows.more(), warn=_warn)
         del first  # what is answered can go
         try:
             yield from run
@@ -167,26 +233,77 @@ class LLM:
             self.report = run.report()
 
 
-def _pairs(
-    prompts: PromptInput | Iterable[PromptInput],
-    params: SamplingParams | Iterable[SamplingParams] | None,
-) -> Iterator[tuple[object, SamplingParams]]:
-    """Yield each prompt with its parameters; raises `PagedrunError` unless there is one each."""
-    given: Iterable[object] = [prompts] if is_one_prompt(prompts) else prompts
+def _several_prompts(prompts: object) -> Iterable[object]:
+    """Return one prompt as a list of it; raises `UsageError` for what is not iterable."""
+    if is_one_prompt(prompts):
+        return [prompts]
+    if not isinstance(prompts, Iterable):
+        raise UsageError(
+            f"{option('prompts')} must be a prompt or an iterable of prompts, not "
+            f"{type(prompts).__name__}"
+        )
+    return prompts
+
+
+def _several_params(params: object) -> Iterable[object]:
+    """Return the parameters of all prompts, one for each; raises `UsageError` for what is none."""
     if params is None or isinstance(params, SamplingParams):
-        yield from zip(given, repeat(params or SamplingParams()))
-        return
+        return repeat(params or SamplingParams())
+    if isinstance(params, str | Mapping) or not isinstance(params, Iterable):
+        raise UsageError(
+            f"{option('params')} must be SamplingParams, or an iterable with one for each prompt, "
+            f"not {type(params).__name__}"
+        )
+    return params
+
+
+def _pairs(
+    prompts: Iterable[object], params: Iterable[object]
+) -> Iterator[tuple[object, SamplingParams]]:
+    """Yield each prompt with its parameters; raises `UsageError` unless there is one each."""
     each_params, count = iter(params), 0
-    for prompt in given:
+    for prompt in prompts:
         own = next(each_params, None)
         if own is None:
-            raise PagedrunError(f"more than {count} prompts but {count} SamplingParams")
+            raise UsageError(f"more than {count} prompts but {count} SamplingParams")
         if not isinstance(own, SamplingParams):
-            raise PagedrunError(f"params must be SamplingParams, not {type(own).__name__}")
+            raise UsageError(f"{option('params')} must be SamplingParams, not {type(own).__name__}")
         yield prompt, own
         count += 1
-    if next(each_params, None) is not None:
-        raise PagedrunError(f"{count} prompts but more than {count} SamplingParams")
+    if not isinstance(params, repeat) and next(each_params, None) is not None:
+        raise UsageError(f"{count} prompts but more than {count} SamplingParams")
+
+
+def _num_prompts(prompts: object) -> int | None:
+    """Return how many prompts there are, None if only reading them tells."""
+    if is_one_prompt(prompts):
+        return 1
+    return len(prompts) if isinstance(prompts, Sized) else None
+
+
+def _with_bar(completions: Iterable[Completion], total: int | None) -> Iterator[Completion]:
+    """Yield completions, counted by a progress bar on stderr."""
+    from tqdm.auto import tqdm  # here: a run without a bar does not wait for it
+
+    with tqdm(total=total, unit="prompt", desc="Answered prompts", dynamic_ncols=True) as bar:
+        num_tokens = 0
+        for completion in completions:
+            num_tokens += sum(len(output.token_ids) for output in completion.outputs)
+            seconds = bar.format_dict["elapsed"]
+            if seconds:
+                bar.set_postfix_str(f"{num_tokens / seconds:,.0f} tokens/s", refresh=False)
+            bar.update()
+            yield completion
+
+
+def _refuse_non_text(name: str, value: object) -> None:
+    """Raise `UsageError` unless an argument of `LLM` is text, a path where it may be one, or None
+    where it may be left out."""
+    is_path = name in ("model", "tokenizer")
+    kinds = (str, Path) if is_path else (str,)
+    if not isinstance(value, kinds) and (value is not None or name == "model"):
+        wanted = "text or a path" if is_path else "text"
+        raise UsageError(f"{option(name)} must be {wanted}, not {type(value).__name__}")
 
 
 def _chat_prompt(variables: dict[str, JSONValue], messages: Conversation) -> ChatPrompt:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.recipes.recipe import nearest
+from pagedrun.paged.values.option_names import nearest
 
 _FOLDER = Path(__file__).parent / "bundled"
 SUFFIX = ".yaml"

@@ -2,13 +2,13 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import nearest
 from pagedrun.recipes.setting import Setting, beside
 from pagedrun.recipes.yaml_field import YamlField
 from pagedrun.recipes.yaml_file import parse_fields, read_bytes
@@ -67,12 +67,6 @@ class Recipe:
     def place(self, name: str) -> str:
         """Return how messages name a setting of this recipe."""
         return f"{name} ({self.shown} line {self.lines[name]})"
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return "; did you mean …?" with the nearest of `names`, nothing if none is near."""
-    near = get_close_matches(name.lower().replace("-", "_"), sorted(names), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _refuse_unknown(each: YamlField, settings: Mapping[str, Setting]) -> None:

@@ -15,13 +15,13 @@ from pagedrun.paged.job.output.formats.output_format import OutputFormat
 from pagedrun.paged.job.progress.listener import JobListener
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.models.generation_config import GenerationConfig
-from pagedrun.paged.models.hub import cached_models, resolve_model
+from pagedrun.paged.models.hub import DEMO, cached_models, resolve_model
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.replica_config import ReplicaConfig
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.recipes.demo import DEMO, demo_model_folder, demo_prompts_path
+from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
 
 OUTPUT_SUFFIX = ".out.jsonl"
 _MAX_NAMED = 5  # models
@@ -123,12 +123,10 @@ def _recipe_file(settings: Settings) -> RecipeFile | None:
 
 def _model_folder(settings: Settings) -> Path:
     name, revision = settings.given.get("model"), settings.read(RunOptions).revision
-    if name not in (None, DEMO):
+    if name is not None:
         return resolve_model(str(name), revision)
     if revision is not None:
         raise UsageError(f"{option('revision')} needs {option('model')} with a name on the hub")
-    if name == DEMO:
-        return demo_model_folder()
     inputs = _inputs(settings)
     if len(inputs) == 1 and _is_copy(Path(inputs[0]), demo_prompts_path()):
         return demo_model_folder()
@@ -171,9 +169,4 @@ def _replicas(settings: Settings) -> ReplicaConfig:
 
 
 def _sampling(settings: Settings, by_model: GenerationConfig) -> SamplingParams:
-    values = {**by_model.values, **values_of(SamplingParams, settings.given)}
-    try:
-        return SamplingParams(**values)
-    except RowError as error:
-        name = error.param or ""
-        raise UsageError(option(name) + error.marked.removeprefix(name)) from error
+    return SamplingParams(**{**by_model.values, **values_of(SamplingParams, settings.given)})

@@ -8,6 +8,10 @@ from pagedrun.paged.files.json_object import require_folder
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.option_names import option
 
+DEMO = "demo"
+"""What the bundled model is called wherever a model is named."""
+
+_BUNDLED = Path(__file__).parents[2] / "recipes" / DEMO
 # Data only: nothing that can be executed is fetched (no *.py, no pickles).
 ALLOWED_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 # Second copies of the weights in other layouts.
@@ -18,12 +22,14 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 def resolve_model(name: str, revision: str | None = None) -> Path:
     """Return the folder that `name` names.
 
-    An existing folder is itself. Otherwise a name of the form `org/name` is looked up on the
-    Hugging Face hub at `revision` (a branch, tag or commit), downloading what the local cache
-    lacks; with HF_HUB_OFFLINE=1 the cache alone is used. Raises `ModelError` with the way out for
-    whatever goes wrong.
+    `demo` is the bundled model, `./demo` a folder. An existing folder is itself. Otherwise a name
+    of the form `org/name` is looked up on the Hugging Face hub at `revision` (a branch, tag or
+    commit), downloading what the local cache lacks; with HF_HUB_OFFLINE=1 the cache alone is used.
+    Raises `ModelError` with the way out for whatever goes wrong.
     """
-    folder = Path(name).expanduser()
+    if name == DEMO and revision is not None:
+        raise ModelError(f"{option('revision')} needs {option('model')} with a name on the hub")
+    folder = _BUNDLED if name == DEMO else Path(name).expanduser()
     if folder.exists() or is_gguf(folder):
         if revision is not None:
             raise ModelError(

@@ -112,12 +112,20 @@ def _refused(config: Any) -> Iterator[tuple[FlagField, str]]:
         value, flag = getattr(config, each.field), each.flag
         if value is None and each.default is None:
             continue
+        if each.kind is bool and not isinstance(value, bool):
+            yield each, "it must be True or False"
+        if (flag.low is not None or flag.high is not None) and not _is_number(value):
+            yield each, "it must be a number"
         if flag.low is not None and not value >= flag.low:
             yield each, f"it must be at least {flag.low:g}"
         if flag.high is not None and not value <= flag.high:
             yield each, f"it must be at most {flag.high:g}"
         if flag.rule is not None and not flag.rule.accepts(value):
             yield each, flag.rule.way_out
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _PLAIN = (bool, int, float, str, Path)

@@ -5,7 +5,8 @@ spells it: `as_argument` gives `max_model_len`, `as_flag` `--max-model-len`.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 
 Spell = Callable[[str], str]
 """Spells an option: `max_model_len`, or `prefix_caching=False` for one that is turned off."""
@@ -44,3 +45,9 @@ def as_flag(name: str) -> str:
     """Spell an option as a flag of the command line."""
     flag = name.removesuffix(_OFF).replace("_", "-")
     return f"--no-{flag}" if name.endswith(_OFF) else f"--{flag}"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return "; did you mean …?" with the nearest of `names`, nothing if none is near."""
+    near = get_close_matches(name.lower().replace("-", "_"), sorted(names), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -5,9 +5,6 @@ Importing this module reads no file and imports no torch.
 
 from pathlib import Path
 
-DEMO = "demo"
-"""What the bundled model is called on the command line."""
-
 
 def demo_model_folder() -> Path:
     """Return the folder of the bundled model, in the Hugging Face layout."""

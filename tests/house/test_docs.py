@@ -235,10 +235,11 @@ def test_python_shown_parses_and_calls_what_is_there() -> None:
     assert called == set(known)
 
 
-def test_the_page_for_python_runs() -> None:
+def test_the_page_for_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """All its blocks, one after the other, with the bundled model."""
     names: dict[str, Any] = {}
-    for block in fenced(DOCS["docs/python.md"], "python"):
+    blocks = fenced(DOCS["docs/python.md"], "python")
+    for block in blocks:
         exec(inspect.cleandoc(block).replace("path/to/model", str(demo_model_folder())), names)
     assert names["answer"].outputs[0].logprobs
     assert names["from_ids"].outputs[0].token_ids
@@ -246,6 +247,10 @@ def test_the_page_for_python_runs() -> None:
     assert names["completion"].request.index == 3  # at which the last loop was left
     assert names["completion"].error is None
     assert names["llm"].generate("after that")[0].error is None
+    told = capsys.readouterr().out.splitlines()
+    errors = re.findall(r"print\(error.*\)  # (.+)", "\n".join(blocks))
+    assert len(errors) == 2
+    assert set(errors) <= set(told)
 
 
 def test_the_rows_of_the_readme_are_rows() -> None:

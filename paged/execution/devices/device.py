@@ -1,7 +1,8 @@
 """Device: where a model runs, with which kernels, and what is true there. This one is the host."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from ctypes import CDLL
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -146,7 +147,9 @@ class Device:
         return HostCopy(tensor)
 
     def release_unused_memory(self) -> None:
-        """Give back what torch keeps for tensors to come."""
+        """Return to the system what the allocator keeps for tensors to come."""
+        with suppress(AttributeError):  # of a C library other than glibc
+            CDLL(None).malloc_trim(0)
 
     def free_bytes(self) -> int:
         """Return the bytes that can be allocated at this moment."""

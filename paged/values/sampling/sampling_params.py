@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.arguments import checked_class
+from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.flag import flag_fields
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling import flags
 from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
 from pagedrun.paged.values.sampling.rules import (
@@ -15,6 +17,7 @@ from pagedrun.paged.values.sampling.rules import (
 from pagedrun.paged.values.sampling.structure import STRUCTURES, Structure, canonical_schema
 
 
+@checked_class
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Names and meanings are vLLM's; the defaults are those of a batch job.
@@ -33,7 +36,8 @@ class SamplingParams:
     `json_schema`, `json_object`, `regex`, `choice` and `grammar` exclude each other; in `override`
     the one given takes the place of another.
 
-    Raises `RowError` (code `invalid_param`) for a value of the wrong type or out of range.
+    Raises `UsageError` naming the field for a value of the wrong type or out of range, and for an
+    argument that is no field.
     """
 
     n: Annotated[int, flags.N] = 1
@@ -81,34 +85,31 @@ class SamplingParams:
                 continue
             is_nothing = name == "max_tokens" and value == 0 and self.prompt_logprobs is None
             if not rule.accepts(value) or is_nothing:
-                raise RowError("invalid_param", f"{name} must be {rule.wanted}", param=name)
+                raise UsageError(f"{option(name)} must be {rule.wanted}")
             object.__setattr__(self, name, value)
         if self.min_tokens > self.max_tokens:
-            raise RowError(
-                "invalid_param",
-                f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}",
-                param="min_tokens",
+            raise UsageError(
+                f"{option('min_tokens')} {self.min_tokens} exceeds {option('max_tokens')} "
+                f"{self.max_tokens}"
             )
         given = [name for name in STRUCTURES if getattr(self, name)]
         if len(given) > 1:
-            raise RowError(
-                "invalid_param", f"{' and '.join(given)} exclude each other", param=given[1]
+            raise UsageError(
+                f"{' and '.join(map(option, given))} exclude each other", field=given[1]
             )
         if self.has_beams:
             self._check_beams()
 
     def _check_beams(self) -> None:
-        """Raise `RowError` for what beams are not combined with."""
+        """Raise `UsageError` for what beams are not combined with."""
         if self.n > self.beam_width:
-            raise RowError(
-                "invalid_param", f"n {self.n} exceeds beam_width {self.beam_width}", param="n"
+            raise UsageError(
+                f"{option('n')} {self.n} exceeds {option('beam_width')} {self.beam_width}"
             )
         plain = SamplingParams()
         for name in sorted(FIELD_NAMES - _WITH_BEAMS):
             if getattr(self, name) != getattr(plain, name):
-                raise RowError(
-                    "invalid_param", f"{name} cannot be combined with beam_width", param=name
-                )
+                raise UsageError(f"{option(name)} cannot be combined with {option('beam_width')}")
 
     @property
     def has_beams(self) -> bool:
@@ -157,11 +158,11 @@ class SamplingParams:
         return bool(self.stop or self.stop_token_ids or self.stop_on_repetition)
 
     def override(self, given: Mapping[str, Any]) -> "SamplingParams":
-        """Return a copy with the fields of `given` that name one; `None` means not given.
+        """Return a copy with the fields of a row that name one; `None` means not given.
 
         `max_new_tokens` and `max_completion_tokens` mean `max_tokens`. False for one of the
-        log-probabilities, as OpenAI's clients write it, means none of them. Raises `RowError` for
-        a bad value.
+        log-probabilities, as OpenAI's clients write it, means none of them. Raises `RowError` (code
+        `invalid_param`) for a bad value.
         """
         changes: dict[str, Any] = {}
         for key, value in given.items():
@@ -170,7 +171,12 @@ class SamplingParams:
                 changes[name] = None if name in _OPTIONAL and value is False else value
         if any(changes.get(name) for name in STRUCTURES):  # it takes the place of another one
             changes = {**_FREE, **changes}
-        return replace(self, **changes) if changes else self
+        if not changes:
+            return self
+        try:
+            return replace(self, **changes)
+        except UsageError as error:
+            raise RowError("invalid_param", str(error), param=error.field) from error
 
 
 FIELD_NAMES = frozenset(field.name for field in fields(SamplingParams))

@@ -7,8 +7,8 @@ from typer.main import get_command
 
 from pagedrun.cli.foreign.command_group import CommandGroup
 from pagedrun.cli.foreign.commands import COMMANDS
-from pagedrun.cli.foreign.flags import MISSING, RENAMED, explain
 from pagedrun.cli.main import app
+from pagedrun.paged.values.foreign_flags import MISSING, RENAMED, explain
 from tests.command import run_command
 
 FLAG = re.compile(r"--[a-z][a-z0-9-]*")

@@ -192,7 +192,7 @@ def test_a_flag_that_breaks_a_recipe_is_told_with_it(
     settings: MakeSettings, tmp_path: Path
 ) -> None:
     told = refusal_of(settings("max_tokens: 9\nmin_tokens: 8", max_tokens=4))
-    assert told == f"min_tokens ({tmp_path / 'r.yaml'} line 2) 8 exceeds max_tokens 4"
+    assert told == f"min_tokens ({tmp_path / 'r.yaml'} line 2) 8 exceeds --max-tokens 4"
     assert "--top-p" in refusal_of(settings("n: 1", top_p=2.0))
 
 

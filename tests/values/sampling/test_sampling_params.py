@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
 from pagedrun.paged.values.sampling.flags import MAX_N
 from pagedrun.paged.values.sampling.rules import (
@@ -168,11 +168,17 @@ def test_accepted(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize(("name", "value"), cases(REFUSED))
 def test_refused(name: str, value: Any) -> None:
-    with pytest.raises(RowError) as caught:
+    """In Python as an argument, of a row as its error, with the same words."""
+    with pytest.raises(UsageError) as refused:
         SamplingParams(**{name: value})
-    assert caught.value.code == "invalid_param"
-    assert caught.value.param == name
-    assert caught.value.message.startswith(f"{name} must be ")
+    assert refused.value.field == name
+    assert str(refused.value).startswith(f"{name} must be ")
+    if value is None or (value is False and name in ("logprobs", "prompt_logprobs")):
+        return  # a row that says so does not set it
+    with pytest.raises(RowError) as caught:
+        SamplingParams().override({name: value})
+    assert (caught.value.code, caught.value.param) == ("invalid_param", name)
+    assert caught.value.message == str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -206,17 +212,17 @@ def test_what_users_write_becomes_the_fields_own_type(name: str, given: Any, mea
 
 
 def test_a_bound_is_told() -> None:
-    with pytest.raises(RowError, match=r"^top_p must be a number above 0 and at most 1$"):
+    with pytest.raises(UsageError, match=r"^top_p must be a number above 0 and at most 1$"):
         SamplingParams(top_p=0.0)
-    with pytest.raises(RowError, match=r"^n must be an integer from 1 to 1024$"):
+    with pytest.raises(UsageError, match=r"^n must be an integer from 1 to 1024$"):
         SamplingParams(n=0)
 
 
 def test_more_tokens_at_least_than_at_most() -> None:
     assert SamplingParams(min_tokens=5, max_tokens=5).min_tokens == 5
-    with pytest.raises(RowError, match="min_tokens 6 exceeds max_tokens 5") as caught:
+    with pytest.raises(UsageError, match="min_tokens 6 exceeds max_tokens 5") as caught:
         SamplingParams(min_tokens=6, max_tokens=5)
-    assert caught.value.param == "min_tokens"
+    assert caught.value.field == "min_tokens"
 
 
 @pytest.mark.parametrize("alias", ["max_tokens", "max_new_tokens", "max_completion_tokens"])
@@ -254,9 +260,9 @@ def test_the_keys_of_a_row_are_the_fields_and_their_aliases() -> None:
 
 def test_nothing_is_generated_only_where_the_prompt_is_scored() -> None:
     assert SamplingParams(max_tokens=0, prompt_logprobs=0).max_num_drawn == 1
-    with pytest.raises(RowError, match="or 0 with prompt_logprobs") as caught:
+    with pytest.raises(UsageError, match="or 0 with prompt_logprobs") as caught:
         SamplingParams(max_tokens=0, logprobs=0)
-    assert caught.value.param == "max_tokens"
+    assert caught.value.field == "max_tokens"
 
 
 SOME_STRUCTURE: dict[str, Any] = {
@@ -275,10 +281,9 @@ def test_structures_exclude_each_other(first: str, second: str) -> None:
     if first == second:
         assert SamplingParams(**given).structure is not None
         return
-    with pytest.raises(RowError, match="exclude each other") as refused:
+    with pytest.raises(UsageError, match="exclude each other") as refused:
         SamplingParams(**given)
-    assert refused.value.code == "invalid_param"
-    assert refused.value.param in given
+    assert refused.value.field in given
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
@@ -317,9 +322,9 @@ def test_a_schema_is_one_however_it_is_written() -> None:
 )
 def test_what_beams_are_not_combined_with_is_named(params: Mapping[str, Any], param: str) -> None:
     assert SamplingParams(**params).override({"n": 4}).n == 4
-    with pytest.raises(RowError) as refused:
+    with pytest.raises(UsageError) as refused:
         SamplingParams(beam_width=4, **params)
-    assert (refused.value.code, refused.value.param) == ("invalid_param", param)
+    assert refused.value.field == param
     assert "beam_width" in str(refused.value)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.llm import LLM
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
 from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
 from pagedrun.paged.values.sampling.sampling_params import FIELD_NAMES, SamplingParams
@@ -188,3 +188,23 @@ def test_the_template_has_its_variables(make_model: MakeModel) -> None:
 def test_variables_that_cannot_be_set_are_refused_at_once(llm: LLM, kwargs: Any) -> None:
     with pytest.raises(RowError, match="chat_template_kwargs"):
         llm.chat(CHATS, SHORT, chat_template_kwargs=kwargs)
+
+
+@pytest.mark.parametrize("given", ["Why?", CHATS[0][0], 3], ids=str)
+def test_what_is_no_conversation_is_refused_at_once(llm: LLM, given: Any) -> None:
+    with pytest.raises(UsageError, match="list of messages") as caught:
+        llm.chat(given, SHORT)
+    assert caught.value.field == "conversations"
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, "greedy", 3, [{"max_tokens": 3}], []])
+def test_what_are_no_params_is_refused(llm: LLM, params: Any) -> None:
+    with pytest.raises(UsageError, match="SamplingParams"):
+        llm.generate(["a"], params)
+
+
+@pytest.mark.parametrize("prompts", [None, 3])
+def test_what_are_no_prompts_is_refused(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        llm.generate(prompts, SHORT)
+    assert caught.value.field == "prompts"

@@ -72,7 +72,7 @@ _UNPACKED = "quantised checkpoints are recognised by what is in them; see --quan
 
 MISSING = {
     "--trust-remote-code": "pagedrun never runs code from a model folder, so there is nothing to "
-    "trust; leave the flag out. The models that run need none",
+    "trust; leave it out. The models that run need none",
     "--tensor-parallel-size": _ONE_DEVICE,
     "--pipeline-parallel-size": _ONE_DEVICE,
     "--data-parallel-size": _ONE_DEVICE,
