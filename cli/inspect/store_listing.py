@@ -103,7 +103,7 @@ def _tokens(each: ListedEntry) -> str:
     if each.entry is None:
         return "?"
     end = f"{each.entry.start + len(each.entry.token_ids):,}"
-    return f"state behind {end}" if each.entry.has_state else f"{each.entry.start + 1:,}–{end}"
+    return f"state after {end}" if each.entry.has_state else f"{each.entry.start + 1:,}–{end}"
 
 
 def _plural(number: int, noun: str) -> str:

@@ -57,13 +57,13 @@ class Advice:
         if len(self.columns) == 1:
             return (
                 f"column `{self.columns[0]}` begins at character {self.position} and differs in "
-                f"{rows}: behind the instructions it would save {share}"
+                f"{rows}: after the instructions it would save {share}"
             )
         if self.columns:
             names = " and ".join(f"`{name}`" for name in self.columns)
             return (
                 f"columns {names} begin at character {self.position} and differ in {rows}: "
-                f"behind the instructions they would save {share}"
+                f"after the instructions they would save {share}"
             )
         shown = f" ({self.text})" if self.text is not None else ""
         return (
