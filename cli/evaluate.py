@@ -10,7 +10,7 @@ HELP = """Evaluate a model on the tasks of lm-evaluation-harness (`lm_eval`).
 
 Everything behind `lm-eval` is the harness's own command line; a run that names no model is of \
 pagedrun's. --model_args has pretrained=FOLDER and settings of the engine, such as dtype=bfloat16. \
-Needs the extra `eval`: pip install 'pagedrun[eval]'.
+Needs lm_eval: pip install 'lm_eval>=0.4.13', or '.[eval]' from a clone.
 
 Examples:
 

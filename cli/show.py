@@ -26,6 +26,7 @@ Examples:
 
   pagedrun show prompts.jsonl --model ./model
   pagedrun show prompts.jsonl --model ./model --row 17 --ids
+  pagedrun show prompts.jsonl --model ./model --row my-id
   pagedrun show rows.csv --recipe judge --model ./model --id q-204
   pagedrun show prompts.jsonl --model ./model --json --quiet | jq -r .text
 
@@ -58,6 +59,7 @@ def _run(settings: "Settings") -> int:
 
     prepare_environment()
     from pagedrun.paged.files.json_fields import json_fields
+    from pagedrun.paged.job.output.row_lookup import ID_PREFIX, row_index
     from pagedrun.paged.job.shown_row import show_row
 
     display, options = settings.read(Display), settings.read(ShowOptions)
@@ -67,8 +69,12 @@ def _run(settings: "Settings") -> int:
     config = job_config(settings)
     if "model" not in settings.given and not display.quiet:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
+    index, row_id = None, options.id
+    if options.row is not None:
+        index = row_index(options.row)
+        row_id = options.row.removeprefix(ID_PREFIX) if index is None else None
     with show_progress(display.progress, console, quiet=display.quiet) as listener:
-        found = show_row(config, listener, index=options.row, id=options.id)
+        found = show_row(config, listener, index=index, id=row_id)
     row = found.row
     if options.json_row:
         # ASCII: a prompt may hold what turns a terminal around.

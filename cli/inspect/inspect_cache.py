@@ -69,6 +69,10 @@ class InspectOptions:
             "ROW",
         ),
     ] = ()
+    id: Annotated[
+        tuple[str, ...],
+        Flag("Show the block table of the row with this `id`. Repeatable.", _WHAT, "ID"),
+    ] = ()
     top: Annotated[
         int | None,
         Flag(
@@ -188,8 +192,9 @@ def _show_run(options: InspectOptions, display: Display, given: Given) -> None:
         check_saved_page(files, page)
     snapshot = None if files.snapshot is None else read_snapshot(files.snapshot)
     report = None if files.report is None else SavedReport.read(files.report)
-    rows = find_rows(options.row, files.output)
-    indices = tuple(dict.fromkeys(rows[name] for name in options.row))
+    named = [*options.row, *(f"{ID_PREFIX}{each}" for each in options.id)]
+    rows = find_rows(named, files.output)
+    indices = tuple(dict.fromkeys(rows[name] for name in named))
     question = Question(options.at or PEAK, indices, options.top or DEFAULT_TOP)
     found: ShownInspection = {
         "files": files.to_dict(),

@@ -1,5 +1,6 @@
 """From what was typed to the configuration whose fields the flags are."""
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from pagedrun.paged.values.flag import FlagField, Form, flag_fields
 from pagedrun.paged.values.option_names import option
 
 T = TypeVar("T")
+MAX_NAME_CHARS = 1024  # of a path; a longer text is no name
 
 
 def read(config: type[T], given: Given, **known: object) -> T:
@@ -36,11 +38,25 @@ def values_of(
 def text_or_file(value: str | None, name: str) -> str | None:
     """Return `value`, or what is in the file that `@path` names, without its last newline.
 
-    Raises `UsageError`, of the option `name`, if the file cannot be read.
+    Raises `UsageError`, of the option `name`, if the file cannot be read, and for the name of a
+    file without the `@`.
     """
     if value is None or not value.startswith("@"):
+        if value is not None and _is_file(value):
+            raise UsageError(
+                f"{option(name)} {value} is the name of a file; did you mean {option(name)} "
+                f"@{value}, which takes what is in it?"
+            )
         return value
     return file_text(value[1:], f"{option(name)} {value}")
+
+
+def _is_file(text: str) -> bool:
+    """Whether a text is the name of a file that is there."""
+    try:
+        return len(text) <= MAX_NAME_CHARS and Path(text).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def file_text(path: str, named: str) -> str:
@@ -65,6 +81,11 @@ def _value(field: FlagField, typed: Any) -> Any:
         case Form.TEMPLATE:
             text = text_or_file(typed, field.name)
             return None if text is None else PromptTemplate(text)
+        case Form.EXPRESSION if _is_file(typed):
+            raise UsageError(
+                f"{option(field.name)} {typed} is the name of a file; it takes the expression "
+                f'itself: {option(field.name)} "$(cat {shlex.quote(typed)})"'
+            )
         case Form.IDS:
             return _token_ids(typed, option(field.name))
         case Form.JSON:

@@ -14,13 +14,13 @@ class ShowOptions:
     """Which row is shown, and how."""
 
     row: Annotated[
-        int | None,
+        str | None,
         Flag(
-            "Number of the row, from 0, as `index` in the output.",
+            "The row: a whole number is its index, counted from 0, anything else its id; id:17 is "
+            "the id 17.",
             Panel.FILES,
-            "N",
+            "ROW",
             default="0, the first",
-            low=0,
         ),
     ] = None
     id: Annotated[

@@ -9,5 +9,5 @@ from pagedrun.paged.values.errors import UsageError
 
 if find_spec("lm_eval") is None:
     raise UsageError(
-        "evaluation needs lm_eval, which is not installed; run pip install 'pagedrun[eval]'"
+        "evaluation needs lm_eval, which is not installed; run pip install 'lm_eval>=0.4.13'"
     )

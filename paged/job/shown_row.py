@@ -91,7 +91,7 @@ def show_row(
                     listener.on_phase(Phase.PLAN)
                     return Found(_shown(row, window, prepared, config), row.error)
             num_rows += len(window)
-    raise _no_such_row(config, name, num_rows)
+    raise _no_such_row(config, name, num_rows, index)
 
 
 def _wanted(index: int | None, id: str | None) -> tuple[Callable[[JobRow], bool], str]:
@@ -101,11 +101,12 @@ def _wanted(index: int | None, id: str | None) -> tuple[Callable[[JobRow], bool]
     return lambda row: row.index == (index or 0), f"{option('row')} {index or 0}"
 
 
-def _no_such_row(config: JobConfig, name: str, num_rows: int) -> UsageError:
+def _no_such_row(config: JobConfig, name: str, num_rows: int, index: int | None) -> UsageError:
     read = f"the first {num_rows:,} rows" if num_rows == config.limit else f"{num_rows:,} rows"
     numbers = f"numbered 0 to {num_rows - 1}" if num_rows > 1 else "numbered 0"
+    by_id = "" if index is None else f"; {option('id')} {index} is the row with that id"
     return UsageError(
-        f"{name}: there is no such row among {read} of {config.input_shown}, {numbers}"
+        f"{name}: there is no such row among {read} of {config.input_shown}, {numbers}{by_id}"
     )
 
 

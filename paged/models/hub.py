@@ -16,16 +16,19 @@ _BUNDLED = Path(__file__).parents[2] / "recipes" / DEMO
 ALLOWED_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 # Second copies of the weights in other layouts.
 IGNORED_FILES = ("*/*", "consolidated*.safetensors")
+_NO_MODEL = re.compile(r"mmproj|.*-(?!00001)\d{5}-of-\d{5}\.gguf", re.ASCII | re.IGNORECASE)
+MAX_NAMED = 8
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:
     """Return the folder that `name` names.
 
-    `demo` is the bundled model, `./demo` a folder. An existing folder is itself. Otherwise a name
-    of the form `org/name` is looked up on the Hugging Face hub at `revision` (a branch, tag or
-    commit), downloading what the local cache lacks; with HF_HUB_OFFLINE=1 the cache alone is used.
-    Raises `ModelError` with the way out for whatever goes wrong.
+    `demo` is the bundled model, `./demo` a folder. An existing folder is itself, or the one GGUF
+    file that is in it. Otherwise a name of the form `org/name` is looked up on the Hugging Face hub
+    at `revision` (a branch, tag or commit), downloading what the local cache lacks; with
+    HF_HUB_OFFLINE=1 the cache alone is used. Raises `ModelError` with the way out for whatever goes
+    wrong.
     """
     if name == DEMO and revision is not None:
         raise ModelError(f"{option('revision')} needs {option('model')} with a name on the hub")
@@ -36,13 +39,33 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
                 f"{option('revision')} applies to models of the hub, but {name} is a local folder; "
                 f"leave {option('revision')} out"
             )
-        return folder if is_gguf(folder) else require_folder(folder)
+        return folder if is_gguf(folder) else _gguf_in(require_folder(folder)) or folder
     if not _HUB_ID.fullmatch(name):
         raise ModelError(
             f"{ascii(name)[1:-1]}: no such folder, and not a name on the hub (org/name); pass the "
             "path of a model folder"
         )
     return _snapshot(name, revision)
+
+
+def _gguf_in(folder: Path) -> Path | None:
+    """Return the GGUF file of a folder without other weights, None if it has none.
+
+    Of a model in several parts that is the first; projectors of images are no models. Raises
+    `ModelError` for several.
+    """
+    if any(folder.glob("*.safetensors")):
+        return None
+    files = [each for each in sorted(folder.iterdir()) if is_gguf(each)]
+    models = [each for each in files if not _NO_MODEL.match(each.name)]
+    if len(models) > 1:
+        names = ", ".join(each.name for each in models[:MAX_NAMED])
+        more = f" and {len(models) - MAX_NAMED} more" if len(models) > MAX_NAMED else ""
+        raise ModelError(
+            f"{folder} holds {len(models)} GGUF models: {names}{more}; pass the path of one, such "
+            f"as {models[0]}"
+        )
+    return models[0] if models else None
 
 
 def cached_models() -> list[str]:

@@ -40,6 +40,7 @@ class Form(Enum):
     SPAN = "span"  # seconds: a number, or such as 90s or 1h30m
     PROSE = "prose"  # text, or @file
     TEMPLATE = "template"  # a Jinja template, text or @file
+    EXPRESSION = "expression"  # text that is never a file's name
     IDS = "ids"  # token ids, comma separated or repeated
     JSON = "json"  # a value as JSON
     NAMES = "names"  # one or several, each a word

@@ -9,7 +9,7 @@ import pagedrun as package
 from pagedrun.paged.values.errors import UsageError
 from tests.command import Command
 
-SENTENCE = "needs lm_eval, which is not installed; run pip install 'pagedrun[eval]'"
+SENTENCE = "needs lm_eval, which is not installed; run pip install 'lm_eval>=0.4.13'"
 
 
 @pytest.fixture

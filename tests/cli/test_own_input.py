@@ -32,6 +32,52 @@ def test_without_a_model_nothing_is_done(
     assert {path.name for path in Path().iterdir()} == {"rows.jsonl", "edited.jsonl"}
 
 
+@pytest.mark.parametrize("name", ["generate", "plan", "show"])
+@pytest.mark.parametrize("model", [(), ("--model", "demo")])
+@pytest.mark.parametrize("question", ["Why is the sky blue?", "Name three colours.", "Why?"])
+def test_a_question_in_place_of_a_file_leads_to_ask(
+    rows: Path, pagedrun: Command, name: str, model: tuple[str, ...], question: str
+) -> None:
+    status, out, err = pagedrun(name, question, *model)
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert f"pagedrun ask '{question}'" in err
+
+
+@pytest.mark.parametrize("name", ["my rows.jsonl", "./my rows", "data/row?", "nope.csv"])
+def test_the_name_of_a_file_that_is_not_there_is_no_question(
+    rows: Path, pagedrun: Command, name: str
+) -> None:
+    status, _, err = pagedrun("generate", name, "--model", "demo")
+    assert (status, "pagedrun ask" in err) == (2, False)
+
+
+def test_a_file_whose_name_reads_like_a_question_is_read(rows: Path, pagedrun: Command) -> None:
+    shutil.copy(rows, "Who are you")
+    _, _, err = pagedrun("generate", "Who are you", "--model", "demo")
+    assert "pagedrun ask" not in err
+    assert "Who are you is of no kind" in err
+
+
+@pytest.mark.parametrize(
+    ("flag", "way_out"),
+    [
+        ("--json-schema", "--json-schema @rows.jsonl"),
+        ("--grammar", "--grammar @rows.jsonl"),
+        ("--regex", '--regex "$(cat rows.jsonl)"'),
+        ("--chat-template", "--chat-template @rows.jsonl"),
+        ("--system", "--system @rows.jsonl"),
+        ("--prompt-template", "--prompt-template @rows.jsonl"),
+    ],
+)
+def test_the_name_of_a_file_in_place_of_a_text_is_asked_about(
+    rows: Path, pagedrun: Command, flag: str, way_out: str
+) -> None:
+    status, out, err = pagedrun("generate", rows, "--model", "demo", flag, "rows.jsonl")
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert way_out in err
+    assert {path.name for path in Path().iterdir()} == {"rows.jsonl"}
+
+
 def test_a_copy_of_the_bundled_prompts_is_answered_too(rows: Path, pagedrun: Command) -> None:
     """As those of another installation are."""
     shutil.copy(demo_prompts_path(), "copy.jsonl")

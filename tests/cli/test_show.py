@@ -102,10 +102,24 @@ def test_a_row_that_cannot_be_asked_says_why_and_exits_3(show: Command) -> None:
     assert set(row) == set(shown(show))
 
 
+def test_a_number_that_is_an_id_is_told_how_to_be_one(show: Command) -> None:
+    status, _, err = show("--row", "7")
+    assert (status, err.endswith("; --id 7 is the row with that id\n")) == (2, True)
+
+
+@pytest.mark.parametrize("args", [("--row", "id:7"), ("--id", "7"), ("--row", "3")])
+def test_row_takes_an_index_or_an_id_as_inspect_cache_does(
+    show: Command, args: tuple[str, ...]
+) -> None:
+    assert shown(show, *args)["index"] == 3
+    assert shown(show, "--row", "two")["id"] == "two"
+
+
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
         (["--row", "4"], "--row 4: there is no such row among 4 rows of "),
+        (["--row", "id:one-two"], "--id one-two: there is no such row among 4 rows of "),
         (["--id", "three"], "--id three: there is no such row among 4 rows of "),
         (["--row", "3", "--limit", "2"], "--row 3: there is no such row among the first 2 rows "),
         (["--row", "1", "--id", "one"], "--row and --id exclude each other"),

@@ -197,6 +197,25 @@ def test_the_folders_of_the_layouts_are_there() -> None:
     assert {folder for folder in in_tables | in_layout if not (ROOT / folder).is_dir()} == set()
 
 
+def test_what_is_to_be_installed_can_be_had() -> None:
+    """No index has pagedrun, and versions are those that pyproject.toml asks for."""
+    needs = (ROOT / "pyproject.toml").read_text()
+    sources = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("Makefile")]
+    sources += [
+        path for room in ("cli", "paged", "kernels") for path in ROOT.glob(f"{room}/**/*.py")
+    ]
+    asked = [
+        (path.relative_to(ROOT).as_posix(), found)
+        for path in sources
+        for found in re.findall(r"pip install ([^\n`]*)", path.read_text())
+    ]
+    assert ("docs/evaluation.md", "'lm_eval>=0.4.13'") in [(p, f.split()[0]) for p, f in asked]
+    for path, packages in asked:
+        assert not re.search(r"(?<![\w/.-])pagedrun\b", packages.partition("#")[0]), path
+        for wanted in re.findall(r"'([\w-]+>=[\d.]+)'", packages):
+            assert f'"{wanted}"' in needs, f"{path}: {wanted}"
+
+
 @pytest.mark.parametrize("name", DOCS)
 def test_links_lead_somewhere(name: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", DOCS[name]):

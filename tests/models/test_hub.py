@@ -33,6 +33,32 @@ def test_a_folder_is_itself(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path)) == tmp_path
 
 
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["m.gguf"], "m.gguf"),
+        (["m.gguf", "README.md", "config.json", "mmproj-m.gguf"], "m.gguf"),
+        (["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"], "m-00001-of-00002.gguf"),
+        (["m.gguf", "model.safetensors"], ""),
+        (["notes.txt"], ""),
+    ],
+)
+def test_a_folder_with_one_gguf_file_is_that_model(
+    tmp_path: Path, names: list[str], found: str
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    assert resolve_model(str(tmp_path)) == (tmp_path / found if found else tmp_path)
+
+
+def test_a_folder_with_several_gguf_models_names_them(tmp_path: Path) -> None:
+    for name in ("a.Q4_0.gguf", "a.Q8_0.gguf"):
+        (tmp_path / name).touch()
+    message = refusal(str(tmp_path))
+    assert "a.Q4_0.gguf, a.Q8_0.gguf" in message
+    assert str(tmp_path / "a.Q4_0.gguf") in message
+
+
 def test_a_folder_wins_over_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "org" / "name").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

@@ -5,7 +5,6 @@ from typing import Any, BinaryIO, cast
 from pagedrun.paged.values.errors import UsageError
 
 SCHEMES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}  # and the package each needs
-EXTRA = "remote"
 
 
 def is_remote(name: str) -> bool:
@@ -45,7 +44,7 @@ def _system(name: str) -> tuple[Any, str]:
         return cast(tuple[Any, str], fsspec.core.url_to_fs(name))
     except ImportError as error:
         raise UsageError(
-            f"{name} needs the packages fsspec and {package}: pip install 'pagedrun[{EXTRA}]'"
+            f"{name} needs the packages fsspec and {package}: pip install fsspec {package}"
         ) from error
     except Exception as error:
         raise UsageError(f"{name}: cannot be opened ({_reason(error)})") from error

@@ -181,7 +181,7 @@ def _import_ray() -> Any:
         import ray
     except ImportError as error:
         raise UsageError(
-            f"{option('replicas')} needs Ray, which is not installed: pip install 'pagedrun[ray]'"
+            f"{option('replicas')} needs Ray, which is not installed: pip install 'ray>=2.59'"
         ) from error
     return ray
 

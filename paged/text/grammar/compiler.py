@@ -145,8 +145,7 @@ def _imported(field: str) -> Any:
     except ImportError as error:
         raise RowError(
             "missing_library",
-            f"{field} needs the library llguidance; install it with "
-            "pip install 'pagedrun[structured]'",
+            f"{field} needs the library llguidance: pip install 'llguidance>=1.5'",
             param=field,
         ) from error
     return llguidance

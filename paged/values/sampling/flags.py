@@ -189,6 +189,7 @@ REGEX = Flag(
     "The whole answer matches this regular expression.",
     Panel.STRUCTURE,
     "REGEX",
+    form=Form.EXPRESSION,
     rule=Rule(is_grammar_text, TEXT_WANTED),
 )
 

@@ -334,6 +334,14 @@ class TestRow:
         assert "\x1b" not in err
         assert "\u202e" not in err
 
+    def test_id_takes_an_id_that_is_a_number_as_it_is(
+        self, run: InspectCache, output: Path
+    ) -> None:
+        status, out, _ = run(output, "--id", "1234", "--id", "id-5", "--row", "5", "--json")
+        assert status == 0
+        assert [row["row"] for row in json.loads(out)["rows"]] == [5, 8]
+        assert run(output, "--id", "5")[0] == 2
+
     @pytest.mark.parametrize("name", ["id-9", "id:5", "id:", "", HOSTILE + "x", "1234567890123"])
     def test_an_id_that_is_not_there_is_refused(
         self, run: InspectCache, output: Path, name: str

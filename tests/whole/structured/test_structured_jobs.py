@@ -162,7 +162,7 @@ def test_a_bad_flag_ends_the_command_before_the_weights(
     done = job([{"prompt": "a"}], "--regex", "a")
     assert done.status == 2
     assert "--regex needs the library llguidance" in done.err
-    assert "pip install 'pagedrun[structured]'" in done.err
+    assert "pip install 'llguidance>=1.5'" in done.err
     assert job([{"prompt": "a", "regex": "a"}, {"prompt": "a", "max_tokens": 2}]).status == 3
     missing, good = job.rows()
     assert (missing["error"]["code"], missing["error"]["param"]) == ("missing_library", "regex")
