@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -85,6 +86,18 @@ def quick_interpreter() -> Iterator[None]:
 def pagedrun(capsys: pytest.CaptureFixture[str]) -> Command:
     """Run the command in this process."""
     return partial(run_command, capsys)
+
+
+@pytest.fixture
+def planners() -> Callable[[], list[str]]:
+    """Return the names of planning threads that began in this test and still run.
+
+    A run that another test left open is that test's failure alone.
+    """
+    before = set(threading.enumerate())
+    return lambda: [
+        each.name for each in threading.enumerate() if each not in before and each.name == "planner"
+    ]
 
 
 class MakeModel(Protocol):

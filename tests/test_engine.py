@@ -1,16 +1,18 @@
 """Engine: what it refuses before anything is computed."""
 
-import gc
+import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from tests.alive import count_alive
 from tests.conftest import MakeModel
 from tests.engines import load_engine
 
@@ -39,28 +41,37 @@ def test_a_pool_is_no_larger_than_the_run_can_use() -> None:
         dtype="float32", block_size=16, max_model_len=40, max_num_seqs=5
     )
     request = Request(0, (1, 2, 3), SamplingParams(max_tokens=2, ignore_eos=True))
-    run = engine.start([request], more=[])
-    assert run.pool.num_blocks == (5 + 1) * 3
-    assert len(list(run)) == 1
+    with closing(engine.start([request], more=[])) as run:
+        assert run.pool.num_blocks == (5 + 1) * 3
+        assert len(list(run)) == 1
 
 
 def test_no_more_than_one_window_is_held_beside_the_one_that_is_made() -> None:
     """Or three of them would be held at once, and each may be a million rows."""
-    engine = BenchModel.from_shape("tiny").engine(dtype="float32")
-    params = SamplingParams(max_tokens=1, ignore_eos=True)
-    before = {id(each) for each in gc.get_objects() if type(each) is Plan}
+    engine = BenchModel.from_shape("tiny").engine(dtype="float32", max_num_seqs=2)
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    rows = 20
     held: list[int] = []
 
-    def windows() -> Iterator[list[Request]]:
-        for index in range(1, 4):
-            plans = {id(each) for each in gc.get_objects() if type(each) is Plan}
-            held.append(len(plans - before))
-            yield [Request(index, (index, 2, 3), params)]
+    def window(number: int) -> list[Request]:
+        first = rows * number
+        return [Request(index, (index, 2, 3), params) for index in range(first, first + rows)]
 
-    run = engine.start([Request(0, (0, 2, 3), params)], more=windows())
-    assert sum(1 for _ in run) == 4
+    def windows() -> Iterator[list[Request]]:
+        for number in range(1, 4):
+            held.append(len(requests))
+            yield window(number)
+
+    def on_step(_: StepRecord) -> None:
+        time.sleep(0.005)  # a window runs for longer than the next one takes to plan
+
+    with (
+        count_alive(Request) as requests,
+        closing(engine.start(window(0), on_step, more=windows())) as run,
+    ):
+        assert sum(1 for _ in run) == 4 * rows
     assert len(held) == 3
-    assert max(held) <= 1
+    assert max(held) < 1.5 * rows  # of the one that runs, and the last of the one before
 
 
 def test_a_window_may_hold_what_cannot_be_asked() -> None:
@@ -81,11 +92,12 @@ def test_a_window_may_hold_what_cannot_be_asked() -> None:
         yield [Request(12, (1, 2, 3), params)]
 
     first = refused(0)
-    completions = iter(engine.start([first, Request(1, (4, 5), params)], more=windows()))
-    assert next(completions) is first
-    early = [next(completions) for _ in range(2)]
-    assert num_made <= 4
-    found = {each.request.index: each.error is None for each in (*early, *completions)}
+    with closing(engine.start([first, Request(1, (4, 5), params)], more=windows())) as run:
+        completions = iter(run)
+        assert next(completions) is first
+        early = [next(completions) for _ in range(2)]
+        assert num_made <= 4
+        found = {each.request.index: each.error is None for each in (*early, *completions)}
     assert found == {index: index in (1, 12) for index in range(1, 13)}
 
 
@@ -94,9 +106,9 @@ def test_a_run_that_is_closed_leaves_no_row_to_the_next(make_model: MakeModel) -
     config = EngineConfig(model=make_model("llama", "closed"), dtype="float32", block_size=16)
     engine = load_engine(config)
     long = SamplingParams(max_tokens=50, regex="[ab]{60}")
-    run = engine.start([Request(0, (5,), SamplingParams(max_tokens=1)), Request(1, (6,), long)])
-    assert next(iter(run)).request.index == 0
     followed = engine.loaded.grammar_mask
-    assert followed.num_followed == 1
-    run.close()
+    both = [Request(0, (5,), SamplingParams(max_tokens=1)), Request(1, (6,), long)]
+    with closing(engine.start(both)) as run:
+        assert next(iter(run)).request.index == 0
+        assert followed.num_followed == 1
     assert followed.num_followed == 0

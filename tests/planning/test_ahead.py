@@ -3,7 +3,7 @@
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_an_error_is_raised_where_the_item_would_have_been_taken() -> None:
 
 
 @pytest.mark.parametrize("num_taken", [0, 1, 2])
-def test_closing_ends_the_thread(num_taken: int) -> None:
+def test_closing_ends_the_thread(num_taken: int, planners: Callable[[], list[str]]) -> None:
     items = Items(5)
     for each in items.let[:2]:
         each.set()
@@ -69,7 +69,7 @@ def test_closing_ends_the_thread(num_taken: int) -> None:
     for each in items.let:
         each.set()
     ahead.close()
-    assert "planner" not in [thread.name for thread in threading.enumerate()]
+    assert planners() == []
     assert next(ahead, None) is None
 
 

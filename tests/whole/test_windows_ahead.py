@@ -4,7 +4,8 @@ import gzip
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.paged.values.window_size import WindowSize
 from tests.conftest import MakeModel
 
+Planners = Callable[[], list[str]]
 SECONDS = 240.0  # for a thread to do what it can do at once
 WINDOW = 8
 
@@ -47,11 +49,9 @@ def window(number: int) -> list[Request]:
     ]
 
 
-def planners() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name == "planner"]
-
-
-def test_a_run_goes_on_while_the_next_window_is_read_and_planned(engine: Engine) -> None:
+def test_a_run_goes_on_while_the_next_window_is_read_and_planned(
+    engine: Engine, planners: Planners
+) -> None:
     reading, go_on = threading.Event(), threading.Event()
 
     def more() -> Iterator[list[Request]]:
@@ -59,15 +59,16 @@ def test_a_run_goes_on_while_the_next_window_is_read_and_planned(engine: Engine)
         assert go_on.wait(SECONDS)
         yield window(1)
 
-    run = engine.start(window(0), more=more())
-    completions = iter(run)
-    early = [next(completions)]
-    assert reading.wait(SECONDS)  # though rows of the first window have not begun yet
-    assert run.scheduler.num_planned
-    early += [next(completions), next(completions)]
-    assert not go_on.is_set()
-    go_on.set()
-    indices = {each.request.index for each in (*early, *completions)}
+    with closing(engine.start(window(0), more=more())) as run, ExitStack() as at_the_end:
+        at_the_end.callback(go_on.set)  # or a planner that waits for it would never end
+        completions = iter(run)
+        early = [next(completions)]
+        assert reading.wait(SECONDS)  # though rows of the first window have not begun yet
+        assert run.scheduler.num_planned
+        early += [next(completions), next(completions)]
+        assert not go_on.is_set()
+        go_on.set()
+        indices = {each.request.index for each in (*early, *completions)}
     assert indices == set(range(2 * WINDOW))
     assert planners() == []
 
@@ -79,8 +80,8 @@ def test_the_last_rows_of_a_window_run_beside_the_first_of_the_next(engine: Engi
         rows = [each.request.index for each in run.scheduler.running]
         together.update((one // WINDOW, two // WINDOW) for one in rows for two in rows)
 
-    run = engine.start(window(0), on_step, more=iter([window(1), window(2)]))
-    assert len(list(run)) == 3 * WINDOW
+    with closing(engine.start(window(0), on_step, more=iter([window(1), window(2)]))) as run:
+        assert len(list(run)) == 3 * WINDOW
     assert {(0, 1), (1, 2)} <= together
 
 
@@ -145,7 +146,7 @@ def lines(count: int) -> bytes:
 
 
 def test_an_error_in_a_later_window_ends_the_job_with_its_rows_written(
-    make_model: MakeModel, tmp_path: Path
+    make_model: MakeModel, tmp_path: Path, planners: Planners
 ) -> None:
     noise = np.random.default_rng(0).integers(97, 122, 400_000, dtype=np.uint8).tobytes()
     packed = gzip.compress(lines(6) + json.dumps({"prompt": noise.decode()}).encode() + lines(6))
@@ -159,7 +160,9 @@ def test_an_error_in_a_later_window_ends_the_job_with_its_rows_written(
     assert planners() == []
 
 
-def test_a_job_that_is_stopped_waits_for_no_pipe(make_model: MakeModel, tmp_path: Path) -> None:
+def test_a_job_that_is_stopped_waits_for_no_pipe(
+    make_model: MakeModel, tmp_path: Path, planners: Planners
+) -> None:
     """The planner waits for rows that never come; the job ends all the same."""
     source = tmp_path / "rows"
     os.mkfifo(source)

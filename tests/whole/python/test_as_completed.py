@@ -1,9 +1,8 @@
 """Completions as they finish: the same answers, flat memory, and an end however one leaves."""
 
-import gc
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,12 @@ from pagedrun.paged.values.prompt_input import PromptInput
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.paged.values.window_size import WindowSize
+from tests.alive import Alive, count_alive
 from tests.command import Command
 from tests.conftest import MakeModel
 from tests.jsonl import read_jsonl, write_jsonl
 
+Planners = Callable[[], list[str]]
 ONE = SamplingParams(max_tokens=1)
 SHORT = SamplingParams(max_tokens=3, ignore_eos=True)
 SMALL = WindowSize(rows=4)
@@ -48,44 +49,34 @@ def token_ids(completion: Completion) -> list[tuple[int, ...]]:
     return [output.token_ids for output in completion.outputs]
 
 
-def planners() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name == "planner"]
-
-
-def num_alive(*kinds: type) -> int:
-    return sum(type(each) in kinds for each in gc.get_objects())
-
-
 @pytest.fixture(scope="module")
-def expected(llm: LLM) -> list[list[tuple[int, ...]]]:
-    return list(map(token_ids, llm.generate(["After", "all"], SHORT)))
+def expected(shared_llm: LLM) -> list[list[tuple[int, ...]]]:
+    return list(map(token_ids, shared_llm.generate(["After", "all"], SHORT)))
 
 
 class Clean:
     """`check` that an iteration leaves nothing behind of what was made in it."""
 
-    def __init__(self, llm: LLM, expected: list[list[tuple[int, ...]]]) -> None:
+    def __init__(
+        self, llm: LLM, expected: list[list[tuple[int, ...]]], planners: Planners, made: Alive
+    ) -> None:
         self._llm = llm
         self._expected = expected
+        self._planners = planners
+        self._made = made
 
     def check(self) -> None:
         """Nothing is left, and the next call has the answers of any other."""
-        assert planners() == []
-        assert num_alive(KVCache, Plan) == 0
+        assert self._planners() == []
+        assert len(self._made) == 0
         found = self._llm.generate(["After", "all"], SHORT)
         assert list(map(token_ids, found)) == self._expected
 
 
 @pytest.fixture
-def nothing_before() -> None:
-    """Leave out of `gc.get_objects` what there is already: a lot behind a thousand tests."""
-    gc.collect()
-    gc.freeze()
-
-
-@pytest.fixture
-def clean(llm: LLM, expected: list[list[tuple[int, ...]]], nothing_before: None) -> Clean:
-    return Clean(llm, expected)
+def clean(llm: LLM, expected: list[list[tuple[int, ...]]], planners: Planners) -> Iterator[Clean]:
+    with count_alive(KVCache, Plan) as made:
+        yield Clean(llm, expected, planners, made)
 
 
 def test_the_answers_are_those_of_generate_and_of_the_command(
@@ -122,18 +113,21 @@ def test_the_answers_are_those_of_generate_and_of_the_command(
     assert len(completions) == 23
 
 
-def test_memory_is_flat_and_reading_stays_close(llm: LLM, nothing_before: None) -> None:
+def test_memory_is_flat_and_reading_stays_close(llm: LLM) -> None:
     size, most_running = 64, 32
     prompts = Numbered()
     completions = llm.as_completed(prompts, ONE, window=WindowSize(rows=size))
     seen: set[int] = set()
-    for count, completion in enumerate(itertools.islice(completions, 2000), start=1):
-        seen.add(completion.request.index)
-        assert prompts.num_read - count <= 2 * size + 1 + most_running
-        if count % 500 == 0:
-            assert num_alive(Request, Completion) <= 4 * size
-            rows = {each.index for each in gc.get_objects() if type(each) is Request}
-            assert min(rows) >= completion.request.index - 2 * size
+    with (
+        count_alive(Request, fact=lambda request: request.index) as requests,
+        count_alive(Completion) as answers,
+    ):
+        for count, completion in enumerate(itertools.islice(completions, 2000), start=1):
+            seen.add(completion.request.index)
+            assert prompts.num_read - count <= 2 * size + 1 + most_running
+            if count % 500 == 0:
+                assert 0 < len(requests) + len(answers) <= 4 * size
+                assert min(requests.facts()) >= completion.request.index - 2 * size
     assert len(seen) == 2000
     assert prompts.threads == {"MainThread", "planner"}
     completions.close()
@@ -164,7 +158,7 @@ def test_a_window_ends_by_its_bytes_too(llm: LLM) -> None:
 
 @pytest.mark.parametrize("way", ["close", "drop", "break", "raise"])
 def test_leaving_early_ends_the_planner_and_gives_the_pool_back(
-    llm: LLM, clean: Clean, way: str
+    llm: LLM, clean: Clean, planners: Planners, way: str
 ) -> None:
     prompts = Numbered()
     if way in ("close", "drop"):
