@@ -4,7 +4,8 @@
 
 For each kernel set that the processor runs: cases tried with cancelling operands, cases in which a
 row's bits changed, and milliseconds a call beside oneDNN with whatever number of rows comes, in
-turns, weights streaming from memory. Prints Markdown.
+turns, weights streaming from memory. Where oneDNN packs no bfloat16, as without AVX-512, the other
+side is `torch.nn.functional.linear`. Prints Markdown.
 """
 
 import argparse
@@ -17,6 +18,7 @@ prepare_environment()  # before torch is imported
 
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 from pagedrun.kernels.cpu.backend import CpuBackend  # noqa: E402
 from pagedrun.kernels.cpu.linears import onednn_linear  # noqa: E402
@@ -44,6 +46,8 @@ def main() -> None:
     given = parser.parse_args()
     configure()
     print(f"{processor_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}\n")
+    if not onednn_linear.can_pack(torch.bfloat16):
+        print("oneDNN packs no bfloat16 here: times are beside torch.nn.functional.linear\n")
     counts = [int(word) for word in given.rows.split(",")]
     for kernel_set in given.set or KernelSet.supported():
         print(f"## {kernel_set}\n")
@@ -86,11 +90,11 @@ def speed(kernel_set: KernelSet, shape: tuple[int, int], num_rows: int) -> tuple
     copies = max(2, min(12, STREAMED_BYTES // (2 * shape[0] * shape[1])))
     weights = [torch.randn(shape).bfloat16() for _ in range(copies)]
     own = [CpuBackend(kernel_set).pack_linear(weight) for weight in weights]
-    free = [onednn_linear.pack(weight) for weight in weights]
+    free = [left_free(weight) for weight in weights]
     x = torch.randn(num_rows, shape[1]).bfloat16()
     calls: tuple[Callable[[], list[Tensor]], ...] = (
         lambda: [layer(x) for layer in own],
-        lambda: [onednn_linear.multiply(x, weight) for weight in free],
+        lambda: [layer(x) for layer in free],
     )
     times: tuple[list[float], ...] = ([], [])
     for repeat in range(REPEATS + 1):
@@ -101,6 +105,14 @@ def speed(kernel_set: KernelSet, shape: tuple[int, int], num_rows: int) -> tuple
                 kept.append((perf_counter() - began) / copies * 1e3)
     middle = [sorted(each)[len(each) // 2] for each in times]
     return middle[0], middle[1]
+
+
+def left_free(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return a linear layer of oneDNN or, where it packs no weight like this one, of torch."""
+    if not onednn_linear.can_pack(weight.dtype):
+        return lambda x: functional.linear(x, weight)
+    packed = onednn_linear.pack(weight)
+    return lambda x: onednn_linear.multiply(x, packed)
 
 
 if __name__ == "__main__":
