@@ -23,9 +23,10 @@ HELP = """Answer every row of INPUT: one output row each, and a memory report at
 
 A row has a column "prompt", "messages" or "prompt_token_ids". It may have an "id" and sampling \
 parameters of its own; other columns come back under "input". Rows are the lines of a .jsonl \
-file, the elements of a .json array, the records of a .csv file with a header, of a .parquet file \
-or of a dataset (a save_to_disk folder, or hf:NAME@CONFIG:SPLIT from the hub or its cache); in \
-a .txt file each line is a prompt. Rows of OpenAI batch files are answered in OpenAI's format. \
+file, the elements of a .json array, the records of a .csv or .tsv file with a header, of a \
+.parquet file or of a dataset (a save_to_disk folder, or hf:NAME@CONFIG:SPLIT from the hub or its \
+cache); in a .txt file each line is a prompt. A folder of files of one kind is read file by file. \
+Rows of OpenAI batch files are answered in OpenAI's format. \
 Answers are written as JSONL, Parquet or CSV, by the ending of OUT.
 
 Examples:

@@ -80,7 +80,16 @@ class PlanOptions:
 
 FLAGS = (
     GENERATE.only(
-        *("input_name", "recipe", "limit", "model", "revision", "tokenizer"),
+        *(
+            "input_name",
+            "input_format",
+            "delimiter",
+            "recipe",
+            "limit",
+            "model",
+            "revision",
+            "tokenizer",
+        ),
         *("model_impl", "device", "dtype"),
         *("kernel_set", "max_model_len", "system", "prompt_template", "prompt_field"),
         *("chat_template", "max_tokens", "temperature", "n", "block_size", "num_blocks"),

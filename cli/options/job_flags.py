@@ -8,9 +8,10 @@ from pagedrun.cli.options.choices import GenerationDefaults
 from pagedrun.cli.options.reading import values_of
 from pagedrun.cli.options.run_options import Display, RunOptions
 from pagedrun.cli.options.settings import Settings
-from pagedrun.paged.job.config import STDOUT, JobConfig, RecipeFile
+from pagedrun.paged.job.config import SIDE_SUFFIXES, STDOUT, JobConfig, RecipeFile
 from pagedrun.paged.job.inputs.input_names import expand
 from pagedrun.paged.job.inputs.reader import inputs_stem
+from pagedrun.paged.job.inputs.reading import InputFormat, Reading
 from pagedrun.paged.job.output.formats.output_format import OutputFormat
 from pagedrun.paged.job.progress.listener import JobListener
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
@@ -88,15 +89,22 @@ def default_output(inputs: Sequence[str]) -> str:
 
 
 def _inputs(settings: Settings) -> tuple[str, ...]:
-    """Return the inputs, patterns expanded."""
+    """Return the inputs, patterns and folders of files expanded."""
+    format = InputFormat(str(settings.given.get("input_format", InputFormat.AUTO)))
+    return expand(_typed_inputs(settings), Reading(format=format), SIDE_SUFFIXES)
+
+
+def _typed_inputs(settings: Settings) -> list[str]:
     typed = settings.given["input_name"]
-    return expand([str(each) for each in typed] if isinstance(typed, list) else [str(typed)])
+    return [str(each) for each in typed] if isinstance(typed, list) else [str(typed)]
 
 
 def _output(settings: Settings, inputs: Sequence[str]) -> str:
     """Return where answers go; `UsageError` for an ending that no format has."""
     given = settings.given
-    output = str(given.get("output") or default_output(inputs))
+    typed = _typed_inputs(settings)
+    is_folder = len(typed) == 1 and Path(typed[0]).is_dir()
+    output = str(given.get("output") or default_output(typed if is_folder else inputs))
     folder = given.get("out_dir")
     if output != STDOUT:
         OutputFormat.of(output)

@@ -37,7 +37,7 @@ class ShowOptions:
 
 
 SHOW = (
-    GENERATE.only("input_name")
+    GENERATE.only("input_name", "input_format", "delimiter")
     + Flags.of(ShowOptions).only("row", "id")
     + GENERATE.only(
         *("recipe", "limit", "model", "revision", "tokenizer", "model_impl", "max_model_len"),

@@ -5,7 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from pagedrun.paged.job.inputs.reader import DEFAULT_MAX_LINE_BYTES, shown_inputs
+from pagedrun.paged.job.inputs.reader import shown_inputs
+from pagedrun.paged.job.inputs.reading import (
+    DEFAULT_MAX_LINE_BYTES,
+    DELIMITER,
+    InputFormat,
+    Reading,
+)
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.text.prompts.overlong import Overlong
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -25,6 +31,10 @@ STATE_SUFFIX = ".state.json"
 JOURNAL_SUFFIX = ".journal.jsonl"
 SNAPSHOT_SUFFIX = ".snapshot.npz"
 DIGESTS_SUFFIX = ".digests"
+SIDE_SUFFIXES = (
+    *(REPORT_SUFFIX, MANIFEST_SUFFIX, STATE_SUFFIX, JOURNAL_SUFFIX),
+    *(SNAPSHOT_SUFFIX, DIGESTS_SUFFIX),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class RecipeFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
     """One job. `input` and `output` are paths, or `-` for the standard streams; `more_inputs` are
-    read behind `input`.
+    read after `input`; `input_format` and `delimiter` say how, where their names do not.
 
     `output` is in `out_dir`, if there is one, which is made. `columns` and `flatten` say what of a
     row is in the output, `shards` how many files that is.
@@ -58,9 +68,10 @@ class JobConfig:
     input: Annotated[
         str,
         Flag(
-            "Rows to answer: .jsonl, .json, .csv or .txt (each also with .gz or .zst), .parquet, "
-            "a save_to_disk folder, hf:NAME, or - for JSONL on stdin. Several files, or a pattern "
-            "such as 'data/*.jsonl', are read one after the other.",
+            "Rows to answer: .jsonl, .json, .csv, .tsv or .txt (each also with .gz or .zst), "
+            ".parquet, a save_to_disk folder, hf:NAME, or - for JSONL on stdin. Several files, a "
+            "folder of files of one kind, or a pattern such as 'data/*.jsonl', are read one after "
+            "the other.",
             metavar="INPUT...",
             name="input_name",
             form=Form.NAMES,
@@ -79,6 +90,24 @@ class JobConfig:
     ]
     engine: EngineConfig
     more_inputs: tuple[str, ...] = ()
+    input_format: Annotated[
+        InputFormat,
+        Flag(
+            "Format of the input files, whatever their names.",
+            Panel.FILES,
+            default="auto, by the ending of each",
+        ),
+    ] = InputFormat.AUTO
+    delimiter: Annotated[
+        str | None,
+        Flag(
+            "Character between the cells of CSV input, or tab.",
+            Panel.FILES,
+            "CHAR",
+            default="comma, semicolon, tab or |, found in the first records",
+            rule=DELIMITER,
+        ),
+    ] = None
     out_dir: Annotated[
         Path | None,
         Flag("Folder for all files of the run, made if need be.", Panel.FILES, "DIR"),
@@ -201,6 +230,11 @@ class JobConfig:
     def inputs(self) -> tuple[str, ...]:
         """All inputs, in the order in which they are read."""
         return (self.input, *self.more_inputs)
+
+    @property
+    def reading(self) -> Reading:
+        """How the input files are read."""
+        return Reading(self.max_line_bytes, self.input_format, self.delimiter)
 
     @property
     def input_shown(self) -> str:

@@ -110,7 +110,7 @@ def run_job(
         config = config if resumed is None else resumed.at_its_time()
         stamps = [file_stamp(name) for name in config.inputs]
         stop = ReadingStop()
-        with open_inputs(config.inputs, config.max_line_bytes, stop) as source:
+        with open_inputs(config.inputs, config.reading, stop) as source:
             prepared = prepare(config, source, listener, open_model or opener_of(config), stop)
             job = _Job(config, layout, listener, guard, ward, prepared, stop)
             result = job.run(output, resumed)

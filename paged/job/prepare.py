@@ -56,6 +56,8 @@ def prepare(
     windows = RowWindows(source, config, stop)
     ids = UniqueIds(config.input_shown)
     rows = windows.read()
+    for note in source.facts.notes.values():
+        listener.on_warning(note)
     ids.refuse_repeated(rows)
     refuse_without_prompts(rows, config)
     listener.on_phase(Phase.ENCODE)
@@ -154,7 +156,7 @@ def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:
 
 def _refuse_bad_beyond(num_rows: int, config: JobConfig, builder: RequestBuilder) -> None:
     """Look at the rows after the first `num_rows`, in a second reading of the input."""
-    with open_inputs(config.inputs, config.max_line_bytes) as source:
+    with open_inputs(config.inputs, config.reading) as source:
         rows = islice(iter(source), num_rows, config.limit)
         for _ in _refuse_bad(builder.build(rows), config):
             pass

@@ -13,6 +13,7 @@ from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_inputs, shown_inputs
+from pagedrun.paged.job.inputs.reading import InputFormat, Reading
 from pagedrun.paged.job.inputs.remote_file import is_remote
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.row_source import RowSource
@@ -116,7 +117,11 @@ class _Reading:
         builder = RequestBuilder(built, PromptEncoder(tokenizer, limits))
         saved = self._saved.input
         names = [self._input_name(name) for name in (saved.path, *saved.more_paths)]
-        with open_inputs(names) as source:
+        reading = Reading(
+            format=InputFormat(parameters.string("input_format") or InputFormat.AUTO),
+            delimiter=parameters.string("delimiter"),
+        )
+        with open_inputs(names, reading) as source:
             chosen = list(_chosen(source, rows))
             self._check_digest(shown_inputs(names), source)
         asked = (row.request for row in builder.build(chosen))

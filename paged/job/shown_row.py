@@ -82,7 +82,7 @@ def show_row(
     Raises `UsageError` for what a run would refuse as a whole, and if there is no such row.
     """
     is_wanted, name = _wanted(index, id)
-    with open_inputs(config.inputs, config.max_line_bytes) as source:
+    with open_inputs(config.inputs, config.reading) as source:
         prepared = prepare(config, source, listener, PlanModel)
         num_rows = 0
         for window in chain([prepared.rows], prepared.more or ()):

@@ -9,7 +9,7 @@ from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.json_line import parse_object
 from pagedrun.paged.job.inputs.line_source import utf8_text
 from pagedrun.paged.job.inputs.row import RECORD, Columns, Row, default_id, with_columns
-from pagedrun.paged.job.inputs.row_source import refuse_empty
+from pagedrun.paged.job.inputs.row_source import InputFacts, refuse_empty
 from pagedrun.paged.values.errors import RowError
 
 
@@ -17,8 +17,8 @@ class ArraySource:
     """The rows of a JSON array, read piece by piece; implements `RowSource`.
 
     `name` is used in messages. `packed` is the stream below, if `stream` is unpacked from one: the
-    digest is of its bytes. An element that is no row is yielded with its error; raises
-    `UsageError` where the array itself cannot be followed.
+    digest is of its bytes. `can_drain` is false for pipes. An element that is no row is yielded
+    with its error; raises `UsageError` where the array itself cannot be followed.
     """
 
     def __init__(
@@ -27,7 +27,11 @@ class ArraySource:
         name: str,
         max_record_bytes: int,
         packed: CountedStream | None = None,
+        *,
+        can_drain: bool = True,
     ) -> None:
+        self.facts = InputFacts()
+        self._can_drain = can_drain
         self._stream = stream
         self._name = name
         self._max_record_bytes = max_record_bytes
@@ -52,8 +56,9 @@ class ArraySource:
 
     def drain(self) -> bool:
         """Read to the end of the file."""
-        self._bytes.drain()
-        return True
+        if self._can_drain:
+            self._bytes.drain()
+        return self._can_drain
 
     def _row(self, index: int, element: Element) -> Row:
         digest = hashlib.sha256(element.data or b"").digest()

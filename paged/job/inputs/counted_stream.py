@@ -1,7 +1,7 @@
 """CountedStream: a byte stream that knows the size and SHA-256 of what was read from it."""
 
 import hashlib
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 CHUNK_BYTES = 1 << 16
 
@@ -26,6 +26,11 @@ class CountedStream:
     def readline(self, limit: int) -> bytes:
         """Return at most `limit` bytes, up to and with the next newline; none at the end."""
         return self._count(self._stream.readline(limit))
+
+    def peek(self) -> bytes:
+        """Return what comes next, without reading on; nothing if the stream cannot tell."""
+        peek = getattr(self._stream, "peek", None)
+        return b"" if peek is None else cast(bytes, peek(CHUNK_BYTES))
 
     def drain(self) -> None:
         """Read to the end, so that size and digest are those of the whole stream."""

@@ -2,7 +2,9 @@
 
 import csv
 import hashlib
+import io
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.foreign_format import refuse_foreign
@@ -10,12 +12,17 @@ from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.json_line import parse_value, shown_key
 from pagedrun.paged.job.inputs.lines import BOM
 from pagedrun.paged.job.inputs.row import ID_COLUMNS, Columns, Row, default_id, with_columns
-from pagedrun.paged.job.inputs.row_source import refuse_empty
+from pagedrun.paged.job.inputs.row_source import InputFacts, refuse_empty
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.sampling.sampling_params import sampling_keys
 
 MAX_COLUMNS = 10_000
+COMMA = ","
+DELIMITERS = (COMMA, ";", "\t", "|")  # those that are found by looking
+_SAMPLE_RECORDS = 50
+_LEAST_SHARE = 0.5  # of records with as many cells as the header
 # A cell is text. These columns mean more than text, and their cells are read as JSON.
 _TEXT_COLUMNS = {"stop", "regex", "grammar", "reasoning_tags", "vote", "early_stopping"}
 _JSON_COLUMNS = (sampling_keys() - _TEXT_COLUMNS) | {
@@ -25,12 +32,14 @@ _JSON_COLUMNS = (sampling_keys() - _TEXT_COLUMNS) | {
 
 
 class CsvSource:
-    """The rows of a CSV file as Python's own reader and spreadsheets write it.
+    """The rows of a CSV file as Python's own reader, pandas and spreadsheets write it.
 
-    Commas, double quotes around a cell and doubled inside it, newlines inside quotes; blank lines
-    are skipped. Cells are text; those of sampling columns, `messages` and `prompt_token_ids` are
-    read as JSON, and an empty one there or in an id column counts as absent. `packed` is the
-    stream below, if `stream` is unpacked from one: the digest is of its bytes.
+    Double quotes around a cell and doubled inside it, newlines inside quotes; blank lines are
+    skipped. `delimiter` separates cells; None to find it in the first records. Columns at the
+    left that the header gives no name, as pandas writes an index, are left out. Cells are text;
+    those of sampling columns, `messages` and `prompt_token_ids` are read as JSON, and an empty one
+    there or in an id column counts as absent. `packed` is the stream below, if `stream` is unpacked
+    from one: the digest is of its bytes. `can_drain` is false for pipes.
 
     Raises `UsageError` for a header that cannot name columns, and for a record that has no end.
     """
@@ -41,9 +50,15 @@ class CsvSource:
         name: str,
         max_record_bytes: int,
         packed: CountedStream | None = None,
+        *,
+        delimiter: str | None = None,
+        can_drain: bool = True,
     ) -> None:
+        self.facts = InputFacts()
         self._stream = stream
         self._name = name
+        self._delimiter = delimiter
+        self._can_drain = can_drain
         self._max_record_bytes = max_record_bytes
         self._bytes = packed or stream
         self._line = 0  # the last one read
@@ -63,10 +78,11 @@ class CsvSource:
             raise refuse_empty(self._name)
         if isinstance(header, RowError):
             raise UsageError(f"{self._name}: the header is no CSV ({header.message})")
-        self._check_header(header)
+        num_unnamed = self._check_header(header)
+        self.facts.columns = tuple(header[num_unnamed:])
         index = -1
         for index, cells in enumerate(records):
-            yield self._row(index, header, cells)
+            yield self._row(index, header, cells, num_unnamed)
         if index < 0:
             raise refuse_empty(self._name)
 
@@ -76,14 +92,15 @@ class CsvSource:
 
     def drain(self) -> bool:
         """Read to the end of the file."""
-        self._bytes.drain()
-        return True
+        if self._can_drain:
+            self._bytes.drain()
+        return self._can_drain
 
     def _records(self) -> Iterator[list[str] | RowError]:
         """Yield the cells of each record that has any, or what is wrong with it."""
         # The module's limit is the process's, and too small; it must not be met before ours is.
         csv.field_size_limit(max(csv.field_size_limit(), self._max_record_bytes + 64))
-        reader = csv.reader(self._lines(), strict=True)
+        reader = csv.reader(self._lines(), strict=True, delimiter=self._found_delimiter())
         while True:
             self._record = []
             try:
@@ -100,6 +117,18 @@ class CsvSource:
                 continue
             if cells:
                 yield cells
+
+    def _found_delimiter(self) -> str:
+        """Return what separates cells, found by looking if it is not given."""
+        if self._delimiter is not None:
+            return self._delimiter
+        found = find_delimiter(self._stream.peek())
+        if found != COMMA:
+            self.facts.notes["delimiter"] = (
+                f"{self._name}: cells are separated by {found!r}; {option('delimiter')} names "
+                "another character"
+            )
+        return found
 
     def _lines(self) -> Iterator[str]:
         """Yield physical lines; bytes that are not UTF-8 become lone surrogates."""
@@ -126,12 +155,22 @@ class CsvSource:
             self._record.append(data)
             yield data.decode("utf-8", "surrogateescape")
 
-    def _check_header(self, names: Sequence[str]) -> None:
+    def _check_header(self, names: Sequence[str]) -> int:
+        """Refuse names that cannot be columns; return how many at the left are empty."""
         where = f"{self._name}, line {self._record_line}"
         if len(names) > MAX_COLUMNS:
             raise UsageError(f"{where}: the header names more than {MAX_COLUMNS} columns")
+        num_unnamed = next((place for place, name in enumerate(names) if name.strip()), None)
+        if num_unnamed is None:
+            raise UsageError(f"{where}: the header names no column; give each one a name")
+        if num_unnamed:
+            which = "the first column has" if num_unnamed == 1 else f"{num_unnamed} columns have"
+            self.facts.notes["unnamed"] = (
+                f"{where}: {which} no name, as the index that pandas writes, and "
+                f"{'is' if num_unnamed == 1 else 'are'} left out; name it in the header to keep it"
+            )
         seen: set[str] = set()
-        for number, name in enumerate(names, 1):
+        for number, name in enumerate(names[num_unnamed:], num_unnamed + 1):
             if not name.strip():
                 raise UsageError(f"{where}: column {number} has no name in the header; give it one")
             if not _is_utf8(name):
@@ -142,14 +181,46 @@ class CsvSource:
                     f"rename one of them"
                 )
             seen.add(name)
+        return num_unnamed
 
-    def _row(self, index: int, header: Sequence[str], cells: list[str] | RowError) -> Row:
+    def _row(
+        self, index: int, header: Sequence[str], cells: list[str] | RowError, num_unnamed: int
+    ) -> Row:
         digest = hashlib.sha256(b"".join(self._record).rstrip(b"\r\n")).digest()
         row = Row(index, self._record_line, self._record_offset, digest, default_id(index))
-        return with_columns(row, lambda: _columns(header, cells))
+        return with_columns(row, lambda: _columns(header, cells, num_unnamed))
 
 
-def _columns(header: Sequence[str], cells: list[str] | RowError) -> Columns:
+def find_delimiter(sample: bytes) -> str:
+    """Return what separates the cells of a CSV file that begins with `sample`.
+
+    Of the usual characters it is one that the header has, and by which most records have as many
+    cells as the header; the comma of two that are alike, and where there is none.
+    """
+    text = sample.removeprefix(BOM).decode("utf-8", "replace")
+    if not sample.endswith(b"\n") and "\n" in text:
+        text = text[: text.rindex("\n") + 1]  # the last line may go on
+    best, most = COMMA, (_LEAST_SHARE, False, 0)
+    for delimiter in DELIMITERS:
+        share, num_cells = _fit(text, delimiter)
+        fit = (share, delimiter == COMMA, num_cells)
+        if num_cells > 1 and fit >= most:
+            best, most = delimiter, fit
+    return best
+
+
+def _fit(text: str, delimiter: str) -> tuple[float, int]:
+    """Return which share of the first records has as many cells as the header, and how many."""
+    records = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+    try:
+        header = next(records, [])
+        sizes = [len(cells) for cells in islice(records, _SAMPLE_RECORDS)]
+    except csv.Error:
+        return 0.0, 0
+    return sizes.count(len(header)) / len(sizes) if sizes else 1.0, len(header)
+
+
+def _columns(header: Sequence[str], cells: list[str] | RowError, num_unnamed: int) -> Columns:
     if isinstance(cells, RowError):
         raise cells
     if len(cells) != len(header):
@@ -159,7 +230,8 @@ def _columns(header: Sequence[str], cells: list[str] | RowError) -> Columns:
         )
     if not all(map(_is_utf8, cells)):
         raise RowError("invalid_utf8", "the record is not valid UTF-8")
-    return {name: _value(name, cell) for name, cell in zip(header, cells, strict=True)}
+    named = zip(header[num_unnamed:], cells[num_unnamed:], strict=True)
+    return {name: _value(name, cell) for name, cell in named}
 
 
 def _value(name: str, cell: str) -> JSONValue:

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.row import Columns, Row, default_id
+from pagedrun.paged.job.inputs.row_source import InputFacts
 
 
 class GivenRow:
     """The row with these columns; implements `RowSource`."""
 
     def __init__(self, columns: Columns) -> None:
+        self.facts = InputFacts()
         self._columns = columns
         self._bytes = json.dumps(columns).encode()
 

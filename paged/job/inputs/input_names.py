@@ -1,12 +1,14 @@
-"""The names of inputs as they are typed: several of them, and patterns that stand for many."""
+"""The names of inputs as they are typed: several of them, patterns and folders of files."""
 
 import glob
 import os
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX
-from pagedrun.paged.job.inputs.reader import PARQUET, STDIN, TEXT_SUFFIXES
+from pagedrun.paged.job.inputs.reader import PARQUET, STDIN, TEXT_SUFFIXES, is_saved_dataset
+from pagedrun.paged.job.inputs.reading import BY_NAME, Reading
 from pagedrun.paged.job.inputs.remote_file import is_remote, matching
 from pagedrun.paged.job.inputs.unpacked_stream import PACKINGS
 from pagedrun.paged.values.errors import UsageError
@@ -14,12 +16,16 @@ from pagedrun.paged.values.errors import UsageError
 MAX_SHOWN = 60  # characters of what is no name
 
 
-def expand(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the inputs that are named, patterns such as `data/*.jsonl` expanded, each in order of
-    the names.
+def expand(
+    names: Sequence[str], reading: Reading = BY_NAME, side_suffixes: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Return the inputs that are named, each pattern such as `data/*.jsonl` and each folder of
+    files expanded in order of the names. Outputs in a folder are no input: files with one of
+    `side_suffixes`, and those that such a file is beside.
 
-    Raises `UsageError` for a pattern that nothing matches, an input that is named twice, standard
-    input beside others, and a question in place of a file's name.
+    Raises `UsageError` for a pattern that nothing matches, a folder of files of several kinds, an
+    input that is named twice, standard input beside others, and a question in place of a file's
+    name.
     """
     for name in names:
         if _is_question(name):
@@ -28,7 +34,12 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
                 f"{shlex.quote(shown)} is no file; INPUT is a file of rows, and one question is "
                 f"asked with: pagedrun ask {shlex.quote(shown)}"
             )
-    found = [each for name in names for each in _expanded(name)]
+    found = [
+        each
+        for name in names
+        for file in _expanded(name)
+        for each in _files_of(file, reading, side_suffixes)
+    ]
     for place, name in enumerate(found):
         if name in found[:place]:
             raise UsageError(f"{name} is named twice; its rows would be answered twice")
@@ -59,3 +70,41 @@ def _expanded(name: str) -> list[str]:
     if not names:
         raise UsageError(f"{name}: no file matches this pattern; check the path")
     return names
+
+
+def _files_of(name: str, reading: Reading, side_suffixes: tuple[str, ...]) -> list[str]:
+    """Return the files of a folder, in order of their names; of anything else its name.
+
+    Hidden ones are left out, also those that begin with `_`, as Spark's; so are outputs: one must
+    not be an input of the same command when it is resumed.
+    """
+    if not os.path.isdir(name) or is_saved_dataset(name):
+        return [name]
+    try:
+        found = sorted(each for each in os.listdir(name) if not each.startswith((".", "_")))
+    except OSError as error:
+        raise UsageError(f"{name}: cannot be read ({error.strerror}); check the path") from error
+    files = [
+        each
+        for each in found
+        if not each.endswith(side_suffixes)
+        and not any(f"{each}{suffix}" in found for suffix in side_suffixes)
+    ]
+    for each in files:
+        if not os.path.isfile(os.path.join(name, each)):
+            raise UsageError(
+                f"{name} has {each} in it, which is no file; name the files to read by a pattern, "
+                f"such as '{os.path.join(name, '*.csv')}'"
+            )
+    kinds: dict[str, str] = {}
+    for each in files:
+        kinds.setdefault(str(reading.format_of(each) or Path(each).suffix), each)
+    if not files:
+        raise UsageError(f"{name} has no file to read in it; check the path")
+    if len(kinds) > 1:
+        one, other, *_ = kinds.values()
+        raise UsageError(
+            f"{name} holds files of several kinds, such as {one} and {other}; name those of one by "
+            f"a pattern, such as '{os.path.join(name, '*' + Path(one).suffix)}'"
+        )
+    return [os.path.join(name, each) for each in files]

@@ -10,7 +10,7 @@ from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.json_line import parse_object
 from pagedrun.paged.job.inputs.lines import Line, LineReader
 from pagedrun.paged.job.inputs.row import Columns, Row, default_id, with_columns
-from pagedrun.paged.job.inputs.row_source import refuse_empty
+from pagedrun.paged.job.inputs.row_source import InputFacts, refuse_empty
 from pagedrun.paged.values.errors import RowError
 
 
@@ -37,6 +37,7 @@ class LineSource:
         packed: CountedStream | None = None,
         can_drain: bool = True,
     ) -> None:
+        self.facts = InputFacts()
         self.lines = LineReader(stream, max_line_bytes)
         self._name = name
         self._max_line_bytes = max_line_bytes

@@ -16,58 +16,63 @@ from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.csv_source import CsvSource
 from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX, HubName
 from pagedrun.paged.job.inputs.line_source import LineSource, prompt_line
+from pagedrun.paged.job.inputs.reading import BY_NAME, InputFormat, Reading, packing_of
 from pagedrun.paged.job.inputs.reading_stop import ReadingStop
 from pagedrun.paged.job.inputs.remote_file import is_remote, open_remote
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.inputs.several_source import SeveralSource
 from pagedrun.paged.job.inputs.unpacked_stream import PACKINGS, UnpackedStream
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 STDIN = "-"
-DEFAULT_MAX_LINE_BYTES = 64 * 2**20
-TEXT_SUFFIXES = (".jsonl", ".json", ".csv", ".txt")
+TEXT_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt")
 PARQUET = ".parquet"
+PIECE_BYTES = 1 << 16  # of a file, read at once; the delimiter of a CSV is found in the first one
+_WITH_CELLS = (InputFormat.CSV, InputFormat.TSV)
 
 
 @contextmanager
 def open_rows(
-    name: str, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES, stop: ReadingStop | None = None
+    name: str, reading: Reading = BY_NAME, stop: ReadingStop | None = None
 ) -> Iterator[RowSource]:
-    """Open the input `name` and yield its rows; `-` is JSONL on standard input.
+    """Open the input `name` and yield its rows; `-` is standard input.
 
-    `stop` ends the waiting for a pipe.
+    Pipes and devices have no meaningful name and are taken as JSONL, unless `reading` says
+    otherwise. `stop` ends the waiting for a pipe.
 
     Raises `UsageError` if there is no such input, it cannot be read, or no reader is for it.
-    Pipes and devices have no meaningful name and are taken as JSONL.
     """
     stop = stop or ReadingStop()
     if is_remote(name):
         with open_remote(name) as remote:
-            yield _file_source(remote, name, max_line_bytes)
+            yield _file_source(_peekable(remote), name, reading)
         return
     if name == STDIN:
-        yield LineSource(stop.stream(sys.stdin.buffer), name, max_line_bytes, can_drain=False)
+        yield _pipe_source(stop.stream(sys.stdin.buffer), name, reading)
         return
     if name.startswith(HUB_PREFIX):
-        yield DatasetSource.from_hub(name, max_line_bytes)
+        _refuse_reading(name, reading)
+        yield DatasetSource.from_hub(name, reading.max_line_bytes)
         return
     mode = _mode(name)
     if stat.S_ISDIR(mode):
-        if not any(Path(name, saved).is_file() for saved in SAVED_FILES):
+        if not is_saved_dataset(name):
             raise UsageError(f"{name} is a folder that save_to_disk did not write; {_what_is()}")
-        yield DatasetSource.from_folder(name, max_line_bytes)
+        _refuse_reading(name, reading)
+        yield DatasetSource.from_folder(name, reading.max_line_bytes)
         return
     with _open(name) as file:
         if stat.S_ISREG(mode):
-            yield _file_source(file, name, max_line_bytes)
+            yield _file_source(file, name, reading)
         else:
-            yield LineSource(stop.stream(file), name, max_line_bytes, can_drain=False)
+            yield _pipe_source(stop.stream(file), name, reading)
 
 
 @contextmanager
 def open_inputs(
     names: Sequence[str],
-    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
+    reading: Reading = BY_NAME,
     stop: ReadingStop | None = None,
 ) -> Iterator[RowSource]:
     """Open one input or several, and yield the rows of all; see `open_rows` and `SeveralSource`.
@@ -75,12 +80,12 @@ def open_inputs(
     Raises `UsageError` for one that is not there or of no kind that is read, whichever it is.
     """
     if len(names) == 1:
-        with open_rows(names[0], max_line_bytes, stop) as source:
+        with open_rows(names[0], reading, stop) as source:
             yield source
         return
     for name in names:
-        _check(name)
-    several = SeveralSource(names, lambda name: open_rows(name, max_line_bytes, stop))
+        _check(name, reading)
+    several = SeveralSource(names, lambda name: open_rows(name, reading, stop))
     try:
         yield several
     finally:
@@ -125,48 +130,96 @@ def file_stamp(name: str) -> tuple[int, int] | None:
     return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
-def _check(name: str) -> None:
+def is_saved_dataset(folder: str) -> bool:
+    """Whether a folder is one that `save_to_disk` wrote."""
+    return any(Path(folder, saved).is_file() for saved in SAVED_FILES)
+
+
+def _check(name: str, reading: Reading) -> None:
     """Refuse one of several inputs before any is read: it may be hours until it is opened."""
     if name.startswith(HUB_PREFIX) and not is_remote(name):
         HubName.parse(name)
     elif is_remote(name) or stat.S_ISREG(_mode(name)):
-        suffix, packing = _suffixes(name)
-        if suffix not in TEXT_SUFFIXES and (suffix != PARQUET or packing):
-            raise _unknown_kind(name)
+        _format_of(name, reading)
 
 
-def _unknown_kind(name: str) -> UsageError:
-    return UsageError(f"{name} is of no kind known by its name; {_what_is()}")
+def _format_of(name: str, reading: Reading) -> InputFormat:
+    """Return the format of a file; `UsageError` if none is known by its name, or what is given does
+    not go with it."""
+    found, packing = reading.format_of(name), packing_of(name)
+    if found is None or (found is InputFormat.PARQUET and packing):
+        raise UsageError(
+            f"{name} is of no kind known by its name; {_what_is()}; {option('input_format')} names "
+            "the kind of a file whose name does not",
+            field="input_format",
+        )
+    if reading.delimiter is not None and found not in _WITH_CELLS:
+        raise UsageError(
+            f"{option('delimiter')} is for CSV files, and {name} is read as {found}; leave it out, "
+            f"or pass {option('input_format')} csv"
+        )
+    return found
 
 
-def _file_source(file: BinaryIO, name: str, max_line_bytes: int) -> RowSource:
-    suffix, packing = _suffixes(name)
-    if suffix == PARQUET and not packing:
-        return ParquetSource(file, name, max_line_bytes)
-    if suffix not in TEXT_SUFFIXES:
-        raise _unknown_kind(name)
+def _refuse_reading(name: str, reading: Reading) -> None:
+    """Refuse what is said of the files of a dataset, which says it itself."""
+    asked = {"input_format": reading.format is not InputFormat.AUTO, "delimiter": reading.delimiter}
+    for field, is_given in asked.items():
+        if is_given:
+            raise UsageError(f"{option(field)} is for files, and {name} is a dataset; leave it out")
+
+
+def _file_source(file: BinaryIO, name: str, reading: Reading) -> RowSource:
+    found, packing = _format_of(name, reading), packing_of(name)
+    if found is InputFormat.PARQUET:
+        return ParquetSource(file, name, reading.max_line_bytes)
     packed = CountedStream(file) if packing else None
     stream = file if packed is None else _unpacked(packed, name, packing)
-    if suffix == ".jsonl":
-        return LineSource(stream, name, max_line_bytes, packed=packed)
-    if suffix == ".txt":
-        return LineSource(stream, name, max_line_bytes, parse=prompt_line, packed=packed)
-    if suffix == ".json":
-        return ArraySource(CountedStream(stream), name, max_line_bytes, packed)
-    return CsvSource(CountedStream(stream), name, max_line_bytes, packed)
+    return _text_source(stream, name, found, reading, packed=packed)
 
 
-def _suffixes(name: str) -> tuple[str, str]:
-    """Return the suffix that tells the format, and that of the packing around it, if any."""
-    path = Path(name)
-    packing = path.suffix.lower()
-    if packing in PACKINGS:
-        return Path(path.stem).suffix.lower(), packing
-    return packing, ""
+def _pipe_source(stream: BinaryIO, name: str, reading: Reading) -> RowSource:
+    found = InputFormat.JSONL if reading.format is InputFormat.AUTO else reading.format
+    if found is InputFormat.PARQUET:
+        raise UsageError(
+            f"{name} cannot be read as Parquet, of which the end is read first: write it to a file"
+        )
+    if reading.delimiter is not None and reading.format is InputFormat.AUTO:
+        found = InputFormat.CSV
+    return _text_source(stream, name, found, reading, can_drain=False)
+
+
+def _text_source(
+    stream: BinaryIO,
+    name: str,
+    format: InputFormat,
+    reading: Reading,
+    *,
+    packed: CountedStream | None = None,
+    can_drain: bool = True,
+) -> RowSource:
+    """Return the rows of a text; `packed` is the stream below, if there is one."""
+    most = reading.max_line_bytes
+    if format in _WITH_CELLS:
+        delimiter = reading.delimiter_of(format)
+        counted = CountedStream(stream)
+        return CsvSource(counted, name, most, packed, delimiter=delimiter, can_drain=can_drain)
+    if format is InputFormat.JSON:
+        return ArraySource(CountedStream(stream), name, most, packed, can_drain=can_drain)
+    if format is InputFormat.TXT:
+        return LineSource(stream, name, most, parse=prompt_line, packed=packed, can_drain=can_drain)
+    return LineSource(stream, name, most, packed=packed, can_drain=can_drain)
+
+
+def _peekable(stream: BinaryIO) -> BinaryIO:
+    """Return a stream of the same bytes that can be looked at without reading on."""
+    if hasattr(stream, "peek"):
+        return stream
+    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, stream), PIECE_BYTES))
 
 
 def _unpacked(packed: CountedStream, name: str, packing: str) -> BinaryIO:
-    return cast(BinaryIO, io.BufferedReader(UnpackedStream(packed, name, packing), 1 << 16))
+    return cast(BinaryIO, io.BufferedReader(UnpackedStream(packed, name, packing), PIECE_BYTES))
 
 
 def _mode(name: str) -> int:
@@ -178,7 +231,7 @@ def _mode(name: str) -> int:
 
 def _open(name: str) -> BinaryIO:
     try:
-        return open(name, "rb")
+        return open(name, "rb", buffering=PIECE_BYTES)
     except OSError as error:
         raise _unreadable(name, error) from error
 
@@ -191,5 +244,6 @@ def _unreadable(name: str, error: OSError | ValueError) -> UsageError:
 def _what_is() -> str:
     return (
         f"what is read is {', '.join(TEXT_SUFFIXES)} (each also with {' or '.join(PACKINGS)}), "
-        f"{PARQUET}, a save_to_disk folder, hf:NAME:SPLIT, and JSONL piped into -"
+        f"{PARQUET}, a folder of such files, a save_to_disk folder, hf:NAME:SPLIT, and JSONL piped "
+        "into -"
     )

@@ -1,11 +1,25 @@
 """RowSource: where rows come from, whatever the kind of input."""
 
 from collections.abc import Iterator
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.values.errors import UsageError
+
+
+@dataclass(slots=True)
+class InputFacts:
+    """Facts about an input as a whole, known once its first row is read.
+
+    `notes` are sentences for the user, by what they are about. `columns` are the names of all
+    columns, in order; None if each row has its own. `schema` is that of Arrow tables.
+    """
+
+    notes: dict[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+    schema: Any = None
 
 
 class RowSource(Protocol):
@@ -14,6 +28,11 @@ class RowSource(Protocol):
     A bad row is yielded with its `error`. Iterating raises `UsageError`, which names the input,
     where the input as a whole cannot be read on.
     """
+
+    @property
+    def facts(self) -> InputFacts:
+        """What is known of the input so far."""
+        ...
 
     @property
     def num_bytes_read(self) -> int:

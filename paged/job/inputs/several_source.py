@@ -4,10 +4,16 @@ import hashlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from typing import Any
 
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.row import Columns, Row, default_id, id_column
-from pagedrun.paged.job.inputs.row_source import EmptyInput, RowSource, refuse_empty
+from pagedrun.paged.job.inputs.row_source import (
+    EmptyInput,
+    InputFacts,
+    RowSource,
+    refuse_empty,
+)
 
 # Where the name of a row's input comes back; the next one if the row has a column of that name.
 FILE_COLUMNS = ("file", "input_file", "input_file_name")
@@ -26,11 +32,17 @@ class SeveralSource:
     def __init__(self, names: Sequence[str], open_source: OpenSource) -> None:
         self._names = names
         self._open_source = open_source
+        self._facts = InputFacts(columns=())  # of the inputs that were read
         self._num_begun = 0
         self._source: RowSource | None = None  # the one that is being read
         self._digests: list[InputDigest] = []  # of those before it
         self._num_bytes = 0  # of their rows
         self._rows = self._read()
+
+    @property
+    def facts(self) -> InputFacts:
+        """What is known of the inputs so far; of notes about the same, the first."""
+        return self._facts if self._source is None else _both(self._facts, self._source.facts)
 
     @property
     def num_bytes_read(self) -> int:
@@ -88,7 +100,31 @@ class SeveralSource:
         source, self._source = self._source, None
         if source is not None:
             self._num_bytes += source.num_bytes_read
+            self._facts = _both(self._facts, source.facts)
             self._digests.append(source.digest(whole=True))
+
+
+def _both(one: InputFacts, other: InputFacts) -> InputFacts:
+    """Return what is known of two inputs that are read as one."""
+    notes = {**other.notes, **one.notes}
+    if one.columns is None or other.columns is None:
+        return InputFacts(notes)
+    columns = tuple(dict.fromkeys((*one.columns, *other.columns)))
+    return InputFacts(notes, columns, _unified(one, other))
+
+
+def _unified(one: InputFacts, other: InputFacts) -> Any:
+    """Return the Arrow schema of both, None where a column is of two types."""
+    if not one.columns or other.schema is None:
+        return other.schema
+    if one.schema is None:
+        return None
+    import pyarrow
+
+    try:
+        return pyarrow.unify_schemas([one.schema.remove_metadata(), other.schema.remove_metadata()])
+    except pyarrow.ArrowException:
+        return None
 
 
 def _placed(row: Row, index: int, name: str) -> Row:

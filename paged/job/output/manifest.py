@@ -225,6 +225,8 @@ def _settings(config: JobConfig, max_model_len: int, device: object) -> dict[str
         "prompt_template": text_digest(template.source if template else None),
         "prompt_field": config.prompts.field,
         "chat_template_kwargs": config.prompts.template_kwargs,
+        "input_format": config.input_format,
+        "delimiter": config.delimiter,
         "limit": config.limit,
         "from_output": config.from_output,
         "deadline": config.deadline,

@@ -51,7 +51,10 @@ _NOT_DECIDING = frozenset(
 # A manifest says who computed the model where it was a library.
 _BY_PAGEDRUN = {"computed_by": "pagedrun"}
 # Values by which answers are the same as by another one.
-_ALIKE = {("quantization", "none"): "auto"}  # a run that it lets begin
+_ALIKE = {
+    ("quantization", "none"): "auto",  # a run that it lets begin
+    ("input_format", "auto"): None,  # as in manifests before there was a choice
+}
 
 
 def check_same_job(new: Manifest, path: Path) -> None:

@@ -107,7 +107,7 @@ class _FilePlan:
 
     def run(self, calibrates: bool) -> PlanReport:
         config = self._config
-        with open_inputs(config.inputs, config.max_line_bytes) as source:
+        with open_inputs(config.inputs, config.reading) as source:
             prepared = prepare(config, source, self._listener, PlanModel)
             self._lap("encode_s")
             forecast = self._simulate(prepared)

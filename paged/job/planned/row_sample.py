@@ -43,7 +43,7 @@ def sample_rows(config: JobConfig) -> list[Columns]:
     """
     draw = random.Random(0)
     kept: list[_Sample] = []
-    with open_inputs(config.inputs, config.max_line_bytes) as source:
+    with open_inputs(config.inputs, config.reading) as source:
         for sample in islice(_samples(source), config.limit):
             if len(kept) < SAMPLE_ROWS:
                 kept.append(sample)

@@ -54,6 +54,7 @@ def test_every_flag_of_generate_is_a_setting_or_refused_for_a_reason() -> None:
 # Those whose rule allows no value of the many.
 EXAMPLES = {
     "json_schema": "'{}'",
+    "delimiter": "';'",
     "logprobs": "5",
     "prompt_logprobs": "5",
     "beam_width": "4",

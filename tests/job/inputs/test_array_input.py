@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pagedrun.paged.job.inputs.array_elements import ArrayElements
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.reader import open_rows
+from pagedrun.paged.job.inputs.reading import Reading
 from pagedrun.paged.job.inputs.row import RECORD, Row
 from pagedrun.paged.values.errors import UsageError
 
@@ -41,7 +42,7 @@ def elements(data: bytes, size: int = 1 << 16, most: int = 1000) -> list[bytes |
 
 def read(path: Path, data: bytes, max_line_bytes: int = 1000) -> list[Row]:
     path.write_bytes(data)
-    with open_rows(str(path), max_line_bytes) as source:
+    with open_rows(str(path), Reading(max_line_bytes)) as source:
         rows = list(source)
         assert source.digest(whole=True).sha256 == hashlib.sha256(data).hexdigest()
     return rows
@@ -147,7 +148,7 @@ def test_a_huge_element_and_much_white_space_take_little_memory(tmp_path: Path) 
             file.writelines(piece for _ in range(30))
         file.write(b', {"a": 1}]')
     tracemalloc.start()
-    with open_rows(str(path), 2**20) as source:
+    with open_rows(str(path), Reading(2**20)) as source:
         rows = list(source)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

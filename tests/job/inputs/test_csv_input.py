@@ -4,16 +4,19 @@ import csv
 import gzip
 import hashlib
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
-from pagedrun.paged.job.inputs.csv_source import CsvSource
+from pagedrun.paged.job.inputs.csv_source import CsvSource, find_delimiter
 from pagedrun.paged.job.inputs.reader import open_rows
+from pagedrun.paged.job.inputs.reading import InputFormat, Reading
 from pagedrun.paged.job.inputs.row import LINE, Row
 from pagedrun.paged.values.errors import UsageError
 
@@ -74,6 +77,10 @@ def test_what_the_standard_library_writes_is_read_back(cells: list[list[str]]) -
         (b"\xef\xbb\xbf", "empty input"),
         (b"a,b,a\n1,2,3\n", "line 1: the header names the column 'a' twice"),
         (b"\na,,b\n1,2,3\n", "line 2: column 2 has no name"),
+        (b",a,,b\n0,1,2,3\n", "line 1: column 3 has no name"),
+        (b",,\n1,2,3\n", "line 1: the header names no column"),
+        (b'""\n1\n', "line 1: the header names no column"),
+        (b",a,a\n0,1,2\n", "line 1: the header names the column 'a' twice"),
         (b"a, \n1,2\n", "line 1: column 2 has no name"),
         (b"a\xff,b\n1,2\n", "name of column 1 is not valid UTF-8"),
         (b'"a"x,b\n1,2\n', "the header is no CSV"),
@@ -143,3 +150,118 @@ def test_the_digest_is_that_of_the_file(tmp_path: Path) -> None:
         assert [row.columns["prompt"] for row in source] == ["a", "b"]
         digest = source.digest(whole=True)
     assert digest.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+FRAME = pandas.DataFrame(
+    {
+        "prompt": ['say "a", b; c', "two\nlines\r\nor three", "a|b\tc", "é"],
+        "note": ["x", ", , ,", "", ";;;"],
+    }
+)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("has_index", [False, True])
+def test_a_table_of_pandas_is_read_as_pandas_reads_it(
+    delimiter: str, has_index: bool, tmp_path: Path
+) -> None:
+    """Cells full of the other delimiters, by which the wrong one is found; a lost column."""
+    path = tmp_path / "in.csv"
+    FRAME.to_csv(path, sep=delimiter, index=has_index)
+    with open_rows(str(path)) as source:
+        rows = [dict(row.columns) for row in source]
+        assert source.facts.columns == ("prompt", "note")
+        notes = set(source.facts.notes)
+    assert rows == FRAME.to_dict("records")
+    assert ("delimiter" in notes, "unnamed" in notes) == (delimiter != ",", has_index)
+
+
+def test_several_unnamed_columns_are_left_out() -> None:
+    """An index of several levels."""
+    source = CsvSource(CountedStream(io.BytesIO(b",,a\nx,1,2\ny,1,3\nz,4\n")), "in.csv", 100)
+    rows = list(source)
+    assert [row.columns for row in rows] == [{"a": "2"}, {"a": "3"}, {}]
+    assert codes(rows)[2] == "invalid_csv_record"
+    assert "2 columns have no name" in source.facts.notes["unnamed"]
+
+
+@pytest.mark.parametrize(
+    ("sample", "found"),
+    [
+        (b"", ","),
+        (b"prompt\na; b\nc; d\n", ","),
+        (b"prompt", ","),
+        (b"a|b,c\n1,2\n3,4\n", ","),
+        (b"a;b\n1,5;2,5\n1,5;2,5\n", ";"),
+        (b'id,"a;b",c\n1,x;y,z\n', ","),
+        (b"what|it|is\nno bar here\nnor here\n", ","),
+        (b"a\tb\n1\t2\n", "\t"),
+        (b"\xef\xbb\xbfa;b\r\n1;2\r\n", ";"),
+        (b'a;b\n"x;\ny";2\n3;"cut o', ";"),
+        (b"a;b;\xff\n", ";"),
+    ],
+)
+def test_the_delimiter_is_found(sample: bytes, found: str) -> None:
+    assert find_delimiter(sample) == found
+
+
+def test_a_delimiter_that_is_given_is_taken(tmp_path: Path) -> None:
+    """`--delimiter ,` on a file that looks like another, and one that is never looked for."""
+    path = tmp_path / "in.csv"
+    path.write_text("a;b:c\n1;2:3\n")
+    for delimiter, names in ((":", ["a;b", "c"]), (",", ["a;b:c"]), (None, ["a", "b:c"])):
+        with open_rows(str(path), Reading(delimiter=delimiter)) as source:
+            assert [list(row.columns) for row in source] == [names]
+    tabs = tmp_path / "in.tsv"
+    tabs.write_text("a;b\tc\n1;2\t3\n")
+    for delimiter in (None, "tab", "\\t", "\t"):
+        with open_rows(str(tabs), Reading(delimiter=delimiter)) as source:
+            assert [row.columns for row in source] == [{"a;b": "1;2", "c": "3"}]
+
+
+@pytest.mark.parametrize(
+    ("format", "data", "columns"),
+    [
+        ("csv", b"prompt;n\na;2\n", {"prompt": "a", "n": 2}),
+        ("tsv", b"prompt\tnote\na;b\tc\n", {"prompt": "a;b", "note": "c"}),
+        ("json", b'[{"prompt": "a"}]', {"prompt": "a"}),
+        ("txt", b"a,b\n", {"prompt": "a,b"}),
+        ("jsonl", b'{"prompt": "a"}', {"prompt": "a"}),
+    ],
+)
+def test_a_format_that_is_given(
+    format: str, data: bytes, columns: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file whose ending lies or is missing, packed or not, and standard input."""
+    reading = Reading(format=InputFormat(format))
+    for name, written in (("rows", data), ("rows.dat", data), ("rows.gz", gzip.compress(data))):
+        path = tmp_path / name
+        path.write_bytes(written)
+        with open_rows(str(path), reading) as source:
+            assert [row.columns for row in source] == [columns]
+    with (tmp_path / "rows").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        with open_rows("-", reading) as source:
+            assert [row.columns for row in source] == [columns]
+
+
+@pytest.mark.parametrize(
+    ("name", "reading", "field"),
+    [
+        ("in.jsonl", Reading(delimiter=";"), "delimiter"),
+        ("-", Reading(format=InputFormat.PARQUET), None),
+        ("hf:own/data", Reading(format=InputFormat.CSV), "input_format"),
+        ("hf:own/data", Reading(delimiter=";"), "delimiter"),
+        ("in.dat", Reading(), "input_format"),
+    ],
+)
+def test_a_format_that_does_not_go_with_the_input_is_refused(
+    name: str, reading: Reading, field: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    if name.startswith("in."):
+        path.write_text("{}")
+        name = str(path)
+    with pytest.raises(UsageError) as caught, open_rows(name, reading):
+        pass
+    assert caught.value.field == field

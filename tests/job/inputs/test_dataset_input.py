@@ -12,6 +12,7 @@ import pytest
 
 from pagedrun.paged.job.inputs.hub_name import HubName
 from pagedrun.paged.job.inputs.reader import input_stem, is_repeatable, open_rows
+from pagedrun.paged.job.inputs.reading import Reading
 from pagedrun.paged.job.inputs.row import RECORD, Row
 from pagedrun.paged.values.errors import UsageError
 
@@ -21,7 +22,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 def read(name: Path | str, max_row_bytes: int = 10_000) -> list[Row]:
-    with open_rows(str(name), max_row_bytes) as source:
+    with open_rows(str(name), Reading(max_row_bytes)) as source:
         return list(source)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.reader import input_stem, open_rows
+from pagedrun.paged.job.inputs.reading import Reading
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.inputs.unpacked_stream import UnpackedStream
 from pagedrun.paged.values.errors import UsageError
@@ -29,7 +30,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "zst": zstd}
 
 
 def read(path: Path, max_line_bytes: int = 1000) -> list[Row]:
-    with open_rows(str(path), max_line_bytes) as source:
+    with open_rows(str(path), Reading(max_line_bytes)) as source:
         return list(source)
 
 

@@ -1,5 +1,6 @@
 """Several inputs are read as one: no row is lost between two, and each says where it is from."""
 
+import gzip
 import json
 import sys
 from dataclasses import replace
@@ -8,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.config import SIDE_SUFFIXES, JobConfig
 from pagedrun.paged.job.inputs.input_names import expand
 from pagedrun.paged.job.inputs.reader import inputs_stem, open_rows
+from pagedrun.paged.job.inputs.reading import InputFormat, Reading
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.window_size import WindowSize
@@ -120,6 +122,47 @@ def test_patterns(place: Path, inputs: tuple[str, ...]) -> None:
         expand([inputs[0], str(place / "a*")])
     with pytest.raises(UsageError, match="beside other inputs"):
         expand(["-", inputs[0]])
+
+
+def test_a_folder_of_files_of_one_kind(place: Path) -> None:
+    """Files out of order, hidden ones, and the output of the run before taken for an input."""
+    folder = place / "data"
+    folder.mkdir()
+    for name in ("b.csv.gz", "a.csv", "c.csv"):
+        data = f"prompt,id\n{name[0]},{name}\n".encode()
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    for name in (".hidden.jsonl", "_SUCCESS", "out.csv", "out.csv.run.json", "old.report.json"):
+        (folder / name).write_text("x")
+    files = expand([str(folder)], side_suffixes=SIDE_SUFFIXES)
+    assert files == tuple(str(folder / name) for name in ("a.csv", "b.csv.gz", "c.csv"))
+    found = answers(job(place, files))
+    assert [(row["index"], row["text"]) for row in found] == [(0, "a!"), (1, "b!"), (2, "c!")]
+    assert [row["input"]["file"] for row in found] == list(files)
+    assert inputs_stem([str(folder)]) == "data"
+
+
+def test_a_folder_that_cannot_be_read_as_one_input(place: Path) -> None:
+    """Rows that are left out, or read as what they are not."""
+    folder = place / "data"
+    folder.mkdir()
+    with pytest.raises(UsageError, match="no file to read"):
+        expand([str(folder)])
+    (folder / "a.csv").write_text("prompt\nx\n")
+    (folder / "b.jsonl").write_text("{}")
+    with pytest.raises(UsageError, match=r"a\.csv and b\.jsonl; .*'.*/\*\.csv'"):
+        expand([str(folder)])
+    assert len(expand([str(folder)], Reading(format=InputFormat.TXT))) == 2
+    (folder / "b.jsonl").unlink()
+    (folder / "2024").mkdir()
+    with pytest.raises(UsageError, match="2024 in it, which is no file"):
+        expand([str(folder)])
+
+
+def test_what_save_to_disk_wrote_stays_one_input(tmp_path: Path) -> None:
+    """A dataset whose files are read as rows of their own."""
+    folder = tmp_path / "saved"
+    pytest.importorskip("datasets").Dataset.from_list([{"prompt": "a"}]).save_to_disk(folder)
+    assert expand([str(folder)]) == (str(folder),)
 
 
 def test_object_stores(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

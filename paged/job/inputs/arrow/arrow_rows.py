@@ -7,6 +7,7 @@ from typing import Any
 
 from pagedrun.paged.job.inputs.arrow.arrow_value import json_columns
 from pagedrun.paged.job.inputs.row import RECORD, Columns, Row, default_id, with_columns
+from pagedrun.paged.job.inputs.row_source import InputFacts
 from pagedrun.paged.values.errors import RowError
 
 BATCH_ROWS = 128  # what is in memory as Python objects at once
@@ -24,6 +25,7 @@ class ArrowRows:
         self._max_row_bytes = max_row_bytes
         self._sha256 = hashlib.sha256()
         self.num_bytes = 0
+        self.facts = InputFacts()
 
     @property
     def sha256(self) -> str:
@@ -33,6 +35,9 @@ class ArrowRows:
     def __iter__(self) -> Iterator[Row]:
         index = 0
         for table in self._tables:
+            if self.facts.schema is None:
+                names = tuple(table.schema.names)
+                self.facts.columns, self.facts.schema = names, table.schema
             for record in _records(table):
                 yield self._row(index, record)
                 index += 1

@@ -7,7 +7,7 @@ from pagedrun.paged.job.inputs.arrow.arrow_rows import BATCH_ROWS, ArrowRows
 from pagedrun.paged.job.inputs.hub_name import HubName
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.row import Row
-from pagedrun.paged.job.inputs.row_source import refuse_empty
+from pagedrun.paged.job.inputs.row_source import InputFacts, refuse_empty
 from pagedrun.paged.values.errors import UsageError
 
 SAVED_FILES = ("state.json", "dataset_dict.json")  # one of them is in what save_to_disk wrote
@@ -64,6 +64,11 @@ class DatasetSource:
             what = "name one" if split is None else f"there is no split {split!r}"
             raise UsageError(f"{text}: {what}; the splits are {_listed(names)}")
         return cls(splits[split], text, max_row_bytes, can_drain=False)
+
+    @property
+    def facts(self) -> InputFacts:
+        """Columns and types of the table."""
+        return self._rows.facts
 
     @property
     def num_bytes_read(self) -> int:

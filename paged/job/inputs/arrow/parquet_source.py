@@ -7,7 +7,7 @@ from pagedrun.paged.job.inputs.arrow.arrow_rows import BATCH_ROWS, ArrowRows
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.inputs.row import Row
-from pagedrun.paged.job.inputs.row_source import refuse_empty
+from pagedrun.paged.job.inputs.row_source import InputFacts, refuse_empty
 from pagedrun.paged.values.errors import UsageError
 
 MAGIC = b"PAR1"  # first and last
@@ -25,6 +25,11 @@ class ParquetSource:
         self._file = file
         self._name = name
         self._rows = ArrowRows(self._batches(), max_row_bytes)
+
+    @property
+    def facts(self) -> InputFacts:
+        """Columns and types of the table."""
+        return self._rows.facts
 
     @property
     def num_bytes_read(self) -> int:
