@@ -6,13 +6,16 @@ from collections.abc import Iterable, Sequence
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Row, id_column
+from pagedrun.paged.job.progress.listener import JobListener
 from pagedrun.paged.job.prompts.batch_call import BatchCall
 from pagedrun.paged.job.prompts.prompts import PROMPT_COLUMNS
 from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.job.prompts.template_columns import TemplateColumns
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 
 MIN_ROWS = 2  # one row may be wrong by itself
+MAX_LOOKED_AT = 1000  # rows, for the columns that a template could use
 # Reasons that lie in how the command reads the file. What else is wrong with a row it says itself.
 _READING = {"invalid_json_line", "missing_prompt", "template_error", "prompt_too_long"}
 _MAX_NAMED = 8  # columns
@@ -37,6 +40,35 @@ def refuse_without_prompts(rows: Sequence[Row], config: JobConfig) -> None:
     sought = f"column {shown_key(field)}" if field is not None else "prompt, messages or token ids"
     raise UsageError(
         f"{config.input_shown}: no row has a {sought}{_columns_of(readable)}", field="prompt_field"
+    )
+
+
+def check_template(rows: Sequence[Row], config: JobConfig, listener: JobListener) -> None:
+    """Raise `UsageError` for a prompt template with columns in single braces, which are no
+    variables; tell of one that reads no column, so that all rows get the same prompt.
+
+    rows: of the first window.
+    """
+    template = config.prompts.template
+    known = [row.columns for row in rows[:MAX_LOOKED_AT] if row.error is None and row.columns]
+    if template is None or config.resume or not known:
+        return
+    columns = list(dict.fromkeys(name for each in known for name in each))
+    used = TemplateColumns.of(template.source)
+    wrong = [name for name in used.in_braces if name in columns]
+    flag = option("prompt_template")
+    if wrong:
+        meant = ", ".join(f"{{{{ {name} }}}}" for name in wrong)
+        name = wrong[0]
+        raise UsageError(
+            f"{flag} has {{{name}}} in single braces, which is text and no column: did you mean "
+            f"{meant}? Text in braces is written {{{{ '{{{name}}}' }}}}"
+        )
+    if used.reads_row or not used.names.isdisjoint(columns):
+        return
+    listener.on_warning(
+        f"{flag} uses no column of the rows, so all get the same prompt; their columns are "
+        f"{_listed(columns)}"
     )
 
 
@@ -66,11 +98,16 @@ def _columns_of(rows: Iterable[Row]) -> str:
                 texts[name] = texts.get(name, False) or isinstance(value, str)
     if not texts:
         return ""
-    shown = [shown_key(name) for name in texts]
-    more = f" and {len(shown) - _MAX_NAMED} more" if len(shown) > _MAX_NAMED else ""
     usual = [name for name in _USUAL if texts.get(name)]
     best = next(iter([*usual, *(name for name, is_text in texts.items() if is_text)]), None)
-    return f"; its columns are {', '.join(shown[:_MAX_NAMED])}{more}{_way_out(best)}"
+    return f"; its columns are {_listed(list(texts))}{_way_out(best)}"
+
+
+def _listed(columns: Sequence[str]) -> str:
+    """Return the names of columns, not too many of them."""
+    shown = ", ".join(shown_key(name) for name in columns[:_MAX_NAMED])
+    more = f" and {len(columns) - _MAX_NAMED} more" if len(columns) > _MAX_NAMED else ""
+    return shown + more
 
 
 def _way_out(column: str | None) -> str:

@@ -1,16 +1,18 @@
 """Everything that can be found wrong before the weights are read: files, rows, prompts."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from pagedrun.paged.job.alike_rows import refuse_if_all_fail, refuse_without_prompts
+from pagedrun.paged.job.alike_rows import check_template, refuse_if_all_fail, refuse_without_prompts
 from pagedrun.paged.job.config import STDOUT, JobConfig
 from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_inputs
 from pagedrun.paged.job.inputs.reading_stop import ReadingStop
-from pagedrun.paged.job.inputs.row import Row
+from pagedrun.paged.job.inputs.row import Row, place_of
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.inputs.unique_ids import UniqueIds
 from pagedrun.paged.job.interfaces import ModelOpener, ModelShape, OpenModel
@@ -60,6 +62,7 @@ def prepare(
         listener.on_warning(note)
     ids.refuse_repeated(rows)
     refuse_without_prompts(rows, config)
+    check_template(rows, config, listener)
     listener.on_phase(Phase.ENCODE)
     folder = config.tokenizer or config.engine.model
     model = open_model(config.engine, folder, config.chat_template)
@@ -151,6 +154,12 @@ def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:
     for row in rows:
         if row.error is not None:
             raise refused_row(config.input, row, row.error)
+        for name, key in row.misspelt:
+            place = place_of(row.unit, row.line, row.file or config.input)
+            raise UsageError(
+                f"{place}: {shown_key(name)} sets nothing: did you mean {key}? {option('strict')} "
+                "refuses the whole input for it; rename it if it is data"
+            )
         yield row
 
 
@@ -172,6 +181,8 @@ def warn_of_rows(rows: Sequence[JobRow], max_model_len: int, listener: JobListen
             f"{len(refused):,} of {len(rows):,} rows {verb} invalid; "
             f"the first is {first.place}: {error.marked}"
         )
+    _warn_of_keys(rows, listener)
+    _warn_of_equal_answers(rows, listener)
     num_cut = sum(row.num_truncated_tokens > 0 for row in rows)
     if num_cut:
         listener.on_warning(
@@ -183,3 +194,31 @@ def warn_of_rows(rows: Sequence[JobRow], max_model_len: int, listener: JobListen
             f"max_tokens of {num_clamped} rows was cut to the room that their prompts leave in "
             f"max_model_len {max_model_len}"
         )
+
+
+def _warn_of_keys(rows: Sequence[JobRow], listener: JobListener) -> None:
+    """Tell of columns that are all but a parameter's name, once for each."""
+    counts = Counter(pair for row in rows for pair in row.misspelt)
+    for (name, key), count in counts.items():
+        first = next(row for row in rows if (name, key) in row.misspelt)
+        noun = "row has" if count == 1 else "rows have"
+        listener.on_warning(
+            f"{count:,} {noun} a column {shown_key(name)}, the first is {first.place}: did you "
+            f"mean {key}? It is kept as data and changes no answer"
+        )
+
+
+def _warn_of_equal_answers(rows: Sequence[JobRow], listener: JobListener) -> None:
+    """Tell of rows that ask for several answers and can only get one, several times."""
+    asked = [(row, row.request.params) for row in rows if row.request is not None]
+    equal = [(row, params) for row, params in asked if params.draws_equal_answers]
+    if not equal:
+        return
+    first, params = equal[0]
+    count = "1 row asks" if len(equal) == 1 else f"{len(equal):,} rows ask"
+    vote = ", and their vote is that of one" if params.vote is not None else ""
+    listener.on_warning(
+        f"{count} for several answers at temperature 0, which are all equal{vote}; the first is "
+        f"{first.place} with n {params.n}: pass {option('temperature')} 0.7 or so to have "
+        f"different ones, or {option('n')} 1"
+    )

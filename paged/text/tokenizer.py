@@ -4,12 +4,13 @@ Only tokenizer.json is trusted for how text is cut. `AutoTokenizer` is not used:
 by a name that the model folder gives.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateSyntaxError
+from jinja2 import Template, TemplateSyntaxError, nodes
 
 from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
@@ -28,6 +29,7 @@ CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 MAX_TEMPLATE_CHARS = 1_000_000
 MAX_RENDERED_CHARS = 64 * 2**20  # far past any context, so a template gone wild
+_WORD = re.compile(r"[\w.\-/\\]+")  # a name, of a template or a file
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -211,7 +213,7 @@ def _clock(time: datetime) -> Callable[[str], str]:
 
 
 def _check_template(chat_template: str) -> None:
-    """Raise `UsageError` for a template that no chat could be rendered with.
+    """Raise `UsageError` for a template that no chat could be rendered with, or all chats alike.
 
     One that compiles may still refuse a chat, for want of a system message for example: each row
     will tell.
@@ -221,13 +223,28 @@ def _check_template(chat_template: str) -> None:
             f"{option('chat_template')} is longer than {MAX_TEMPLATE_CHARS:,} characters"
         )
     try:
-        Sandbox.for_chats().from_string(chat_template)
+        sandbox = Sandbox.for_chats()
+        compiled = sandbox.from_string(chat_template)
+        names = {each.name for each in sandbox.parse(chat_template).find_all(nodes.Name)}
+        if "messages" in names:
+            return
+        sandbox.render(compiled, {})
     except TemplateSyntaxError as error:
         raise UsageError(
             f"{option('chat_template')}, line {error.lineno}: {error.message}"
         ) from error
     except Exception:
         return
+    if _WORD.fullmatch(chat_template):
+        raise UsageError(
+            f"{option('chat_template')} {chat_template} is neither a Jinja template nor a file "
+            "that is there, and templates have no names here; pass @file, or leave it out for the "
+            "tokenizer's own"
+        )
+    raise UsageError(
+        f"{option('chat_template')}: the template never reads `messages`, so that all chats would "
+        "be the same text; pass one that does, or leave it out for the tokenizer's own"
+    )
 
 
 def require_unicode(text: str, param: str = "prompt") -> None:

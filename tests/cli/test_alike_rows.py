@@ -89,6 +89,50 @@ def test_anything_else_gets_its_error_rows(
     assert len(Path("rows.out.jsonl").read_text().splitlines()) == len(rows)
 
 
+@pytest.mark.parametrize("template", ["About {question}", "{{ answer }} { question }"])
+def test_a_column_in_single_braces_is_asked_about(refused: Refused, template: str) -> None:
+    err = refused("rows.csv", QUESTIONS, "--prompt-template", template)
+    assert err.startswith("Error: --prompt-template has {question} in single braces")
+    assert "did you mean {{ question }}?" in err
+
+
+def test_a_recipe_with_a_column_in_single_braces_is_named(
+    pagedrun: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text(QUESTIONS)
+    Path("r.yaml").write_text("prompt_template: About {question}\n")
+    status, _, err = pagedrun("plan", "rows.csv", "--model", "demo", "--recipe", "r.yaml")
+    assert (status, "r.yaml line 1" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("template", "is_told"),
+    [
+        ("Hello", True),
+        ("Hello {name}", True),
+        ("{{ row | tojson }}", False),
+        ("{{ row.question }}", False),
+        ("{% if answer %}a{% endif %}", False),
+    ],
+)
+def test_a_template_without_a_column_is_told_of(
+    pagedrun: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    template: str,
+    is_told: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text(QUESTIONS)
+    flags = ("--model", "demo", "--prompt-template", template)
+    status, _, err = pagedrun("show", "rows.csv", *flags)
+    assert status == 0
+    warnings = [line for line in err.splitlines() if line.startswith("Warning: ")]
+    assert len(warnings) == is_told
+    assert all("uses no column of the rows" in line for line in warnings)
+
+
 def test_plan_refuses_it_too(
     pagedrun: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

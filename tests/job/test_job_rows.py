@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
+from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
-from tests.job.heard import run, side_file
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from tests.job.heard import Heard, output_rows, run, side_file
 from tests.job.scripted_model import ScriptedModel, config_for
 
 OUTPUT_KEYS = ["index", "id", "text", "finish_reason", "outputs", "usage", "input", "error"]
@@ -134,3 +137,66 @@ class TestRows:
         ]
         assert (result.report_path, result.manifest_path) == (None, None)
         assert sorted(path.name for path in place.iterdir()) == ["in.jsonl", "model"]
+
+
+class TestSettingsThatChangeNothing:
+    """They are told of: once for each key, with the count of rows and the first of them."""
+
+    def _warnings(self, place: Path, rows: list[Any], **changes: Any) -> list[str]:
+        heard = Heard()
+        run_job(config_for(place, rows, **changes), heard, ScriptedModel().open())
+        return heard.warnings
+
+    def test_a_key_one_letter_from_a_known_one(self, place: Path) -> None:
+        rows = [{"prompt": "a"}, *({"prompt": "b", "max_token": 3, "seeds": 1} for _ in range(4))]
+        first, second = self._warnings(place, rows)
+        assert "4 rows have a column max_token, the first is line 2" in first
+        assert "did you mean max_tokens?" in first
+        assert "column seeds" in second
+        assert all(row["input"] == {"max_token": 3, "seeds": 1} for row in _inputs(place)[1:])
+
+    @pytest.mark.parametrize(
+        "row",
+        [
+            {"max_token": 3, "max_tokens": 4},
+            {"max_token": None},
+            {"votes": 3, "note": "x", "step": "y"},
+            {"custom_id": "c", "method": "GET", "url": "x", "body": {}},
+        ],
+    )
+    def test_columns_that_are_data_are_not(self, place: Path, row: dict[str, Any]) -> None:
+        assert [w for w in self._warnings(place, [{"prompt": "a", **row}]) if "mean" in w] == []
+
+    def test_a_column_that_the_template_reads_is_data(self, place: Path) -> None:
+        prompts = PromptConfig(template=PromptTemplate("{{ q }}: {{ choices }}"))
+        rows = [{"q": "a", "choices": ["x", "y"]}] * 2
+        assert self._warnings(place, rows, prompts=prompts) == []
+
+    def test_strict_refuses_it_with_its_line(self, place: Path) -> None:
+        config = config_for(place, [{"prompt": "a"}, {"prompt": "b", "max_token": 3}], strict=True)
+        with pytest.raises(
+            UsageError, match=r"line 2: max_token sets nothing: did you mean max_to"
+        ):
+            run_job(config, None, ScriptedModel().open())
+        assert not (place / "out.jsonl").exists()
+
+    def test_several_answers_at_temperature_0(self, place: Path) -> None:
+        rows = [{"prompt": "a"}, {"prompt": "b", "n": 3}, {"prompt": "c", "n": 2, "vote": "(.)"}]
+        (told,) = self._warnings(place, rows)
+        assert "2 rows ask for several answers at temperature 0" in told
+        assert "the first is line 2 with n 3" in told
+
+    @pytest.mark.parametrize(
+        "row", [{"n": 2, "temperature": 0.5}, {"n": 2, "beam_width": 2}, {"temperature": 0, "n": 1}]
+    )
+    def test_answers_that_may_differ(self, place: Path, row: dict[str, Any]) -> None:
+        assert self._warnings(place, [{"prompt": "a", **row}]) == []
+
+    def test_n_for_all_rows_at_temperature_0(self, place: Path) -> None:
+        sampling = SamplingParams(n=2, max_tokens=4)
+        (told,) = self._warnings(place, [{"prompt": "a"}] * 3, sampling=sampling)
+        assert "3 rows ask" in told
+
+
+def _inputs(place: Path) -> list[dict[str, Any]]:
+    return sorted(output_rows(place), key=lambda row: row["index"])

@@ -273,6 +273,16 @@ def test_a_template_that_is_no_jinja_is_refused(plain: Path, template: str) -> N
         Tokenizer.from_folder(plain, chat_template=template)
 
 
+@pytest.mark.parametrize(
+    "template", ["chatml", "my/template.jinja", "{{ prompt }}", "You are kind."]
+)
+def test_a_template_that_never_reads_the_messages_is_refused(plain: Path, template: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Tokenizer.from_folder(plain, chat_template=template)
+    assert caught.value.field == "chat_template"
+    assert ("@file" in str(caught.value)) == (" " not in template)
+
+
 def test_a_model_s_own_broken_template_stops_only_chats(plain: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_folder(copy(plain, tmp_path, chat_template="{{ messages"))
     assert tokenizer.encode_batch(["a"], add_special_tokens=False)

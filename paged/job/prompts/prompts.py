@@ -11,8 +11,10 @@ from pagedrun.paged.job.prompts.foreign_params import (
     not_supported,
 )
 from pagedrun.paged.job.prompts.messages import parse_messages, with_system
+from pagedrun.paged.job.prompts.near_keys import could_be, near_key
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.response_format import RESPONSE_FORMAT, structure_of
+from pagedrun.paged.job.prompts.template_columns import TemplateColumns
 from pagedrun.paged.text.prompts.continuations import CONTINUATIONS, parse_continuations
 from pagedrun.paged.text.prompts.priority import PRIORITY, parse_priority
 from pagedrun.paged.text.prompts.prompt import Prompt
@@ -22,7 +24,7 @@ from pagedrun.paged.text.reasoning_tags import check_budget
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.option_names import nearest, option
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams, sampling_keys
 
 PROMPT_COLUMNS = ("prompt", "messages", TOKEN_IDS)
@@ -49,6 +51,9 @@ class PromptBuilder:
         self._config = config
         self._defaults = defaults
         self._tokenizer = tokenizer
+        self._keys = request_keys() | {NESTED_PARAMS, CONTINUATIONS, PRIORITY}
+        template = config.template
+        self._read = frozenset() if template is None else TemplateColumns.of(template.source).names
 
     def build(self, columns: Columns) -> Prompt:
         """Return what a row with these columns asks; `RowError` if it cannot be asked."""
@@ -81,6 +86,18 @@ class PromptBuilder:
         elif self._config.template is None:
             used.update(PROMPT_COLUMNS)
         return {name: value for name, value in columns.items() if name not in used}
+
+    def misspelt_keys(self, carried: Columns, columns: Columns) -> tuple[tuple[str, str], ...]:
+        """Return those of the `carried` columns that are near a key which the row does not have,
+        each with that key; not what the template reads."""
+        return tuple(
+            (name, key)
+            for name, value in carried.items()
+            if (key := near_key(name, self._keys)) is not None
+            and key not in columns
+            and name not in self._read
+            and could_be(key, value)
+        )
 
     def _prompt_column(self, columns: Columns) -> str:
         names = PROMPT_COLUMNS if self._config.field is None else (self._config.field,)
@@ -154,7 +171,8 @@ def _sampling_params(columns: Columns, defaults: SamplingParams) -> SamplingPara
             continue  # with a value that asks for nothing
         if name not in known:
             shown = shown_key(name)
-            raise RowError("invalid_param", f"no sampling parameter {shown!r}", param=shown)
+            message = f"no sampling parameter {shown!r}{nearest(name, known)}"
+            raise RowError("invalid_param", message, param=shown)
         if value is not None:
             given[name] = value
     return defaults.override(_with_structure(given))

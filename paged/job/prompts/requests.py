@@ -35,6 +35,7 @@ class JobRow:
     clamped: bool = False  # max_tokens was cut to the room that the prompt leaves
     num_truncated_tokens: int = 0  # of the prompt, dropped because it was too long
     file: str | None = None  # the input, if there are several
+    misspelt: tuple[tuple[str, str], ...] = ()  # columns that are near a key, each with that
 
     @property
     def place(self) -> str:
@@ -69,18 +70,22 @@ class RequestBuilder:
     def _job_row(self, row: Row, encoded: EncodedPrompt) -> JobRow:
         asked = encoded.asked
         expected = row.columns.get("expected")
+        call = BatchCall.of(row.columns)
+        carried = self._prompts.carried_columns(row.columns)
+        misspelt = self._prompts.misspelt_keys(carried, row.columns) if call is None else ()
         return JobRow(
             index=row.index,
             line=row.line,
             id=row.id,
-            input=self._prompts.carried_columns(row.columns),
+            input=carried,
             expected=expected if isinstance(expected, str) else None,
             request=asked if isinstance(asked, Request) else None,
             error=at_line(asked, row.line) if isinstance(asked, RowError) else None,
             num_prompt_tokens=encoded.num_prompt_tokens,
             unit=row.unit,
             file=row.file,
-            call=BatchCall.of(row.columns),
+            call=call,
             clamped=encoded.clamped,
             num_truncated_tokens=encoded.num_truncated_tokens,
+            misspelt=misspelt,
         )

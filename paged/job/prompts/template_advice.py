@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jinja2 import Environment, TemplateError, meta, nodes
 
 from pagedrun.kernels.token_rows import sort_rows
 from pagedrun.paged.job.inputs.row import Columns
@@ -18,6 +17,7 @@ from pagedrun.paged.job.prompts.line_order import LineOrder
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.job.prompts.template_columns import TemplateColumns
 from pagedrun.paged.report.record.report_sections import MovableParts, TemplateAdvice
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
@@ -191,21 +191,8 @@ def _worth(found: Sequence[Advice]) -> list[Advice]:
 
 def _columns_used(source: str, rows: Sequence[Columns]) -> list[str]:
     """Return the columns that a template names, as variables or through `row`."""
-    try:
-        tree = Environment().parse(source)
-    except TemplateError:
-        return []
-    names = set(meta.find_undeclared_variables(tree))
-    for item in tree.find_all(nodes.Getitem):
-        if _is_row(item.node) and isinstance(item.arg, nodes.Const):
-            names.add(str(item.arg.value))
-    names.update(each.attr for each in tree.find_all(nodes.Getattr) if _is_row(each.node))
     columns = {name for row in rows for name in row}
-    return sorted(name for name in names if name in columns)
-
-
-def _is_row(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.Name) and node.name == "row"
+    return sorted(TemplateColumns.of(source).names & columns)
 
 
 def _rendered(template: PromptTemplate, row: Columns) -> str | None:

@@ -144,6 +144,11 @@ class SamplingParams:
         """Whether the choice is the most probable token, with no randomness."""
         return self.temperature == 0.0
 
+    @property
+    def draws_equal_answers(self) -> bool:
+        """Whether it asks for several answers that are equal, since there is nothing to draw."""
+        return self.n > 1 and self.is_greedy and not self.has_beams
+
     def token_ids(self) -> dict[str, tuple[int, ...]]:
         """Return the ids of each field that holds some, whatever for."""
         return {
