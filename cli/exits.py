@@ -1,6 +1,7 @@
 """How a command ends: one table from what went wrong to exit status and sentence."""
 
 import os
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 import typer
 
 from pagedrun.cli.terminal.console import stderr_console, tell
+from pagedrun.cli.terminal.json_lines import JsonLines
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard, exit_status
 from pagedrun.paged.job.output.output_file import OutputError
@@ -58,8 +60,14 @@ def boundary(guard: SignalGuard | None = None) -> Iterator[None]:
         sentence = describe(error)
         is_told = isinstance(error, JobInterrupted) and guard is not None and not guard.take_word()
         if sentence is not None and not is_told:
-            tell(stderr_console(), sentence)
+            _say(sentence)
         raise typer.Exit(status_of(error)) from error
+
+
+def _say(sentence: str) -> None:
+    if isinstance(sys.stderr, JsonLines):  # which knows by its prefix that it is an error
+        sentence = f"Error: {sentence.removeprefix('Error: ')}"
+    tell(stderr_console(), sentence)
 
 
 def status_of(error: BaseException) -> int:

@@ -8,6 +8,7 @@ import typer
 
 from pagedrun.cli import exits
 from pagedrun.cli.help.panel_command import PanelCommand
+from pagedrun.cli.options.choices import ProgressMode
 from pagedrun.cli.options.flags import Given
 from pagedrun.cli.options.generate_flags import DAILY, GENERATE
 from pagedrun.cli.options.run_options import Display, RunOptions
@@ -76,7 +77,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.cli.options.job_flags import job_config, warn_of_model
     from pagedrun.cli.page.job_page import check_job_page, write_job_page
     from pagedrun.cli.progress.progress import show_progress
-    from pagedrun.cli.report.end_of_run import draw_end
+    from pagedrun.cli.report.end_of_run import draw_end, end_event
     from pagedrun.cli.report.report import failures
     from pagedrun.cli.terminal.console import note, stderr_console, tell
     from pagedrun.paged.job.job import run_job
@@ -96,16 +97,19 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
         note_run(config.engine, result.report)
     output = OutputLayout.of(config).shown
     try:
-        if not display.quiet:
-            draw_end(result, output, display.report_view, console)
-        elif result.num_failed:
+        is_json = display.progress is ProgressMode.JSON
+        if display.quiet and result.num_failed:
             tell(console, failures(result, output))
+        elif not (display.quiet or is_json):
+            draw_end(result, output, display.report_view, console)
         if display.json_report:
             _print_json(result.report)
         if page is not None:
             write_job_page(result, config, page)
             if not display.quiet:
                 note(console, f"page → {page}", "bold")
+        if is_json and not display.quiet:
+            console.file.write(end_event(result, output))
     except (JobInterrupted, OutputError) as error:
         error.add_note("every row is written")
         raise

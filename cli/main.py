@@ -28,6 +28,7 @@ from pagedrun.cli.recipes import app as recipes_app
 from pagedrun.cli.show import HELP as SHOW_HELP
 from pagedrun.cli.show import show
 from pagedrun.cli.terminal.console import stderr_console, tell
+from pagedrun.cli.terminal.json_lines import json_stderr
 from pagedrun.cli.warmup import HELP as WARMUP_HELP
 from pagedrun.cli.warmup import warmup
 from pagedrun.paged.job.control.signals import SignalGuard
@@ -78,10 +79,11 @@ def main() -> None:
 
 def run(guard: SignalGuard | None = None) -> int:
     """Run the command line and return its exit status; commands find `guard` in their context."""
-    try:
-        status = app(prog_name="pagedrun", standalone_mode=False, obj=guard)
-    except Exception as error:
-        status = _refuse(error)
+    with json_stderr(sys.argv[1:]):
+        try:
+            status = app(prog_name="pagedrun", standalone_mode=False, obj=guard)
+        except Exception as error:
+            status = _refuse(error)
     return status if isinstance(status, int) else exits.OK
 
 

@@ -93,6 +93,7 @@ class Run:
         self._windows = windows
         self._on_window = on_window
         self._num_windows = self._num_total = self._num_finished = self._num_steps = 0
+        self._num_prompt_tokens = 0
         self._is_last = self.is_cut = False
         self._device = device
         self.cache = cache
@@ -200,6 +201,7 @@ class Run:
         plan = window.plan
         self._times["plan_s"] += window.plan_s
         self._num_total += len(window)
+        self._num_prompt_tokens += plan.num_prompt_tokens
         self._recorder.note_prefixes(window.prefixes)
         self._answers.expect(plan.duplicates.asked)
         self.statistics.note_sharing(plan.sharing)
@@ -346,6 +348,8 @@ class Run:
             finished=self._num_finished,
             total=self._num_total,
             generated_tokens=statistics.generated_tokens,
+            prompt_tokens_left=scheduler.num_prompt_tokens_left,
+            all_prompt_tokens=self._num_prompt_tokens,
         )
         if wanted:
             statistics.timeline.add(record.step, record)

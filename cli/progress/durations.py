@@ -11,6 +11,13 @@ def show_span(low: float, high: float) -> str:
     return _in_words(last) if first == last else f"{_in_words(first)} to {_in_words(last)}"
 
 
+def show_guess(seconds: float) -> str:
+    """Return a rounded duration such as 12 s, 1 min 20 s or 1 h 10 min."""
+    bounds = ((20, 1), (120, 5), (600, 10), (3600, 60))
+    step = next((step for bound, step in bounds if seconds <= bound), 300)
+    return _in_words(round(seconds / step) * step)
+
+
 def _rounding(seconds: float) -> int:
     """Return what a span of so many seconds is rounded to, in seconds."""
     bounds = ((20, 1), (60, 5), (600, 60), (3600, 300), (36_000, 600))
@@ -18,11 +25,18 @@ def _rounding(seconds: float) -> int:
 
 
 def _in_words(seconds: int) -> str:
-    hours, minutes = seconds // 3600, seconds % 3600 // 60
+    hours, minutes, rest = seconds // 3600, seconds % 3600 // 60, seconds % 60
     if seconds < 60:
         return f"{seconds} s"
-    parts = (f"{hours} h" * (hours > 0), f"{minutes} min" * (minutes > 0))
+    parts = (f"{hours} h" * (hours > 0), f"{minutes} min" * (minutes > 0), f"{rest} s" * (rest > 0))
     return " ".join(part for part in parts if part)
+
+
+def show_rate(per_s: float) -> str:
+    """Return rows a second with two digits at least, and none behind the point from 100 on."""
+    if per_s >= 100:
+        return f"{per_s:,.0f}"
+    return f"{per_s:.1f}" if per_s >= 10 else f"{per_s:.2g}"
 
 
 def show_seconds(seconds: float) -> str:

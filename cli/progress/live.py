@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pagedrun.cli.progress.answer_lines import answer_line
-from pagedrun.cli.progress.durations import show_seconds, show_span
+from pagedrun.cli.progress.durations import show_guess, show_rate, show_seconds, show_span
 from pagedrun.cli.progress.replica_rows import MOST_SHOWN, draw_replicas
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import tell
@@ -63,11 +63,15 @@ def draw_figures(
     answer that came last, and up to so many replicas.
     """
     head = Table.grid(padding=(0, 1))
-    span = figures.time_left
-    left = "" if span is None else f", {show_span(span.low_s, span.high_s)} left"
-    head.add_row(spinner, Text(f"{figures.phase.value}, {show_seconds(figures.elapsed_s)}{left}"))
+    left = figures.time_left
+    told = Text(f"{figures.phase.value}, {show_seconds(figures.elapsed_s)}")
+    if left is not None:
+        told.append(f", about {show_guess(left.guess_s)} left")
+        told.append(f" ({show_span(left.low_s, left.high_s)})", "dim")
+    head.add_row(spinner, told)
     if figures.phase is not Phase.RUN:
         return head
+    before = f", {figures.rows_before:,} before" if figures.rows_before else ""
     failed = f", {figures.rows_failed:,} failed" if figures.rows_failed else ""
     bars = Table.grid(padding=(0, 1), expand=True)
     bars.add_column(width=LABEL_WIDTH)
@@ -76,13 +80,21 @@ def draw_figures(
     bars.add_row(
         Text("rows"),
         ProgressBar(total=max(figures.rows_total, 1), completed=figures.rows_done),
-        Text(f"{figures.rows_done:,}/{figures.rows_total:,}{failed}"),
+        Text(f"{figures.rows_done:,}/{figures.rows_total:,}{before}{failed}"),
     )
+    if figures.is_before_first_row:
+        done, total = figures.prompt_tokens_done, figures.prompt_tokens_total
+        bars.add_row(
+            Text("prompts"),
+            ProgressBar(total=total, completed=done, complete_style="green"),
+            Text(f"{done:,}/{total:,} tokens"),
+        )
     bars.add_row(
         Text("KV pool"),
         ProgressBar(total=1.0, completed=figures.pool_use, complete_style="cyan"),
         Text(f"{figures.pool_use:.1%} used"),
     )
+    rows_per_s = f"{show_rate(figures.rows_per_s)} rows/s · " if figures.rows_answered else ""
     facts = Table.grid(padding=(0, 1))
     facts.add_column(width=LABEL_WIDTH)
     facts.add_column()
@@ -97,6 +109,7 @@ def draw_figures(
     facts.add_row(
         Text("requests"),
         Text(
+            f"{rows_per_s}"
             f"running {figures.running:,} · waiting {figures.waiting:,} · "
             f"preemptions {figures.preemptions:,}"
         ),

@@ -1,6 +1,5 @@
 """Progress on stderr: live on a terminal, elsewhere a line now and then so that logs stay short."""
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,9 +9,10 @@ from typing import Any
 from rich.console import Console
 
 from pagedrun.cli.options.choices import ProgressMode
-from pagedrun.cli.progress.durations import show_seconds, show_span
+from pagedrun.cli.progress.durations import show_guess, show_rate, show_seconds, show_span
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import note, tell
+from pagedrun.cli.terminal.json_lines import json_line
 from pagedrun.paged.job.progress.listener import JobListener, Phase, SilentListener
 
 
@@ -64,14 +64,24 @@ def line(figures: RunFigures) -> str:
     if figures.phase is not Phase.RUN:
         return now
     left = figures.time_left
-    eta = "unknown" if left is None else show_span(left.low_s, left.high_s)
-    failed = f" ({figures.rows_failed} failed)" if figures.rows_failed else ""
+    eta = "unknown"
+    if left is not None:
+        eta = f"{show_guess(left.guess_s)} ({show_span(left.low_s, left.high_s)})"
+    of_these = [
+        f"{count} {what}"
+        for count, what in ((figures.rows_before, "before"), (figures.rows_failed, "failed"))
+        if count
+    ]
+    told = f" ({', '.join(of_these)})" if of_these else ""
+    speed = f"{show_rate(figures.rows_per_s)} rows/s"
+    if figures.is_before_first_row:
+        speed = f"{figures.prompt_tokens_done}/{figures.prompt_tokens_total} prompt tokens"
     replicas = ""
     if figures.replicas:
         running = sum(each.is_running for each in figures.replicas)
         replicas = f"Replicas: {running} of {len(figures.replicas)} running, "
     return (
-        f"{now}: {figures.rows_done}/{figures.rows_total} rows{failed}, "
+        f"{now}: {figures.rows_done}/{figures.rows_total} rows{told}, {speed}, "
         f"prompt {figures.prompt_tokens_per_s:.1f} tokens/s, "
         f"generation {figures.generated_tokens_per_s:.1f} tokens/s, "
         f"Running: {figures.running} reqs, Waiting: {figures.waiting} reqs, "
@@ -106,9 +116,7 @@ def every(first: float, then: float, show: Callable[[], None]) -> Iterator[None]
 @contextmanager
 def _json_lines(console: Console, seconds: float) -> Iterator[JobListener]:
     def emit(event: str, **values: Any) -> None:
-        # ASCII only, so that no control character of a message reaches a terminal.
-        text = json.dumps({"event": event, **values}, ensure_ascii=True)
-        console.file.write(text + "\n")
+        console.file.write(json_line(event, **values))
         console.file.flush()
 
     def enter(phase: Phase) -> None:

@@ -15,15 +15,19 @@ from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.option_names import as_flag, spelled
 
 RATE_WINDOW_SECONDS = 10.0
+MIN_ROWS_OF_A_RATE = 10  # fewer came back by chance
 
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
     """What a progress display shows. Times are seconds; rates are those of the last seconds.
 
-    `eta_s` is None while no row has come back from the engine, and so are `eta_low_s` and
-    `eta_high_s`, between which the time left is. `pool_use` and `hit_rate` are fractions.
-    `replicas` are those of a run that several engines compute.
+    `rows_done` are all rows in the output, of which `rows_before` were there when the run began and
+    `rows_answered` came back from the engine with an answer since then. `prompt_tokens_done` were
+    computed or taken from the cache, of those of all rows that are to be run. `eta_s` is the best
+    guess of the time left, `eta_low_s` and `eta_high_s` are its range; all three are None while no
+    row has come back. `pool_use` and `hit_rate` are fractions. `replicas` are those of a run that
+    several engines compute.
     """
 
     phase: Phase
@@ -31,6 +35,11 @@ class RunFigures:
     rows_done: int
     rows_total: int
     rows_failed: int
+    rows_before: int
+    rows_answered: int
+    rows_per_s: float
+    prompt_tokens_done: int
+    prompt_tokens_total: int
     prompt_tokens_per_s: float
     generated_tokens_per_s: float
     pool_use: float
@@ -38,17 +47,22 @@ class RunFigures:
     running: int
     waiting: int
     preemptions: int
-    eta_s: float | None
+    eta_s: float | None = None
     eta_low_s: float | None = None
     eta_high_s: float | None = None
     replicas: tuple[ReplicaState, ...] = ()
 
     @property
     def time_left(self) -> TimeLeft | None:
-        """The time left as an interval."""
-        if self.eta_low_s is None or self.eta_high_s is None:
+        """The time left: the guess and its range."""
+        if self.eta_s is None or self.eta_low_s is None or self.eta_high_s is None:
             return None
-        return TimeLeft(self.eta_low_s, self.eta_high_s)
+        return TimeLeft(self.eta_low_s, self.eta_high_s, self.eta_s)
+
+    @property
+    def is_before_first_row(self) -> bool:
+        """Whether prompts are computed and no row has come back yet."""
+        return not self.rows_answered and self.prompt_tokens_done < self.prompt_tokens_total
 
 
 class RunWatch:
@@ -69,7 +83,6 @@ class RunWatch:
         self._began = clock()
         self._phase = Phase.READ
         self.run_began = self._began
-        self._done_before_run = 0
         self._record: StepRecord | None = None
         self._tally: Tally | None = None
         self._samples: deque[StepRecord] = deque()
@@ -86,8 +99,6 @@ class RunWatch:
 
     def on_step(self, record: StepRecord) -> None:
         """Keep the record, and those of the last seconds for the rates."""
-        if self._record is None and self._tally is not None:
-            self._done_before_run = self._tally.failed  # refused rows say nothing about speed
         if isinstance(record, ReplicatedStep):
             self._replicas = record.replicas
         samples = self._samples
@@ -117,7 +128,7 @@ class RunWatch:
     def figures(self) -> RunFigures:
         """Return the numbers of this moment."""
         now, record, tally = self._clock(), self._record, self._tally
-        done = tally.ok + tally.failed if tally is not None else 0
+        done = tally.num_rows if tally is not None else 0
         total = tally.total if tally is not None else record.total if record is not None else 0
         prompt_rate, generated_rate = self._rates()
         left = self._time_left(now)
@@ -126,7 +137,12 @@ class RunWatch:
             elapsed_s=now - self._began,
             rows_done=done,
             rows_total=total,
-            rows_failed=tally.failed if tally is not None else 0,
+            rows_failed=tally.num_failed if tally is not None else 0,
+            rows_before=tally.skipped if tally is not None else 0,
+            rows_answered=tally.ok if tally is not None else 0,
+            rows_per_s=self._rows_per_s(),
+            prompt_tokens_done=record.prompt_tokens_done if record else 0,
+            prompt_tokens_total=record.all_prompt_tokens if record else 0,
             prompt_tokens_per_s=prompt_rate,
             generated_tokens_per_s=generated_rate,
             pool_use=record.blocks_used / max(record.blocks_total, 1) if record else 0.0,
@@ -134,7 +150,7 @@ class RunWatch:
             running=record.running if record else 0,
             waiting=record.waiting if record else 0,
             preemptions=record.preemptions if record else 0,
-            eta_s=self._eta(now, done, total),
+            eta_s=None if left is None else left.guess_s,
             eta_low_s=None if left is None else left.low_s,
             eta_high_s=None if left is None else left.high_s,
             replicas=self._replicas,
@@ -147,10 +163,14 @@ class RunWatch:
             return 0.0, 0.0
         first = self._samples[0]
         if first is record:
-            seconds, prompt, generated = record.t, record.prompt_tokens, record.generated_tokens
+            seconds, prompt, generated = (
+                record.t,
+                record.prompt_tokens_done,
+                record.generated_tokens,
+            )
         else:
             seconds = record.t - first.t
-            prompt = record.prompt_tokens - first.prompt_tokens
+            prompt = record.prompt_tokens_done - first.prompt_tokens_done
             generated = record.generated_tokens - first.generated_tokens
         return prompt / max(seconds, 1e-9), generated / max(seconds, 1e-9)
 
@@ -166,8 +186,13 @@ class RunWatch:
         step_s = num_beside * span_s / max(num_steps, 1)
         return TimeLeft.of(now - self.run_began, step_s, record, tally.lengths, self._speed.spread)
 
-    def _eta(self, now: float, done: int, total: int) -> float | None:
-        answered = done - self._done_before_run
-        if self._phase is not Phase.RUN or answered <= 0:
-            return None
-        return (total - done) * (now - self.run_began) / answered
+    def _rows_per_s(self) -> float:
+        """Return rows a second, over the last seconds if enough of them came back in these."""
+        record, tally = self._record, self._tally
+        if record is None or tally is None:
+            return 0.0
+        first = self._samples[0]
+        recent = record.finished - first.finished
+        if recent >= MIN_ROWS_OF_A_RATE:
+            return recent / max(record.t - first.t, 1e-9)
+        return tally.ok / max(record.t, 1e-9)

@@ -10,15 +10,17 @@ from pagedrun.paged.report.record.timeline import StepRecord
 OTHER_SPREAD = 0.3
 LEAST_WIDTH = 0.25  # machines have other work, and rows of one kind come together
 DISTURBED_S = 1.0  # that other programs may take at any time
+ALONE_SHARE = 0.33  # of the longest answer, for which the batch is not full any more
 DEVIATIONS = 1.6  # nine in ten draws are within so many standard deviations
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """Seconds, at least and at most."""
+    """Seconds, at least and at most, and between them the best guess."""
 
     low_s: float
     high_s: float
+    guess_s: float
 
     @classmethod
     def of(
@@ -42,6 +44,11 @@ class TimeLeft:
         tell, and the longest answer, as at the end there are no others to compute beside it. What
         is left may run as much faster or slower as parts of the run did, and of a young run it is
         not known yet whether it was disturbed.
+
+        The guess takes the answers under way for as far as answers of this spread still go on
+        average when one comes upon them, and those of waiting rows for the mean of both kinds. Some
+        of the time that the longest takes is spent beside few others, which is not the speed so
+        far; at the end of the run that answer alone may decide.
         """
         left = record.total - record.finished
         if not lengths.count or record.generated_tokens <= 0:
@@ -62,4 +69,28 @@ class TimeLeft:
         begun = max(record.total - waiting, 1)
         least_s = min(low * token_s, run_s * waiting / begun)
         swing = exp(speed_spread) * (1 + DISTURBED_S / max(run_s, DISTURBED_S))
-        return cls(least_s / width / swing, (high * token_s * width + tail_s) * swing)
+        low_s, high_s = least_s / width / swing, (high * token_s * width + tail_s) * swing
+        guess_s = _guess(lengths, waiting, under_way, num_new, token_s, step_s)
+        return cls(low_s, high_s, min(max(guess_s, low_s), high_s))
+
+
+def _guess(
+    lengths: AnswerLengths,
+    waiting: int,
+    under_way: int,
+    num_new: int,
+    token_s: float,
+    step_s: float,
+) -> float:
+    """Return the seconds that the waiting rows and those under way, which have `num_new` tokens
+    together, are likely to take."""
+    age = num_new / max(under_way, 1)
+    cap = max(lengths.most_allowed, lengths.longest)
+    met = lengths.mean * (1 + lengths.spread**2) / 2
+    length = min(max(age + met, lengths.mean), cap)
+    mean = (lengths.total + under_way * length) / (lengths.count + under_way)
+    rest = max(length - age, 0.0)
+    work_s = (waiting * mean + under_way * rest) * token_s
+    if waiting:
+        return work_s + ALONE_SHARE * lengths.longest * step_s
+    return max(work_s, max(lengths.longest - age, rest) * step_s if under_way else 0.0)

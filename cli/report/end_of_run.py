@@ -9,9 +9,26 @@ from pagedrun.cli.progress.answer_lines import draw_answers
 from pagedrun.cli.report.report import WIDTH, draw_advice, draw_report, heading, summary
 from pagedrun.cli.report.short_report import draw_short_report
 from pagedrun.cli.terminal.console import note
+from pagedrun.cli.terminal.json_lines import json_line
 
 if TYPE_CHECKING:
     from pagedrun.paged.job.job import JobResult  # which imports much
+
+
+def end_event(result: "JobResult", output: str) -> str:
+    """Return the last line of `--progress json`: the summary, and the figures behind it."""
+    report = result.report
+    paths = {"report": result.report_path, "journal": result.journal_path}
+    return json_line(
+        "end",
+        message=summary(result, output)[0],
+        rows=report["rows"],
+        tokens=report["tokens"],
+        time=report["time"],
+        advice=report["advice"],
+        output=None if output == "-" else output,
+        **{name: None if path is None else str(path) for name, path in paths.items()},
+    )
 
 
 def draw_end(result: "JobResult", output: str, view: ReportView, console: Console) -> None:

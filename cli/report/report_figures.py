@@ -78,7 +78,10 @@ def _library(library: LibraryFigures) -> list[Figure]:
 
 def _answers(report: JobReport) -> list[Figure]:
     rows, accuracy = report["rows"], report.get("accuracy")
-    figures = [Figure("rows", _count(rows["total"])), *failed_rows(report)]
+    figures = [Figure("rows", _count(rows["total"]))]
+    if rows["skipped"]:
+        figures.append(Figure("done before", _count(rows["skipped"]), "by an earlier run"))
+    figures += failed_rows(report)
     reasons = endings(report["finish_reasons"])
     total = sum(reasons.values())
     for reason, number in sorted(reasons.items(), key=lambda item: -item[1]):
@@ -99,13 +102,15 @@ def _answers(report: JobReport) -> list[Figure]:
 
 def failed_rows(report: JobReport) -> list[Figure]:
     """Return how many rows failed, and by which errors, the most frequent first; none if none."""
-    rows = report["rows"]
-    if not rows["failed"]:
+    rows, before = report["rows"], report["rows"].get("skipped_failed", 0)
+    failed = rows["failed"] + before
+    if not failed:
         return []
-    note = f"{_share(rows['failed'], rows['total'])}; each says why under error"
+    done = f", {_count(before)} of them before" if before else ""
+    note = f"{_share(failed, rows['total'])}{done}; each says why under error"
     codes = sorted(report["errors"].items(), key=lambda item: -item[1])
     return [
-        Figure("failed", _count(rows["failed"]), note, "bold red"),
+        Figure("failed", _count(failed), note, "bold red"),
         *(Figure(f"  {code}", _count(number)) for code, number in codes),
     ]
 
@@ -138,11 +143,17 @@ def _times(times: TimeFigures) -> list[Figure]:
         *compiled,
         Figure("plan", shown_seconds(times["plan_s"])),
         Figure("run", shown_seconds(times["run_s"])),
+        *_wall_time(times),
         Figure(
             "prompt tokens/s", f"{times['prompt_tokens_per_s']:,.0f}", "those of the cache included"
         ),
         Figure("generated tokens/s", f"{times['generated_tokens_per_s']:,.0f}"),
     ]
+
+
+def _wall_time(times: TimeFigures) -> list[Figure]:
+    wall_s = times.get("wall_s")
+    return [] if wall_s is None else [Figure("in all", shown_seconds(wall_s), "the whole command")]
 
 
 def _memory(report: JobReport) -> list[Figure]:

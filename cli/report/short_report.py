@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from pagedrun.cli.progress.durations import show_rate
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, WIDTH, figure_lines, heading
 from pagedrun.cli.report.report_figures import failed_rows, shown_seconds
@@ -37,9 +38,9 @@ def _sections(report: JobReport) -> Iterator[tuple[str, list[Figure]]]:
 
 def _rows(report: JobReport) -> Iterator[Figure]:
     rows, accuracy, times = report["rows"], report.get("accuracy"), report["time"]
-    yield Figure("ok", f"{rows['ok']:,}", f"of {rows['total']:,}")
-    if rows["skipped"]:
-        yield Figure("done before", f"{rows['skipped']:,}", "already done in an earlier run")
+    before = rows["skipped"] - rows.get("skipped_failed", 0)
+    note = f", {before:,} of them before" if before else ""
+    yield Figure("ok", f"{rows['ok'] + before:,}", f"of {rows['total']:,}{note}")
     yield from failed_rows(report)[: _MAX_CODES + 1]
     ended = endings(report["finish_reasons"])
     if cut := ended.get("length", 0):
@@ -54,7 +55,8 @@ def _rows(report: JobReport) -> Iterator[Figure]:
         note = f"{died:,} of them died" if died else "their figures: --report-view full"
         yield Figure("replicas", f"{len(replicas):,}", note, "bold red" if died else "bold")
     if report["tokens"]["generated"]:
-        speed = f"{times['generated_tokens_per_s']:,.0f} generated tokens/s"
+        rows_per_s = show_rate(rows["ok"] / max(times["run_s"], 1e-9))
+        speed = f"{times['generated_tokens_per_s']:,.0f} generated tokens/s, {rows_per_s} rows/s"
         yield Figure("time", shown_seconds(times["run_s"]), speed)
 
 

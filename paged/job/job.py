@@ -1,5 +1,6 @@
 """The job: a file of rows in, a file of answers out, and beside it what happened."""
 
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
@@ -195,6 +196,7 @@ class _Job:
             writer.finish(self._tally.num_rows)
             num_failed = self._tally.failed + self._finished.num_failed
             report = self._report(engine_report)
+            report["time"]["wall_s"] = self._wall_s
             snapshot = None if run is None else run.snapshot()
             with self._guard.hold():
                 if not has_nothing_to_do:
@@ -203,6 +205,9 @@ class _Job:
                     self._files.write_snapshot(snapshot)
             self._convert(writer)
             with self._guard.hold():
+                if self._layout.files and not has_nothing_to_do:
+                    report["time"]["wall_s"] = self._wall_s  # once more: a conversion may take long
+                    self._files.write_report(report)
                 self._files.write_manifest(manifest, JobStatus.FINISHED, self._tally)
                 if self._layout.files and not num_failed:
                     output.remove()
@@ -225,6 +230,11 @@ class _Job:
         kept = journal if self._layout.files and journal.exists() else None
         of_one = snapshot if isinstance(snapshot, Snapshot) else None
         return JobResult(report, num_failed, *paths, of_one, self._first.kept(), kept)
+
+    @property
+    def _wall_s(self) -> float:
+        """Seconds since the command began."""
+        return time.monotonic() - self._guard.began
 
     def _convert(self, writer: RowWriter) -> None:
         """Make the files of the rows, where the output is not the journal itself."""
@@ -270,7 +280,10 @@ class _Job:
         self._tally.total += len(rows)
         allowed = (row.request.max_num_generated for row in rows if row.request is not None)
         self._tally.lengths.allow(max(allowed, default=0))
-        self._tally.skipped += sum(row.index in self._finished.rows for row in rows)
+        finished = self._finished.rows
+        found = [finished[row.index] for row in rows if row.index in finished]
+        self._tally.skipped += len(found)
+        self._tally.skipped_failed += sum(each.has_failed for each in found)
         self._listener.on_tally(self._tally)
 
     def _start(self, writer: RowWriter) -> RunLike | None:

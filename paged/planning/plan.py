@@ -112,6 +112,12 @@ class Plan:
         return self._rows.end
 
     @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens of those that run, and of those that ask the same."""
+        copied = self.duplicates.num_copied_tokens(without=self.too_large)
+        return int(self.tree.num_tokens.sum()) + copied
+
+    @property
     def num_copied(self) -> int:
         """Requests that an earlier run has answered."""
         return len(self._copied)

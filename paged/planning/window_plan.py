@@ -26,6 +26,10 @@ class WindowPlan(Protocol):
         """Those that the pool cannot hold."""
 
     @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens of those that run, and of those that ask the same."""
+
+    @property
     def num_copied(self) -> int:
         """Requests that an earlier run has answered."""
 

@@ -34,4 +34,6 @@ def merged_record(members: Iterable[Member], counts: ReplicaCounts) -> StepRecor
         cached_tokens=total("cached_tokens") + counts.copied_prompt_tokens,
         generated_tokens=total("generated_tokens") + counts.copied_tokens,
         preemptions=total("preemptions"),
+        prompt_tokens_left=held("prompt_tokens_left"),
+        all_prompt_tokens=counts.prompt_tokens,
     )

@@ -159,9 +159,7 @@ class ReplicaRun:
         counts.plan_s += window.plan_s
         counts.num_total += len(window)
         counts.note_sharing(plan.sharing)
-        counts.prompt_tokens += (
-            int(plan.tree.num_tokens.sum()) + plan.duplicates.num_copied_tokens()
-        )
+        counts.prompt_tokens += plan.num_prompt_tokens
         opened = OpenWindow(plan)
         yield from map(self._completed, window.unrun())
         for request in plan.too_large:

@@ -34,7 +34,7 @@ from pagedrun.paged.scheduling.prefix_source import PrefixSource
 from pagedrun.paged.scheduling.refill import Refill
 from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int64s, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import NO_UID, UNKNOWN_TOKEN, Int64s, SequenceTable
 from pagedrun.paged.scheduling.step_builder import StepBuilder
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.planned_request import PlannedRequest
@@ -105,6 +105,14 @@ class Scheduler:
     def num_planned(self) -> int:
         """Requests that were added and not looked at yet."""
         return self._arrivals.num_planned
+
+    @property
+    def num_prompt_tokens_left(self) -> int:
+        """Prompt tokens of running sequences that are still to be computed."""
+        table, places = self.table, self._running_places
+        left = table.num_prompt_tokens[places] - table.num_computed_tokens[places]
+        is_there = table.uid[places] != NO_UID
+        return int(np.maximum(left[is_there], 0).sum())
 
     @property
     def may_refill(self) -> bool:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 
+from pagedrun.cli.terminal.json_lines import json_line, json_stderr, wants_json_lines
 from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard, exit_status
 from pagedrun.paged.job.control.watchdog import NOTHING_WRITTEN, SIGNALS, Watchdog
 
@@ -19,7 +20,7 @@ def main() -> None:
     status: int | None = None
     guard = SignalGuard(Watchdog(say))
     try:
-        with guard:
+        with guard, json_stderr(sys.argv[1:]):
             from pagedrun.cli.main import run
 
             status = run(guard)
@@ -38,8 +39,11 @@ def main() -> None:
 def say(sentence: str) -> None:
     """Write a sentence to stderr, whatever state the program is in."""
     try:
-        start = CLEAN_LINE if os.isatty(2) else ""
-        os.write(2, f"{start}{sentence}\n".encode("utf-8", "replace"))
+        if wants_json_lines(sys.argv[1:]):
+            line = json_line("error", message=sentence.removeprefix("Error: "))
+        else:
+            line = f"{CLEAN_LINE if os.isatty(2) else ''}{sentence}\n"
+        os.write(2, line.encode("utf-8", "replace"))
     except OSError:
         return  # nobody listens
 

@@ -84,8 +84,8 @@ def test_what_only_developers_run_is_left_out() -> None:
     assert not (package / LEFT_OUT.relative_to(ROOT)).exists()
 
 
-def test_files_hold_one_noun_each() -> None:
-    """A file past this length holds more than one thing."""
+def test_files_are_chapters() -> None:
+    """A file past this length holds more than one."""
     for folder in FOLDERS:
         for module in (ROOT / folder).rglob("*.py"):
-            assert len(module.read_text().splitlines()) <= 400, module
+            assert len(module.read_text().splitlines()) <= 600, module

@@ -20,7 +20,7 @@ from tests.whole.command_server import CommandServer
 RESUME = "; continue with --resume"
 # To be run before a command: `hold()` says on stderr that it waits, and waits for ten minutes or
 # until a signal.
-HELD = '{"held": true}'
+HELD = '{"event": "held"}'
 HOLD = f"""
 import sys, time
 def say():
@@ -97,9 +97,13 @@ def args(make_model: MakeModel, tmp_path: Path) -> list[str]:
 
 
 def sentence(stderr: str) -> str:
-    """Return the one line that is no progress."""
-    (line,) = [line for line in stderr.splitlines() if not line.startswith("{")]
-    return line
+    """Return why the command ended; check that every line is a JSON event and this the last one."""
+    events = [json.loads(line) for line in stderr.splitlines()]
+    assert [each for each in events if "event" not in each] == []
+    assert [each["event"] for each in events].index("error") == len(events) - 1
+    message = events[-1]["message"]
+    assert isinstance(message, str)
+    return message
 
 
 def whole_rows(path: Path) -> int:
@@ -113,7 +117,7 @@ def test_1_a_step_that_does_not_end(server: CommandServer, args: list[str], tmp_
     status, told = server.run([*args, "--stall-timeout", "1"], tmp_path, before=before)
     assert status == 1
     assert sentence(told) == (
-        "Error: the engine has not finished a step for 1 seconds; --stall-timeout gives it more "
+        "the engine has not finished a step for 1 seconds; --stall-timeout gives it more "
         "time; its state is in rows.out.jsonl.state.json; 0 of 10 rows saved" + RESUME
     )
     state = json.loads((tmp_path / "rows.out.jsonl.state.json").read_text())
@@ -130,7 +134,7 @@ def test_2_refused(server: CommandServer, args: list[str], tmp_path: Path) -> No
     status, told = server.run([*args, "--strict", "--overwrite"], tmp_path)
     assert status == 2
     assert sentence(told) == (
-        "Error: rows.jsonl, line 2: prompt must be a string (unsupported_content); --strict "
+        "rows.jsonl, line 2: prompt must be a string (unsupported_content); --strict "
         "refuses the whole input for it, without it the row gets an error for an answer"
     )
     assert (tmp_path / "rows.out.jsonl").read_text() == "precious"
@@ -147,7 +151,7 @@ def test_4_the_disk_is_full(server: CommandServer, args: list[str], tmp_path: Pa
     status, told = server.run([*args, "-o", "/dev/full"], tmp_path)
     assert status == 4
     assert sentence(told) == (
-        "Error: /dev/full cannot be written any further (No space left on device; make room on "
+        "/dev/full cannot be written any further (No space left on device; make room on "
         "its disk); 0 of 10 rows saved"
     )
 
@@ -159,7 +163,7 @@ def test_4_standard_output_is_full(server: CommandServer, args: list[str], tmp_p
     status, told = server.run([*args, "--json", "--quiet"], tmp_path, stdout="/dev/full")
     assert (status, sentence(told)) == (
         4,
-        "Error: the report cannot be written to standard output (No space left on device); every "
+        "the report cannot be written to standard output (No space left on device); every "
         "row is written",
     )
 

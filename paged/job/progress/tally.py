@@ -18,12 +18,15 @@ from pagedrun.paged.values.request import Completion
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a job with `total` rows. Accuracy counts rows that name an `expected` answer."""
+    """Counts of a job with `total` rows. `skipped` rows were in the output of an earlier run, of
+    which `skipped_failed` have an error for an answer. Accuracy counts rows that name an `expected`
+    answer."""
 
     total: int
     ok: int = 0
     failed: int = 0
     skipped: int = 0
+    skipped_failed: int = 0
     num_expected: int = 0
     num_correct: int = 0
     num_thoughts: int = 0
@@ -83,6 +86,11 @@ class Tally:
         """Rows that are in the output by now, those of an earlier run included."""
         return self.ok + self.failed + self.skipped
 
+    @property
+    def num_failed(self) -> int:
+        """Rows in the output that have an error for an answer, those of an earlier run included."""
+        return self.failed + self.skipped_failed
+
     def rows(self) -> RowCounts:
         """Return the `rows` object of report and manifest."""
         counts: RowCounts = {
@@ -91,6 +99,8 @@ class Tally:
             "failed": self.failed,
             "skipped": self.skipped,
         }
+        if self.skipped_failed:
+            counts["skipped_failed"] = self.skipped_failed
         if self.has_earlier:
             counts["copied"] = self.copied
             counts["continued"] = self.continued

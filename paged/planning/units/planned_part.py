@@ -61,6 +61,11 @@ class PlannedPart:
         return len(self.part)
 
     @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens of the rows."""
+        return int(self.num_tokens.sum())
+
+    @property
     def end(self) -> PlanEnd:
         """Where this ends, for what follows in the same pool."""
         last = self.part.requests[-1] if len(self) else None

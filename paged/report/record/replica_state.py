@@ -28,7 +28,7 @@ class ReplicaState:
 class ReplicatedStep(StepRecord):
     """The state of a run that several engines compute, and of each of them."""
 
-    replicas: tuple[ReplicaState, ...]
+    replicas: tuple[ReplicaState, ...] = ()
 
     @classmethod
     def with_replicas(

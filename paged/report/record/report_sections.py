@@ -20,7 +20,8 @@ Section = TypeVar("Section")
 
 
 class RowCounts(TypedDict):
-    """`rows`: how the rows of the input ended; `skipped` were in the output already.
+    """`rows`: how the rows of the input ended; `skipped` were in the output already, of which
+    `skipped_failed` have an error for an answer (left out if none has).
 
     The others are those of a run that takes answers from an earlier one's output: of the `ok`
     rows, `copied` were answered by that, `continued` were begun by it.
@@ -30,6 +31,7 @@ class RowCounts(TypedDict):
     ok: int
     failed: int
     skipped: int
+    skipped_failed: NotRequired[int]
     copied: NotRequired[int]
     continued: NotRequired[int]
     computed: NotRequired[int]
@@ -80,10 +82,12 @@ class TokenFigures(TypedDict):
 
 
 class LoadTimes(TypedDict):
-    """What an engine took before its runs, which may have compiled nothing beforehand."""
+    """What an engine took before its runs, which may have compiled nothing beforehand; a job adds
+    `wall_s`, the time of the whole command until its output was complete."""
 
     load_s: float
     compile_s: NotRequired[float]
+    wall_s: NotRequired[float]
 
 
 class StageTimes(LoadTimes):

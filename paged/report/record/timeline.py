@@ -24,10 +24,17 @@ class StepRecord:
     tokens: int  # tokens held in used blocks, shared ones counted once
     finished: int  # requests finished so far
     total: int  # requests in the run
-    prompt_tokens: int  # computed or taken from the cache so far
+    prompt_tokens: int  # of requests that were begun
     cached_tokens: int
     generated_tokens: int
     preemptions: int
+    prompt_tokens_left: int = 0  # of `prompt_tokens`, those that are still to be computed
+    all_prompt_tokens: int = 0  # of all requests in the run
+
+    @property
+    def prompt_tokens_done(self) -> int:
+        """Prompt tokens that were computed or taken from the cache so far."""
+        return self.prompt_tokens - self.prompt_tokens_left
 
     @classmethod
     def of(
@@ -42,6 +49,8 @@ class StepRecord:
         finished: int,
         total: int,
         generated_tokens: int,
+        prompt_tokens_left: int = 0,
+        all_prompt_tokens: int = 0,
     ) -> "StepRecord":
         """Return the record of a step after which the pool and the scheduler's counts are these."""
         return cls(
@@ -60,6 +69,8 @@ class StepRecord:
             cached_tokens=counts.cached_tokens,
             generated_tokens=generated_tokens,
             preemptions=sum(counts.preemptions.values()),
+            prompt_tokens_left=prompt_tokens_left,
+            all_prompt_tokens=all_prompt_tokens,
         )
 
     def to_dict(self) -> TimelinePoint:

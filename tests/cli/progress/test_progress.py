@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pagedrun.cli.progress.durations import show_seconds
+from pagedrun.cli.progress.durations import show_guess, show_rate, show_seconds, show_span
 from pagedrun.cli.progress.live import draw_figures
 from pagedrun.cli.progress.progress import Pace, every, line, show_progress
 from pagedrun.cli.progress.run_figures import RunWatch
@@ -38,6 +38,8 @@ def record(t: float = 2.0, **changes: Any) -> StepRecord:
         "cached_tokens": 50,
         "generated_tokens": 100,
         "preemptions": 2,
+        "prompt_tokens_left": 20,
+        "all_prompt_tokens": 600,
     }
     return StepRecord(**{**values, **changes})
 
@@ -55,6 +57,13 @@ def play(listener: JobListener) -> None:
     listener.on_warning(HOSTILE)
 
 
+def drawn(watch: RunWatch, width: int = 80) -> str:
+    """Return the live block as one line."""
+    stream = io.StringIO()
+    Console(file=stream, width=width, color_system=None).print(draw_figures(watch.figures()))
+    return " ".join(stream.getvalue().split())
+
+
 class TestFigures:
     def test_before_anything_happened(self) -> None:
         figures = watch_at([0.0]).figures()
@@ -69,11 +78,72 @@ class TestFigures:
         now[0] = 112.0
         figures = watch.figures()
         assert (figures.rows_done, figures.rows_total, figures.rows_failed) == (2, 8, 1)
-        assert (figures.prompt_tokens_per_s, figures.generated_tokens_per_s) == (100.0, 50.0)
+        assert (figures.prompt_tokens_per_s, figures.generated_tokens_per_s) == (90.0, 50.0)
+        assert (figures.prompt_tokens_done, figures.prompt_tokens_total) == (180, 600)
+        assert (figures.rows_answered, figures.rows_per_s) == (1, 0.5)
         assert (figures.pool_use, figures.hit_rate, figures.preemptions) == (0.5, 0.25, 2)
         assert figures.elapsed_s == 12.0
-        # One row answered in 2 s; the refused one says nothing about speed; 6 are left.
-        assert figures.eta_s == 12.0
+        assert figures.eta_s is None  # no answer's length is known
+
+    def test_rows_that_were_there_are_done_from_the_start(self) -> None:
+        """The bar of a resumed run began at 0 and never filled."""
+        watch = watch_at([0.0])
+        watch.on_phase(Phase.RUN)
+        tally = Tally(total=100, skipped=90, skipped_failed=2)
+        watch.on_tally(tally)
+        first = watch.figures()
+        assert (first.rows_done, first.rows_total, first.rows_before) == (90, 100, 90)
+        assert (first.rows_failed, first.rows_answered) == (2, 0)
+        assert "90/100 rows (90 before, 2 failed)" in line(first)
+        assert "90/100, 90 before, 2 failed" in drawn(watch)
+        tally.ok = 10
+        assert watch.figures().rows_done == 100
+
+    def test_prompts_are_counted_in_tokens_until_the_first_row_is_back(self) -> None:
+        """A file of long prompts showed 0 rows for minutes."""
+        watch = watch_at([0.0])
+        watch.on_phase(Phase.RUN)
+        tally = Tally(total=8)
+        watch.on_tally(tally)
+        watch.on_step(record(all_prompt_tokens=65_536, prompt_tokens=12_308, generated_tokens=0))
+        assert "0/8 rows, 12288/65536 prompt tokens, " in line(watch.figures())
+        assert "12,288/65,536 tokens" in drawn(watch)
+        tally.ok = 1
+        assert "prompt tokens, " not in line(watch.figures())
+        assert "65,536" not in drawn(watch)
+
+    def test_the_guess_lies_in_its_range_and_the_range_is_dim(self) -> None:
+        watch = watch_at([0.0])
+        watch.on_phase(Phase.RUN)
+        tally = Tally(total=8, ok=4)
+        for length in (8, 12, 10, 10):
+            tally.lengths.note(length)
+        watch.on_tally(tally)
+        watch.on_step(record(t=8.0, finished=4, running=2, waiting=2))
+        figures = watch.figures()
+        assert figures.eta_low_s is not None
+        assert figures.eta_high_s is not None
+        assert figures.eta_s is not None
+        assert figures.eta_low_s <= figures.eta_s <= figures.eta_high_s
+        guess, span = show_guess(figures.eta_s), show_span(figures.eta_low_s, figures.eta_high_s)
+        assert line(figures).endswith(f"ETA {guess} ({span})")
+        stream = io.StringIO()
+        console = Console(file=stream, width=140, force_terminal=True, color_system="standard")
+        console.print(draw_figures(figures))
+        assert f", about {guess} left\x1b[2m ({span})\x1b[0m" in stream.getvalue()
+
+    def test_rows_a_second_are_those_of_the_last_seconds_if_there_are_enough(self) -> None:
+        now = [0.0]
+        watch = watch_at(now)
+        watch.on_phase(Phase.RUN)
+        watch.on_tally(Tally(total=1000, ok=20))
+        for second in range(101):
+            watch.on_step(record(t=float(second), finished=second // 10))
+        now[0] = 100.0
+        assert watch.figures().rows_per_s == pytest.approx(0.2)  # 20 in 100 s
+        for second in range(101, 121):
+            watch.on_step(record(t=float(second), finished=10 + 5 * (second - 100)))
+        assert watch.figures().rows_per_s == pytest.approx(5.0)
 
     def test_rates_are_those_of_the_last_seconds(self) -> None:
         watch = watch_at([0.0])
@@ -92,6 +162,22 @@ class TestFigures:
     )
     def test_durations(self, seconds: float, wanted: str) -> None:
         assert show_seconds(seconds) == wanted
+
+
+@pytest.mark.parametrize(
+    ("per_s", "wanted"),
+    [(0.0, "0"), (0.034, "0.034"), (2.14, "2.1"), (12.34, "12.3"), (1234.6, "1,235")],
+)
+def test_rates(per_s: float, wanted: str) -> None:
+    assert show_rate(per_s) == wanted
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wanted"),
+    [(0.4, "0 s"), (12.3, "12 s"), (77, "1 min 15 s"), (251, "4 min 10 s"), (3900, "1 h 5 min")],
+)
+def test_guesses(seconds: float, wanted: str) -> None:
+    assert show_guess(seconds) == wanted
 
 
 class TestOffATerminal:

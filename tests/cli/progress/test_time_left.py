@@ -67,6 +67,24 @@ def lengths_of(kind: str, count: int, seed: int = 4) -> list[int]:
 
 @pytest.mark.parametrize("seats", [4, 32])
 @pytest.mark.parametrize("kind", ["equal", "any", "memoryless", "two kinds"])
+def test_the_guess_is_near_the_truth(kind: str, seats: int) -> None:
+    """Half of the guesses are off by a fifth of the time left at most, nine in ten by half of it;
+    the last twentieth of a run left out, in which a second is much of it."""
+    answers = lengths_of(kind, 1000)
+    total_s = sum(1 for _ in moments(answers, seats)) * STEP_S
+    errors = []
+    for record, lengths in moments(answers, seats):
+        left, truth_s = TimeLeft.of(record.t, STEP_S, record, lengths), total_s - record.t
+        if left is not None and truth_s > 0.05 * total_s:
+            assert left.low_s <= left.guess_s <= left.high_s
+            errors.append(abs(left.guess_s - truth_s) / truth_s)
+    errors.sort()
+    assert errors[len(errors) // 2] <= 0.2
+    assert errors[len(errors) * 9 // 10] <= 0.5
+
+
+@pytest.mark.parametrize("seats", [4, 32])
+@pytest.mark.parametrize("kind", ["equal", "any", "memoryless", "two kinds"])
 def test_the_interval_holds_the_truth(kind: str, seats: int) -> None:
     assert share_that_holds(lengths_of(kind, 200), seats) >= 0.85
 

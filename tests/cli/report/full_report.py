@@ -30,6 +30,7 @@ REPORT: JobReport = {
     "time": {
         "load_s": 1.25,
         "compile_s": 0.5,
+        "wall_s": 207.4,
         "plan_s": 0.5,
         "run_s": 200.0,
         "prompt_tokens_per_s": 6172.8,

@@ -94,7 +94,7 @@ def test_a_librarys_caches_are_not_called_states_of_recurrent_layers() -> None:
 def test_a_journal_that_is_kept_is_named() -> None:
     """Else nobody knows what the large file beside a table with failed rows is for."""
     result = JobResult(REPORT, 2, None, None, journal_path=Path("o.csv.journal.jsonl"))
-    assert summary(result, "o.csv")[1:] == [
+    assert summary(result, "o.csv")[2:] == [
         "rows so far, for --resume --retry-errors → o.csv.journal.jsonl"
     ]
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from pagedrun.cli.report.report import draw_advice, draw_report, summary
 from pagedrun.cli.report.report_figures import sparkline
+from pagedrun.cli.report.short_report import draw_short_report
 from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
 from pagedrun.paged.job.progress.tally import Tally
@@ -153,7 +154,42 @@ def test_the_summary_says_where_to_look() -> None:
     result = JobResult(REPORT, 2, Path("o.report.json"), None)
     assert summary(result, "o.jsonl") == [
         "1,200 rows: 1,198 ok, 2 failed → o.jsonl",
+        "3m27s in all; 1,234,567 prompt tokens (1,000,000 cached), 65,432 generated",
         "memory report → o.report.json",
     ]
     one: JobReport = {**REPORT, "rows": {"total": 1, "ok": 1, "failed": 0, "skipped": 0}}
-    assert summary(JobResult(one, 0, None, None), "-") == ["1 row: 1 ok → standard output"]
+    assert summary(JobResult(one, 0, None, None), "-")[0] == "1 row: 1 ok → standard output"
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        ({"ok": 10, "failed": 0, "skipped": 90}, "100 rows: 100 ok, 90 of them before → o"),
+        ({"ok": 0, "failed": 0, "skipped": 100}, "100 rows: 100 ok, 100 of them before → o"),
+        (
+            {"ok": 8, "failed": 2, "skipped": 90, "skipped_failed": 1},
+            "100 rows: 97 ok, 89 of them before; 3 failed, 1 of them before → o",
+        ),
+    ],
+)
+def test_rows_of_an_earlier_run_are_counted(rows: Any, wanted: str) -> None:
+    """A resumed run said 10 ok of 100, and nothing of those that failed before."""
+    counts: Any = {"total": 100, **rows}
+    report: JobReport = {**REPORT, "rows": counts}
+    assert summary(JobResult(report, 0, None, None), "o")[0] == wanted
+    stream = io.StringIO()
+    draw_short_report(report, Console(file=stream, width=80))
+    shown = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+    ok = rows["ok"] + rows["skipped"] - rows.get("skipped_failed", 0)
+    assert shown[1].startswith(f"ok {ok} of 100, ")
+    assert any(line.startswith("failed 3 3.0%, 1 of them before") for line in shown) == (ok == 97)
+
+
+def test_a_run_that_computed_nothing_says_how_long_it_took_and_no_tokens() -> None:
+    tally = Tally(total=3, skipped=3)
+    report = job_report(empty_engine_report(), tally)
+    report["time"]["wall_s"] = 0.25
+    assert summary(JobResult(report, 0, None, None), "o") == [
+        "3 rows: 3 ok, 3 of them before → o",
+        "0.25 s in all",
+    ]
