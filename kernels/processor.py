@@ -27,10 +27,22 @@ def has_features(*names: str) -> bool:
     return features().issuperset(names)
 
 
+def multiplies_bfloat16() -> bool:
+    """Return whether products of bfloat16 are faster here than those of float32."""
+    if platform.machine() in ("aarch64", "arm64"):  # LLVM does not name all features of Arm hosts
+        return "bf16" in _cpuinfo("Features").split()
+    return has_features("avx512bf16") or has_features("amx-bf16")
+
+
 def processor_name() -> str:
     """Return what the processor calls itself."""
+    return _cpuinfo("model name", "CPU part") or platform.processor()
+
+
+def _cpuinfo(*names: str) -> str:
+    """Return the first field of `/proc/cpuinfo` with one of these names, "" without any."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith(("model name", "CPU part")):
+            if line.startswith(names):
                 return line.partition(":")[2].strip()
-    return platform.processor()
+    return ""

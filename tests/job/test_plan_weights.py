@@ -69,6 +69,14 @@ def test_of_a_quantised_folder(
     assert weights["stored_bytes"] == stored
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_of_weights_that_are_rounded_to_int8(dtype: str, make_model: MakeModel, rows: Path) -> None:
+    dense = make_model("qwen2", "int8", tie_word_embeddings=False, dtype="bfloat16")
+    weights, _ = told_and_done(job(rows, dense, dtype=dtype, quantization="int8"))
+    assert weights["stored_bits"] == 16
+    assert weights["held_bits"] < 20
+
+
 @pytest.mark.parametrize("damage", ["cut", "gone", "an index that lies"])
 def test_weights_that_cannot_be_read_are_of_no_known_size(
     damage: str, make_model: MakeModel, rows: Path, tmp_path: Path

@@ -1,14 +1,11 @@
 """DeviceDtypes: which number formats suit a kind of device. Imports no torch: plans ask as well."""
 
-from pathlib import Path
 from typing import Protocol
 
+from pagedrun.kernels.processor import multiplies_bfloat16
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.precision import KV_DTYPES
-
-# Flags of /proc/cpuinfo that mean matrix products in bfloat16 at more than float32 speed.
-_FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86, x86, Arm
 
 
 class DeviceDtypes(Protocol):
@@ -46,8 +43,7 @@ class CpuDtypes:
             )
         if asked != "auto":
             return asked
-        is_fast = own == "bfloat16" and bool(_cpu_flags() & _FAST_BFLOAT16)
-        return "bfloat16" if is_fast else "float32"
+        return own if own == "bfloat16" and multiplies_bfloat16() else "float32"
 
     def of_cache(self, asked: str, model: str) -> str | None:
         """Return the dtype of a cache."""
@@ -76,15 +72,3 @@ class GpuDtypes:
                 "leave it at auto"
             )
         return KV_DTYPES[asked]
-
-
-def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return frozenset()
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()

@@ -1,7 +1,10 @@
 """Number formats: what suits a model on a device, and what is refused."""
 
+import platform
+
 import pytest
 
+from pagedrun.kernels import processor
 from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes, GpuDtypes
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.precision import DTYPE_BYTES, KV_DTYPES
@@ -19,6 +22,25 @@ def test_float16_is_not_for_cpus() -> None:
     assert GPU.of_model("float16", "float16") == "float16"
     with pytest.raises(UsageError, match=r"^dtype float16 needs a GPU: .*float32 or bfloat16$"):
         CPU.of_model("float16", "float16")
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="x86-64 instructions")
+@pytest.mark.parametrize(
+    ("features", "chosen"),
+    [
+        ({"avx2", "fma"}, "float32"),
+        ({"avx2", "fma", "avx512f", "avx512vnni"}, "float32"),
+        ({"avx2", "fma", "avx512f", "avx512bf16"}, "bfloat16"),
+        ({"avx2", "fma", "amx-tile", "amx-bf16"}, "bfloat16"),
+    ],
+)
+def test_bfloat16_is_for_processors_that_multiply_it(
+    monkeypatch: pytest.MonkeyPatch, features: set[str], chosen: str
+) -> None:
+    monkeypatch.setattr(processor, "features", lambda: frozenset(features))
+    assert CPU.of_model("auto", "bfloat16") == chosen
+    assert CPU.of_model("auto", "float32") == "float32"
+    assert CPU.of_model("bfloat16", "bfloat16") == "bfloat16"
 
 
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)

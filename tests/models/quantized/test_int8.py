@@ -26,6 +26,7 @@ from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
 from pagedrun.paged.models.open_checkpoint import open_checkpoint
 from pagedrun.paged.models.weight_source import WeightSource
 from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.precision import DTYPE_BYTES
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
 from tests.conftest import MakeModel
 from tests.models.quantized.checkpoints import write
@@ -86,18 +87,20 @@ def test_answers_are_those_of_rounded_weights_and_rows(dense: Path, tmp_path: Pa
     assert tokens[0] == tokens[1]
 
 
-def test_memory_is_what_the_description_says(dense: Path) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_memory_is_what_the_description_says(dense: Path, dtype: str) -> None:
     held = {}
     for quantization in ("auto", "int8"):
-        llm = LLM(dense, device="cpu", quantization=quantization)
+        llm = LLM(dense, device="cpu", quantization=quantization, dtype=dtype)
         llm.generate(PROMPTS[:1], PARAMS)
         held[quantization] = llm.report["memory"]["weights"]
         assert llm.report["config"]["quantization"] == quantization
+    size = DTYPE_BYTES[dtype]
     network = ModelConfig.from_folder(dense).held_as("int8", dense).network
-    assert held["int8"] == network.num_bytes(dtype_bytes=2)
-    table = network.embedding.num_bytes(2)
+    assert held["int8"] == network.num_bytes(size)
+    table = network.embedding.num_bytes(size)
     layers = (held["int8"] - table) / (held["auto"] - table)
-    assert 0.5 < layers < 0.6
+    assert 1 < layers * size < 1.2  # a byte a weight, and a scale a row of them
 
 
 def test_what_is_delicate_stays_as_it_is(make_model: MakeModel) -> None:
