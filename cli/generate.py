@@ -79,6 +79,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.end_of_run import draw_end, end_event
     from pagedrun.cli.report.report import failures
+    from pagedrun.cli.report.weight_lines import warn_of_weights
     from pagedrun.cli.terminal.console import note, stderr_console, tell
     from pagedrun.paged.job.job import run_job
     from pagedrun.paged.job.output.output_layout import OutputLayout
@@ -93,6 +94,8 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
     with show_progress(display.progress, console, quiet=display.quiet) as listener:
         warn_of_model(settings, config, listener)
+        if config.replicas.replicas is None:  # whose processors are others
+            warn_of_weights(config.engine, listener)
         result = run_job(config, listener, guard=guard)
         note_run(config.engine, result.report)
     output = OutputLayout.of(config).shown

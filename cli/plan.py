@@ -113,6 +113,7 @@ def _run(settings: "Settings") -> None:
     from pagedrun.cli.options.show_command import show_command
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.plan_report import draw_forecast
+    from pagedrun.cli.report.weight_lines import warn_of_weights
     from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.kernels.environment.threads import prepare_environment
     from pagedrun.paged.job.inputs.reader import STDIN
@@ -125,6 +126,7 @@ def _run(settings: "Settings") -> None:
     if "model" not in settings.given and not display.quiet:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
     with show_progress(display.progress, console, quiet=display.quiet) as listener:
+        warn_of_weights(config.engine, listener)
         forecast = plan_file(
             config,
             listener,

@@ -59,6 +59,7 @@ def _run(given: Given) -> None:
     from pagedrun.cli.options.reading import read, values_of
     from pagedrun.cli.options.run_options import Display, RunOptions
     from pagedrun.cli.progress.progress import show_progress
+    from pagedrun.cli.report.weight_lines import warn_of_weights
     from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.paged.machine.warm_up import warm_up
     from pagedrun.paged.models.hub import DEMO, resolve_model
@@ -73,6 +74,8 @@ def _run(given: Given) -> None:
         configs = [replace(configs[0], dtype=dtype) for dtype in CPU_DTYPES]
     own = None if tokenizer is None else resolve_model(str(tokenizer))
     with show_progress(display.progress, console, quiet=display.quiet) as listener:
+        if "model" in given:
+            warn_of_weights(configs[0], listener)
         done = warm_up(configs, own, listener)
     if not display.quiet:
         for line in _told(done):

@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
+from pagedrun.cli.report.weight_lines import unpacking_warning
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.paged.execution.devices.device_facts import DeviceFacts
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
+from pagedrun.paged.job.planned.planned_weights import Unpacking
 from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.option_names import as_flag, spelled
+from tests.command import Command
 from tests.conftest import MakeModel
 from tests.job.test_plan_file import assert_told, generated_rows, job
 from tests.jsonl import write_jsonl
@@ -75,6 +82,70 @@ def test_of_weights_that_are_rounded_to_int8(dtype: str, make_model: MakeModel, 
     weights, _ = told_and_done(job(rows, dense, dtype=dtype, quantization="int8"))
     assert weights["stored_bits"] == 16
     assert weights["held_bits"] < 20
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernels", "settings"),
+    [
+        ("bfloat16", KernelSet.AMX, None),
+        ("float32", KernelSet.AMX, (("dtype", "bfloat16"),)),
+        ("bfloat16", KernelSet.PORTABLE, (("kernel_set", "amx"),)),
+        ("float32", KernelSet.PORTABLE, (("dtype", "bfloat16"), ("kernel_set", "amx"))),
+    ],
+)
+def test_a_gguf_file_that_is_unpacked_is_told_of_with_the_flags_that_help(
+    dtype: str,
+    kernels: KernelSet,
+    settings: tuple[tuple[str, str], ...] | None,
+    make_model: MakeModel,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(make_model("qwen3", "gguf-source"), path, kind_of)
+    device = DeviceFacts(kernels.read_once, code_kernels=kernels.code_kernels)
+    found = Unpacking.of(EngineConfig(model=path, dtype=dtype), device, KernelSet.AMX)
+    if settings is None:
+        assert found is None
+        return
+    assert found is not None
+    assert (found.dtype, found.settings) == (dtype, settings)
+    assert found.held_bytes > 2 * found.stored_bytes
+    assert found.least_bytes < 0.8 * found.held_bytes
+    told = spelled(unpacking_warning(path, found), as_flag)
+    for name, value in settings:
+        assert f"{as_flag(name)} {value}" in told
+
+
+def test_where_nothing_holds_codes_no_flag_is_advised(
+    make_model: MakeModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(make_model("qwen3", "gguf-source"), path, kind_of)
+    device, portable = DeviceFacts(KernelSet.PORTABLE.read_once), KernelSet.PORTABLE
+    found = Unpacking.of(EngineConfig(model=path, dtype="bfloat16"), device, portable)
+    assert found is not None
+    assert (found.settings, found.least_bytes) == ((), 0)
+    assert "no setting holds them in less" in unpacking_warning(path, found)
+
+
+def test_plain_weights_and_missing_ones_are_not_told_of(
+    make_model: MakeModel, tmp_path: Path
+) -> None:
+    device = DeviceFacts(KernelSet.PORTABLE.read_once)
+    for folder in (make_model("qwen3", "gguf-source"), tmp_path):
+        assert Unpacking.of(EngineConfig(model=folder, dtype="float32"), device) is None
+
+
+def test_plan_and_generate_say_it_before_loading(
+    make_model: MakeModel, rows: Path, tmp_path: Path, pagedrun: Command
+) -> None:
+    folder = make_model("qwen3", "gguf-source")
+    write_gguf(folder, tmp_path / "model.gguf", kind_of)
+    model = ("--model", tmp_path / "model.gguf", "--dtype", "float32")
+    for command in (("plan", rows), ("generate", rows, "-o", tmp_path / "no" / "out.jsonl")):
+        _, _, err = pagedrun(*command, *model, "--tokenizer", folder, "--progress", "none")
+        assert "Warning: model.gguf: its weights take " in err
+        assert "--dtype bfloat16" in err
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "an index that lies"])

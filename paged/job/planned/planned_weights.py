@@ -1,13 +1,24 @@
-"""PlannedWeights: what the weights of a model that is not loaded take."""
+"""PlannedWeights: what the weights of a model that is not loaded take, and Unpacking."""
 
+from dataclasses import dataclass, replace
+
+from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts
+from pagedrun.paged.execution.devices.device_probe import probe_device
 from pagedrun.paged.models.checkpoint_header import CheckpointHeader
+from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.network.checkpoint.held_codes import NOTHING_HELD, HeldCodes
 from pagedrun.paged.models.network.stored_network import StoredNetwork, all_stored_bytes
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.report.record.weight_figures import WeightFigures, weight_figures
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.precision import DTYPE_BYTES
+
+FEW_BITS = 12.0  # of a stored weight: fewer are codes, which plain numbers are made of
+MANY_TIMES = 2.0  # as many bytes in memory as on disk are worth a sentence
+WORTH_SAVING = 0.8  # of the bytes; a setting that leaves more is none to advise
 
 
 class PlannedWeights:
@@ -41,3 +52,69 @@ class PlannedWeights:
     def figures(self) -> WeightFigures:
         """What a report says of them."""
         return weight_figures(self._count, self._stored_bytes, self.held_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacking:
+    """Weights stored as codes of few bits that a run in `dtype` holds as plain numbers.
+
+    `settings` are those of `EngineConfig` that hold them in `least_bytes`; none if none do.
+    """
+
+    stored_bytes: int
+    held_bytes: int
+    dtype: str
+    settings: tuple[tuple[str, str], ...] = ()
+    least_bytes: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        config: EngineConfig,
+        device: DeviceFacts | None = None,
+        best: KernelSet | None = None,
+    ) -> "Unpacking | None":
+        """Return that of a run; None where its weights stay as small as they are, or where it
+        cannot be told, which the run itself says.
+
+        device: the one of the run, None for the one it would take. best: the processor's fastest
+        kernels, None to ask for them.
+        """
+        try:
+            device = device or probe_device(config.device, config.kernel_set)
+            model = describe_model(config.model, config.model_impl)
+            dtype = device.dtypes.of_model(config.dtype, model.dtype)
+        except UsageError:
+            return None
+        header = CheckpointHeader.read(config.model)
+        weights = PlannedWeights(model, header, dtype, device)
+        stored_bits = weights.figures["stored_bits"]
+        stored = weights.figures["stored_bytes"]
+        if stored is None or stored_bits is None or stored_bits >= FEW_BITS:
+            return None
+        if weights.held_bytes < MANY_TIMES * stored:
+            return None
+        found = cls(stored, weights.held_bytes, dtype)
+        for settings in _ways_out(dtype, device, best):
+            chosen = dict(settings)
+            kernels = device.code_kernels
+            if "kernel_set" in chosen:
+                kernels = KernelSet(chosen["kernel_set"]).code_kernels
+            other = replace(device, code_kernels=kernels)
+            held = PlannedWeights(model, header, chosen.get("dtype", dtype), other).held_bytes
+            if held < WORTH_SAVING * (found.least_bytes or found.held_bytes):
+                found = replace(found, settings=settings, least_bytes=held)
+        return found
+
+
+def _ways_out(
+    dtype: str, device: DeviceFacts, best: KernelSet | None
+) -> list[tuple[tuple[str, str], ...]]:
+    """Return the settings to try, the least change first."""
+    of_dtype = (("dtype", "bfloat16"),) if dtype == "float32" else ()
+    of_kernels: tuple[tuple[str, str], ...] = ()
+    if device.memory is None:
+        best = best or KernelSet.supported()[0]
+        if best.code_kernels is not device.code_kernels:
+            of_kernels = (("kernel_set", best.value),)
+    return [each for each in (of_dtype, of_kernels, of_dtype + of_kernels) if each]
