@@ -1,6 +1,7 @@
 """`pagedrun ask`: one question, its answer streamed to stdout."""
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import typer
@@ -64,6 +65,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.paged.values.errors import UsageError
     from pagedrun.paged.values.option_names import option
 
+    began = time.monotonic() if guard is None else guard.began
     options, quiet = settings.read(AskOptions), settings.read(Display).quiet
     console = stderr_console()
     config = job_config(settings)
@@ -91,7 +93,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
         if options.json_row:
             writer.write_line(row_line(answer.row))
         elif answer.completion is not None and answer.error is None:
-            writer.finish([output.text for output in answer.completion.outputs])
+            writer.finish(answer.texts)
     except (JobInterrupted, KeyboardInterrupt) as error:
         error.add_note(writer.leave())
         raise
@@ -99,5 +101,5 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
         tell(console, f"Error: {answer.error.marked}")
         return exits.REFUSED if answer.completion is None else exits.ROWS_FAILED
     if not quiet:
-        note(console, answer_line(answer), "dim")
+        note(console, answer_line(answer, time.monotonic() - began), "dim")
     return exits.OK

@@ -8,15 +8,16 @@ if TYPE_CHECKING:
     from pagedrun.paged.job.question import Answer  # which imports torch
 
 
-def answer_line(answer: "Answer") -> str:
-    """Return how many tokens there were, how fast they came, and why they ended."""
+def answer_line(answer: "Answer", wall_s: float) -> str:
+    """Return how many tokens there were, how fast they came, what the whole command took, and
+    whether the answer was cut."""
     completion = answer.completion
     assert completion is not None
     count = sum(len(output.token_ids) for output in completion.outputs)
     told = [
         f"{len(completion.request.prompt_token_ids):,} prompt tokens",
         f"{count:,} generated in {answer.run_s:.1f} s{_pace(answer, count)}",
-        f"model loaded in {answer.load_s:.1f} s",
+        f"{wall_s:.1f} s in all, {answer.load_s:.1f} s of it loading the model",
     ]
     if FinishReason.LENGTH in completion.finish_reasons:
         told.append("cut: --max-tokens gives it more")

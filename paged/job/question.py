@@ -37,6 +37,16 @@ class Answer:
     first_token_s: float = 0.0
     run_s: float = 0.0
 
+    @property
+    def texts(self) -> list[str]:
+        """The text of each output; of samples that vote, that of the winner alone."""
+        completion = self.completion
+        assert completion is not None
+        outputs, chosen = completion.outputs, completion.answer
+        if completion.vote is not None and chosen is not None:
+            outputs = (chosen,)
+        return [output.text for output in outputs]
+
 
 class Question:
     """A text to be answered by the job's model, which is opened but whose weights are not read.

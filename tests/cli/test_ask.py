@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -55,8 +56,24 @@ def test_the_answer_is_that_of_generate(
     (tmp_path / "b.txt").write_text("a\nb\n")
     status, text, err = ask("Who is Alan?", "--file", tmp_path / "b.txt", *ASKED)
     assert (status, text) == (0, json.loads(line)["text"] + "\n")
-    assert "12 generated in " in err
+    figures = (
+        r"12 generated in ([\d.]+) s.*; ([\d.]+) s in all, ([\d.]+) s of it loading the model;"
+    )
+    told = re.search(figures, err)
+    assert told is not None, err
+    run_s, wall_s, load_s = map(float, told.groups())
+    assert wall_s > run_s + load_s - 0.15  # each is rounded
     assert "cut: --max-tokens gives it more" in err
+
+
+def test_of_samples_that_vote_the_winner_is_the_answer(ask: Command) -> None:
+    """Each sample was printed, and none said which one had won."""
+    voting = ("Who is Alan?", *ASKED, "--n", "5", "--vote", "(?s)([aeiou])")
+    status, line, _ = ask(*voting, "--json", "--quiet")
+    assert status == 0
+    row = json.loads(line)
+    assert len(row["outputs"]) > 1
+    assert ask(*voting, "--quiet") == (0, f"{row['text']}\n", "")
 
 
 def test_several_answers_and_one_that_cannot_be_asked(ask: Command) -> None:
