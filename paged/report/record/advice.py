@@ -10,6 +10,9 @@ from pagedrun.paged.values.option_names import option, turned_off
 MAX_ADVICE = 2
 
 # Below these a change would not be felt.
+MIN_GAIN = 0.02  # of the run's time
+MIN_GAIN_SECONDS = 1.0
+MIN_FREE_SHARE = 0.1  # of the pool's bytes, for a larger one
 MIN_RECOMPUTED_SHARE = 0.02  # of all tokens that were computed
 MIN_SHORT_STEPS = 0.2  # of the steps
 MIN_LOST_HITS = 0.02  # of the prompt tokens
@@ -51,31 +54,65 @@ def _memory(report: JobReport) -> Iterator[Advice]:
     again = tokens["preempted_recomputed"]
     lost = again / max(tokens["computed"] + tokens["generated"] + again, 1)
     short = kv["short_of_blocks"]
-    if lost >= MIN_RECOMPUTED_SHARE:
+    gain = _share_of_waiting(report) if short >= MIN_SHORT_STEPS else 0.0
+    if lost >= MIN_RECOMPUTED_SHARE and _is_felt(report, lost):
         yield Advice(
             "pool_too_small",
-            f"the pool was too small: rows gave way {_times(num_preempted)}, and {again:,} tokens "
-            f"were computed again; raise {option('kv_cache_memory_bytes')} or lower "
-            f"{option('max_num_seqs')}",
+            f"the pool was too small: rows were preempted {_times(num_preempted)}, and {again:,} "
+            f"tokens were computed again; {_more_room(report)}",
             lost,
         )
-    elif short >= MIN_SHORT_STEPS:
+    elif gain >= MIN_GAIN and _has_room(report) and _is_felt(report, gain):
         yield Advice(
             "pool_too_small",
             f"in {short:.0%} of the steps a row had to wait because the pool was full; with more "
-            f"{option('kv_cache_memory_bytes')} more rows would run at once",
-            short / 2,
+            f"{option('kv_cache_memory_bytes')} more rows run at once, and the run takes up to "
+            f"{gain:.0%} less time",
+            gain,
         )
-    waste = kv["tail_waste"]
-    is_short = short >= MIN_SHORT_STEPS or num_preempted
+    waste, cost = kv["tail_waste"], max(lost, gain)
+    is_short = cost >= MIN_GAIN and _is_felt(report, cost * waste)
     if is_short and waste >= MIN_TAIL_WASTE and kv["block_size"] > 8:
         yield Advice(
             "block_size_too_large",
             f"{waste:.0%} of the pool's slots in use were the empty ends of blocks of "
             f"{kv['block_size']} tokens while rows had to wait; try "
             f"{option('block_size')} {kv['block_size'] // 2}",
-            short * waste,
+            cost * waste,
         )
+
+
+def _share_of_waiting(report: JobReport) -> float:
+    """Return the share of the run that is saved if all rows run at once that may: steps take
+    `step_s` however many rows they have, and there are fewer of them. 0 where steps cost nothing of
+    their own, as on processors that are busy with few rows, or where that is not known."""
+    costs, timeline, run_s = report.get("step_costs"), report["timeline"], report["time"]["run_s"]
+    if costs is None or not timeline or run_s <= 0:
+        return 0.0
+    num_steps, seats = timeline[-1]["step"], report["config"].get("max_num_seqs")
+    at_once = report["tokens"]["generated"] / max(num_steps, 1)
+    most = min(seats, report["rows"]["total"]) if isinstance(seats, int) else 0
+    share = costs["step_s"] * num_steps / run_s / max(len(report.get("replicas", ())), 1)
+    return min(share, 1.0) * max(1 - at_once / max(most, 1), 0.0)
+
+
+def _is_felt(report: JobReport, share: float) -> bool:
+    """Return whether a share of the run is more than a moment."""
+    return share * report["time"]["run_s"] >= MIN_GAIN_SECONDS
+
+
+def _has_room(report: JobReport) -> bool:
+    """Return whether the device has memory for a larger pool."""
+    memory = report["memory"]
+    return memory["free"] >= MIN_FREE_SHARE * memory["kv_pool"]
+
+
+def _more_room(report: JobReport) -> str:
+    """Return what leaves a row more of the pool."""
+    fewer = f"lower {option('max_num_seqs')}"
+    if not _has_room(report):
+        return fewer
+    return f"raise {option('kv_cache_memory_bytes')} or {fewer}"
 
 
 def _hits(report: JobReport) -> Iterator[Advice]:
@@ -84,7 +121,7 @@ def _hits(report: JobReport) -> Iterator[Advice]:
     lost = prefix["achievable_hit_rate"] - prefix["hit_rate"]
     if not report["config"].get("prefix_caching", True):
         saved, library = prefix["possible_hit_rate"], report.get("library")
-        if saved >= MIN_LOST_HITS:
+        if saved >= MIN_LOST_HITS and _is_felt(report, _time_of_prompts(report, saved)):
             why = f"{turned_off('prefix_caching')} is on"
             if library is not None and library["path"] == "plain":
                 why = "Transformers computes this model with caches of its own, which share nothing"
@@ -93,7 +130,7 @@ def _hits(report: JobReport) -> Iterator[Advice]:
                 f"{saved:.0%} of the prompt tokens were computed more than once: {why}",
                 saved,
             )
-    elif lost >= MIN_LOST_HITS:
+    elif lost >= MIN_LOST_HITS and _is_felt(report, _time_of_prompts(report, lost)):
         by_rounding = prefix["achievable_hit_rate"] - prefix["block_hit_rate"]
         if by_rounding >= lost / 2 and kv["block_size"] > 8:
             yield Advice(
@@ -107,10 +144,18 @@ def _hits(report: JobReport) -> Iterator[Advice]:
             yield Advice(
                 "prefixes_evicted",
                 f"{lost:.0%} of the prompt tokens were shared but computed again: the pool had no "
-                f"room to keep {prefix['evictions']:,} blocks until their next use; raise "
-                f"{option('kv_cache_memory_bytes')} or lower {option('max_num_seqs')}",
+                f"room to keep {prefix['evictions']:,} blocks until their next use; "
+                f"{_more_room(report)}",
                 lost,
             )
+
+
+def _time_of_prompts(report: JobReport, share: float) -> float:
+    """Return the share of the run that a share of the prompt tokens takes to compute."""
+    costs, run_s = report.get("step_costs"), max(report["time"]["run_s"], 1e-9)
+    if costs is None:
+        return share
+    return min(share * report["tokens"]["prompt"] * costs["prompt_token_s"] / run_s, 1.0)
 
 
 def _sharing(report: JobReport) -> Iterator[Advice]:
