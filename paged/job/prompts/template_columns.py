@@ -3,7 +3,9 @@
 import re
 from dataclasses import dataclass
 
-from jinja2 import Environment, TemplateError, meta, nodes
+from jinja2 import TemplateError, meta, nodes
+
+from pagedrun.paged.text.sandbox import Sandbox
 
 _IN_BRACES = re.compile(r"(?<!\{)\{\s*([^\W\d]\w*)\s*\}(?!\})")
 
@@ -22,11 +24,12 @@ class TemplateColumns:
     @classmethod
     def of(cls, source: str) -> "TemplateColumns":
         """Return those of a template; nothing of one that does not compile."""
+        # A plain environment would compute constants while it looks for names: `9**9**9`, for ever.
         try:
-            tree = Environment().parse(source)
-        except TemplateError:
+            tree = Sandbox().parse(source)
+            names = set(meta.find_undeclared_variables(tree))
+        except (TemplateError, RecursionError):
             return cls(frozenset(), reads_row=False, in_braces=())
-        names = set(meta.find_undeclared_variables(tree))
         items = [each for each in tree.find_all(nodes.Getitem) if _is_row(each.node)]
         constants = [each.arg.value for each in items if isinstance(each.arg, nodes.Const)]
         attributes = [each.attr for each in tree.find_all(nodes.Getattr) if _is_row(each.node)]
