@@ -28,7 +28,8 @@ file, the elements of a .json array, the records of a .csv or .tsv file with a h
 .parquet file or of a dataset (a save_to_disk folder, or hf:NAME@CONFIG:SPLIT from the hub or its \
 cache); in a .txt file each line is a prompt. A folder of files of one kind is read file by file. \
 Rows of OpenAI batch files are answered in OpenAI's format. \
-Answers are written as JSONL, Parquet or CSV, by the ending of OUT.
+Answers are written as JSONL, or to .csv or .parquet as the table of the input with the columns \
+answer, finish_reason and error.
 
 Examples:
 
@@ -39,7 +40,8 @@ Examples:
   pagedrun generate rows.csv.gz --prompt-field question --model ./model
   pagedrun generate 'data/*.jsonl' more.csv -o answers.jsonl --model ./model
   pagedrun generate hf:openai/gsm8k@main:test --prompt-field question --model ./model
-  pagedrun generate rows.jsonl -o answers.parquet --columns id,text --model ./model
+  pagedrun generate rows.csv -o answers.csv --prompt-template @prompt.jinja --model ./model
+  pagedrun generate rows.csv -o out.csv --columns id,json.title --json-schema @s.json --model ./m
   pagedrun generate rows.jsonl --html memory.html --model ./model
   pagedrun generate - -o - --model ./model < rows.jsonl > answers.jsonl
 

@@ -17,11 +17,22 @@ from pagedrun.paged.text.prompts.overlong import Overlong
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.flag import Flag, Form, Panel, check_fields
 from pagedrun.paged.values.replica_config import ReplicaConfig
-from pagedrun.paged.values.rules import spans
+from pagedrun.paged.values.rules import Rule, spans
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.paged.values.window_size import WindowSize
 
 STDOUT = "-"
+OUR_COLUMNS = ("finish_reason", "error")  # beside the answer in a table
+ANSWER_COLUMN = Rule(
+    lambda name: (
+        isinstance(name, str)
+        and bool(name.strip())
+        and "," not in name
+        and name.isprintable()
+        and name not in OUR_COLUMNS
+    ),
+    f"a name without commas, and not {' or '.join(OUR_COLUMNS)}",
+)
 SPANS = spans(10 * 365 * 86_400)  # clocks count no further
 DEFAULT_STALL_TIMEOUT = 3600.0  # seconds; one step of a large model on a slow machine takes long
 MAX_SHARDS = 99_999  # what five digits name
@@ -50,8 +61,8 @@ class JobConfig:
     """One job. `input` and `output` are paths, or `-` for the standard streams; `more_inputs` are
     read after `input`; `input_format` and `delimiter` say how, where their names do not.
 
-    `output` is in `out_dir`, if there is one, which is made. `columns` and `flatten` say what of a
-    row is in the output, `shards` how many files that is.
+    `output` is in `out_dir`, if there is one, which is made. `columns`, `flatten`, `answer_column`
+    and `explode_json` say what of a row is in the output, `shards` how many files that is.
     `tokenizer` is a folder, None for the model's own. `chat_template` is Jinja text. `limit` is
     the number of rows to read. `from_output` is the output of an earlier run, whose answers are
     taken where a row asks the same. `report` is where the report goes instead of beside the output.
@@ -115,12 +126,29 @@ class JobConfig:
     columns: Annotated[
         tuple[str, ...],
         Flag(
-            "Keys of the output to keep, with commas between, such as id,text,input.category. "
-            "Repeatable.",
+            "Columns to write, with commas between: keys of the output row, columns of the input, "
+            "and json.KEY of answers that are JSON; or all, for the whole output row. Repeatable.",
             Panel.FILES,
             "NAMES",
+            default="in CSV and Parquet the input's columns, the answer, finish_reason and error",
         ),
     ] = ()
+    answer_column: Annotated[
+        str,
+        Flag(
+            "Name of the column with the answer, in CSV and Parquet.",
+            Panel.FILES,
+            "NAME",
+            rule=ANSWER_COLUMN,
+        ),
+    ] = "answer"
+    explode_json: Annotated[
+        bool,
+        Flag(
+            "Make a column json.KEY of each key of answers that are JSON objects.",
+            Panel.FILES,
+        ),
+    ] = False
     flatten: Annotated[
         bool, Flag("Make columns of the keys under input and usage.", Panel.FILES)
     ] = False

@@ -20,10 +20,12 @@ from pagedrun.paged.job.earlier.questions import Questions
 from pagedrun.paged.job.earlier.row_digests import RowDigests
 from pagedrun.paged.job.inputs.reader import file_stamp, open_inputs
 from pagedrun.paged.job.inputs.reading_stop import ReadingStop
+from pagedrun.paged.job.inputs.row_source import InputFacts
 from pagedrun.paged.job.interfaces import ModelOpener, RunLike
 from pagedrun.paged.job.open_model import opener_of
 from pagedrun.paged.job.output.conversion import Conversion, clear_files
 from pagedrun.paged.job.output.finished_rows import FinishedRows
+from pagedrun.paged.job.output.formats.row_shaper import RowShaper
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
 from pagedrun.paged.job.output.output_layout import OutputLayout, folder_for
@@ -112,7 +114,14 @@ def run_job(
         stamps = [file_stamp(name) for name in config.inputs]
         stop = ReadingStop()
         with open_inputs(config.inputs, config.reading, stop) as source:
-            prepared = prepare(config, source, listener, open_model or opener_of(config), stop)
+            prepared = prepare(
+                config,
+                source,
+                listener,
+                open_model or opener_of(config),
+                stop,
+                keeps_columns=layout.keeps_columns,
+            )
             job = _Job(config, layout, listener, guard, ward, prepared, stop)
             result = job.run(output, resumed)
         for name, stamp in zip(config.inputs, stamps, strict=True):
@@ -156,6 +165,8 @@ class _Job:
         path = None if layout.files else config.digests_path
         self._digests = RowDigests(path, self._questions, listener)
         self._earlier: EarlierRows | None = None
+        self._given: dict[str, None] = {}  # the columns of the input's rows
+        self._shaper = RowShaper(layout.columns) if layout.streams_columns else None
 
     def run(self, output: OutputFile, resumed: ResumedRun | None) -> JobResult:
         prepared = self._prepared
@@ -167,6 +178,7 @@ class _Job:
         size, listener = prepared.model.config.vocab_size, self._listener
         self._earlier = open_earlier(self._config, manifest, self._questions, size, listener)
         self._tally.has_earlier = self._earlier is not None
+        self._check_columns()
         self._count(prepared.rows)
         self._warn_of_little_space(output)
         writer = RowWriter(
@@ -174,6 +186,7 @@ class _Job:
             ordered=self._config.ordered,
             is_journal=bool(self._layout.files),
             hold=self._guard.hold,
+            shape=None if self._shaper is None else self._shaper.line,
         )
         run = self._start(writer)
         try:
@@ -238,12 +251,28 @@ class _Job:
 
     def _convert(self, writer: RowWriter) -> None:
         """Make the files of the rows, where the output is not the journal itself."""
-        if not self._layout.files or self._finished.is_all:
-            return
-        missing = Conversion(self._layout, writer.sorted_lines, self._tally.num_rows).write()
-        if missing:
-            names = ", ".join(sorted(missing))
-            self._listener.on_warning(f"{option('columns')}: no row has {names}")
+        warnings: list[str] = []
+        if self._layout.files and not self._finished.is_all:
+            lines, num_rows = writer.sorted_lines, self._tally.num_rows
+            warnings = Conversion(self._layout, lines, num_rows, self._facts()).write()
+        elif self._shaper is not None:
+            warnings = self._shaper.warnings()
+        for message in warnings:
+            self._listener.on_warning(message)
+
+    def _facts(self) -> InputFacts:
+        """Return what is known of the input, with the columns of all its rows."""
+        facts = self._prepared.facts()
+        columns = dict.fromkeys(facts.columns or ()) | self._given
+        return replace(facts, columns=tuple(columns))
+
+    def _check_columns(self) -> None:
+        """Refuse columns that no row has, before anything is loaded."""
+        prepared, columns = self._prepared, self._layout.columns
+        rows = (dict(row.input) for row in prepared.rows)
+        structure, is_all = self._config.sampling.structure, prepared.more is None
+        for message in columns.check(rows, prepared.facts(), structure, is_all=is_all):
+            self._listener.on_warning(message)
 
     def _explain(self, error: BaseException, writer: RowWriter) -> None:
         """Add to `error` what it has left, and what to do."""
@@ -277,6 +306,9 @@ class _Job:
                 self._files.write_manifest(manifest, status, self._tally)
 
     def _count(self, rows: Sequence[JobRow]) -> None:
+        if self._layout.files:
+            for row in rows:
+                self._given.update(dict.fromkeys(row.input))
         self._tally.total += len(rows)
         allowed = (row.request.max_num_generated for row in rows if row.request is not None)
         self._tally.lengths.allow(max(allowed, default=0))

@@ -13,7 +13,7 @@ from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_inputs
 from pagedrun.paged.job.inputs.reading_stop import ReadingStop
 from pagedrun.paged.job.inputs.row import Row, place_of
-from pagedrun.paged.job.inputs.row_source import RowSource
+from pagedrun.paged.job.inputs.row_source import InputFacts, RowSource
 from pagedrun.paged.job.inputs.unique_ids import UniqueIds
 from pagedrun.paged.job.interfaces import ModelOpener, ModelShape, OpenModel
 from pagedrun.paged.job.progress.listener import JobListener, Phase
@@ -31,7 +31,7 @@ class Prepared:
     """A job whose first rows are read and encoded: all of them, if they make one window.
 
     `more` yields the windows after the first, each read when it is asked for; None if there are
-    none. `source` tells what was read so far.
+    none. `source` and `facts` tell what was read so far.
     """
 
     model: OpenModel
@@ -39,6 +39,7 @@ class Prepared:
     more: Iterator[Sequence[JobRow]] | None
     source: Callable[[], InputDigest]
     max_model_len: int
+    facts: Callable[[], InputFacts]
 
 
 def prepare(
@@ -47,12 +48,15 @@ def prepare(
     listener: JobListener,
     open_model: ModelOpener,
     stop: ReadingStop | None = None,
+    *,
+    keeps_columns: bool = False,
 ) -> Prepared:
     """Read and encode the first window. Raises `UsageError` for what concerns all rows.
 
     With `strict`, that is any row that cannot be asked: all rows are looked at before anything is
     loaded, where the input can be read twice. `stop` ends the reading of later windows, which
-    another thread than this one may do; the listener does not hear of their rows.
+    another thread than this one may do; the listener does not hear of their rows. `keeps_columns`
+    is for files that are made of all columns.
     """
     listener.on_phase(Phase.READ)
     windows = RowWindows(source, config, stop)
@@ -72,7 +76,8 @@ def prepare(
     _check_structure(config, model)
     _check_thinking_budget(config, model)
     prompts = PromptBuilder(config.prompts, config.sampling, model.tokenizer)
-    builder = RequestBuilder(prompts, PromptEncoder(model.tokenizer, limits, model.refused))
+    encoder = PromptEncoder(model.tokenizer, limits, model.refused)
+    builder = RequestBuilder(prompts, encoder, keeps_columns=keeps_columns)
 
     def encode(window: Iterable[Row]) -> list[JobRow]:
         built = builder.build(window)
@@ -88,7 +93,7 @@ def prepare(
     more = None if windows.is_last else read_more()
     if config.strict and more is not None and is_repeatable(*config.inputs):
         _refuse_bad_beyond(len(first), config, builder)
-    return Prepared(model, first, more, windows.digest, max_model_len)
+    return Prepared(model, first, more, windows.digest, max_model_len, lambda: source.facts)
 
 
 def check_side_files(config: JobConfig) -> None:

@@ -11,7 +11,9 @@ from pagedrun.paged.job.output.manifest import Manifest
 from pagedrun.paged.job.output.output_file import OutputFile
 from pagedrun.paged.job.output.output_layout import OutputLayout
 from pagedrun.paged.job.output.same_job import check_same_job
-from pagedrun.paged.job.output.saved_manifest import at_time_of
+from pagedrun.paged.job.output.saved_manifest import at_time_of, read_manifest
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.option_names import option
 
 
 class ResumedRun:
@@ -46,9 +48,21 @@ class ResumedRun:
         if self._manifest is None:
             return finished
         check_same_job(manifest, self._manifest)
+        self._refuse_rows_without_columns(finished)
         if self._config.retry_errors and finished.num_failed:
             kept = [(row.offset, row.num_bytes) for row in finished.answered()]
             with hold():
                 self._output.rewrite(self._output.read(*span) for span in kept)
             finished = FinishedRows.read(self._output.path)
         return finished
+
+    def _refuse_rows_without_columns(self, finished: FinishedRows) -> None:
+        """Refuse a journal of version 0.2 or older, of which no table of all columns is made."""
+        if not self._layout.files or not finished.rows or self._manifest is None:
+            return
+        if "answer_column" not in read_manifest(self._manifest).parameters:
+            raise UsageError(
+                f"{option('resume')}: the rows in {self._layout.journal} were kept by an older "
+                f"version, without all columns of the input; finish the run with that version, or "
+                f"pass {option('overwrite')} in place of {option('resume')}"
+            )

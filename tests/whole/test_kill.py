@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pandas
 import pytest
 
@@ -78,16 +79,28 @@ def command_line(whole: JobConfig, rng: random.Random, output: str) -> list[str]
 
 
 def answers_in(output: Path) -> list[Any]:
-    """Return what an output says of each row, in input order, tables as pandas reads them."""
-    if output.suffix == ".parquet":
-        frame = pandas.read_parquet(output)
-        samples = [[each["token_ids"].tolist() for each in row] for row in frame["outputs"]]
-        texts = frame["text"].astype(object).where(frame["error"].isna(), None)
-    else:
-        frame = pandas.read_csv(output, keep_default_na=False)
-        samples = [[each["token_ids"] for each in json.loads(row)] for row in frame["outputs"]]
-        texts = frame["text"].astype(object).where(frame["error"] == "", None)
-    return list(zip(frame["index"].tolist(), texts.tolist(), samples, strict=True))
+    """Return what a table says of each row, as pandas reads it."""
+    read = {".parquet": pandas.read_parquet, ".csv": pandas.read_csv}[output.suffix]
+    columns = ("prompt_token_ids", "label", "answer", "finish_reason")
+    frame = read(output)[list(columns)].astype(object)
+    found = frame.where(frame.notna(), None).to_dict("records")
+    return [tuple(plain(row[name]) for name in columns) for row in found]
+
+
+def plain(value: Any) -> Any:
+    """Return a cell as JSON has it."""
+    if isinstance(value, str) and value.startswith("["):
+        return json.loads(value)
+    return value.tolist() if isinstance(value, numpy.ndarray) else value
+
+
+def asked_in(path: Path | str) -> list[Any]:
+    """Return prompt and label of each row of an input; of no line that is no row."""
+    rows = []
+    for line in Path(path).read_text().splitlines():
+        row = json.loads(line) if line.startswith("{") else {}
+        rows.append((row.get("prompt_token_ids"), row.get("label")))
+    return rows
 
 
 def has_every_row(output: Path, whole: JobConfig) -> bool:
@@ -95,8 +108,10 @@ def has_every_row(output: Path, whole: JobConfig) -> bool:
     if output.suffix == ".jsonl":
         return comparable_rows(output) == comparable_rows(whole.output)
     rows = sorted(read_jsonl(whole.output), key=lambda row: int(row["index"]))
+    answers = [(row["text"] or None, row["finish_reason"]) for row in rows]
+    asked = asked_in(whole.input)
     return answers_in(output) == [
-        (row["index"], row["text"], [each["token_ids"] for each in row["outputs"]]) for row in rows
+        (*question, *answer) for question, answer in zip(asked, answers, strict=True)
     ]
 
 

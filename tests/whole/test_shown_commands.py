@@ -91,6 +91,7 @@ def fill(folder: Path) -> None:
     with gzip.open(folder / "rows.csv.gz", "wt") as file:
         file.write("question\nWhy?\nWho?\n")
     (folder / "rows.csv").write_text("question,answer,reference\n" + "a,b,c\n" * 20)
+    (folder / "reviews.csv").write_text("id,review,stars\n1,Good.,5\n2,Bad.,1\n")
     (folder / "more.csv").write_text("prompt,max_tokens\nand more?,3\n")
     (folder / "notes.md").write_text("# Notes\nThere are none.\n")
     (folder / "person.json").write_text('{"type": "object", "maxProperties": 0}')

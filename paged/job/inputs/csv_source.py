@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from pagedrun.paged.job.inputs.counted_stream import CountedStream
@@ -58,6 +59,7 @@ class CsvSource:
         self._stream = stream
         self._name = name
         self._delimiter = delimiter
+        self._has_values = False
         self._can_drain = can_drain
         self._max_record_bytes = max_record_bytes
         self._bytes = packed or stream
@@ -80,6 +82,7 @@ class CsvSource:
             raise UsageError(f"{self._name}: the header is no CSV ({header.message})")
         num_unnamed = self._check_header(header)
         self.facts.columns = tuple(header[num_unnamed:])
+        self._has_values = not _JSON_COLUMNS.isdisjoint(header)
         index = -1
         for index, cells in enumerate(records):
             yield self._row(index, header, cells, num_unnamed)
@@ -188,7 +191,11 @@ class CsvSource:
     ) -> Row:
         digest = hashlib.sha256(b"".join(self._record).rstrip(b"\r\n")).digest()
         row = Row(index, self._record_line, self._record_offset, digest, default_id(index))
-        return with_columns(row, lambda: _columns(header, cells, num_unnamed))
+        row = with_columns(row, lambda: _columns(header, cells, num_unnamed))
+        if isinstance(cells, RowError) or (row.error is None and not self._has_values):
+            return row
+        written = zip(header[num_unnamed:], map(_utf8, cells[num_unnamed:]), strict=False)
+        return replace(row, written=dict(written))
 
 
 def find_delimiter(sample: bytes) -> str:
@@ -247,6 +254,11 @@ def _value(name: str, cell: str) -> JSONValue:
         raise RowError(
             "invalid_param", f"{name} is not readable: {error.marked}", param=name
         ) from error
+
+
+def _utf8(text: str) -> str:
+    """Return a cell with U+FFFD in place of bytes that are not UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _is_utf8(text: str) -> bool:

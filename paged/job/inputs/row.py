@@ -23,7 +23,9 @@ class Row:
     bytes before the row, those of the unpacked text if the input is compressed; None if it has
     none. `digest` is the SHA-256 of the row's bytes (without the end of its line), so that an
     edited input can be noticed. A row with an `error` has whatever columns could still be read.
-    `file` is the input it is of, if there are several: then `line` counts in that.
+    `file` is the input it is of, if there are several: then `line` counts in that. `written` are
+    the columns as the input has them, where `columns` have them otherwise: cells of a CSV that are
+    read as JSON, and those of a record that cannot be a row.
     """
 
     index: int
@@ -35,6 +37,7 @@ class Row:
     error: RowError | None = None
     unit: str = LINE
     file: str | None = None
+    written: Columns | None = None
 
     @property
     def place(self) -> str:

@@ -135,6 +135,7 @@ def _placed(row: Row, index: int, name: str) -> Row:
         index=index,
         id=row.id if has_own_id else default_id(index),
         columns=_with_file(row.columns, name),
+        written=None if row.written is None else _with_file(row.written, name),
         file=name,
     )
 

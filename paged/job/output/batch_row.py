@@ -6,6 +6,7 @@ index, so that the same input gives the same bytes.
 
 from dataclasses import dataclass
 
+from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.output.call_logprobs import ChatLogprobs, TextLogprobs
 from pagedrun.paged.job.output.usage import Usage
 from pagedrun.paged.job.prompts.batch_call import BatchCall
@@ -119,7 +120,8 @@ class Response:
 class BatchRow:
     """A line of the output for a call, written as `json_fields` does.
 
-    `error` is null: it is for calls that never reached the service.
+    `error` is null: it is for calls that never reached the service. `input` are the columns of the
+    row and `used` their names in a journal, of which tables are made; None elsewhere.
     """
 
     index: int
@@ -127,6 +129,8 @@ class BatchRow:
     custom_id: JSONValue
     response: Response
     error: None
+    input: Columns | None = None
+    used: tuple[str, ...] | None = None
 
     @classmethod
     def answered(

@@ -2,11 +2,12 @@
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
 from pagedrun.paged.files.atomic import remove_leftovers, replace_file
+from pagedrun.paged.job.inputs.row_source import InputFacts
 from pagedrun.paged.job.output.formats.csv_rows import column_names, csv_lines
 from pagedrun.paged.job.output.formats.output_format import OutputFormat
 from pagedrun.paged.job.output.formats.parquet_rows import (
@@ -14,11 +15,13 @@ from pagedrun.paged.job.output.formats.parquet_rows import (
     column_types,
     parquet_pieces,
 )
-from pagedrun.paged.job.output.formats.row_columns import OutputColumns
-from pagedrun.paged.job.output.formats.value_type import json_text
+from pagedrun.paged.job.output.formats.row_parts import OutputColumns
+from pagedrun.paged.job.output.formats.row_shaper import RowShaper, json_keys_of
 from pagedrun.paged.job.output.output_file import OutputError, reason_of
 from pagedrun.paged.job.output.output_layout import OutputLayout
+from pagedrun.paged.values.option_names import option
 
+PANDAS = b"pandas"
 GZIP = 31  # the window bits of zlib that make it write a gzip file
 
 
@@ -26,24 +29,39 @@ class Conversion:
     """Makes the files of a layout, each whole or not at all.
 
     `lines` gives the rows in input order, each a line of JSON; it is called for each pass over
-    them. What is in memory does not grow with their number.
+    them. What is in memory does not grow with their number. `facts` are those of the input, with
+    its columns.
     """
 
     def __init__(
-        self, layout: OutputLayout, lines: Callable[[], Iterator[bytes]], num_rows: int
+        self,
+        layout: OutputLayout,
+        lines: Callable[[], Iterator[bytes]],
+        num_rows: int,
+        facts: InputFacts,
     ) -> None:
         self._layout = layout
         self._columns = layout.columns
         self._lines = lines
         self._num_rows = num_rows
-        self._unseen = set(layout.columns.names)
+        self._facts = facts
+        self._json_keys: list[str] = []
+        self._warnings: list[str] = []
 
-    def write(self) -> frozenset[str]:
-        """Write the files; return the columns asked for that no row has.
+    def write(self) -> list[str]:
+        """Write the files; return what to tell of the columns that were asked.
 
         Raises `OutputError`; files that are written by then stay.
         """
-        make = self._maker()
+        if self._columns.explodes:
+            self._json_keys, has_more = json_keys_of(map(json.loads, self._lines()))
+            if has_more:
+                self._warnings.append(
+                    f"{option('explode_json')}: answers have more than {len(self._json_keys):,} "
+                    "keys; those after them are in the text of the answer only"
+                )
+        shaper = self._shaper()
+        make = self._maker(shaper)
         lines = self._lines()
         least, rest = divmod(self._num_rows, len(self._layout.files))
         for number, path in enumerate(self._layout.files):
@@ -56,42 +74,42 @@ class Conversion:
                     f"{self._layout.journal}",
                     error,
                 ) from error
-        return frozenset(self._unseen if self._num_rows else ())
+        return [*self._warnings, *(shaper.warnings() if self._num_rows else ())]
 
-    def _maker(self) -> Callable[[Iterable[bytes]], Iterator[bytes]]:
+    def _shaper(self) -> RowShaper:
+        facts = self._facts
+        return RowShaper(self._columns, facts.columns or (), self._json_keys, facts.schema)
+
+    def _maker(self, shaper: RowShaper) -> Callable[[Iterable[bytes]], Iterator[bytes]]:
         """Return what makes a file's bytes of lines; where it takes a first pass, it is done."""
         match self._layout.format:
             case OutputFormat.PARQUET:
-                types = column_types(self._all_rows(), flat=self._columns.flatten)
-                return lambda lines: self._parquet(lines, types)
+                types = column_types(self._all_rows(), shaper)
+                return lambda lines: self._parquet(lines, types, shaper)
             case OutputFormat.CSV:
-                names = self._columns.names or column_names(self._all_rows())
-                return lambda lines: self._csv(lines, names)
+                names = shaper.names or column_names(self._all_rows())
+                return lambda lines: csv_lines(
+                    (shaper.of(json.loads(line)) for line in lines), names
+                )
             case OutputFormat.JSONL_GZ:
-                return lambda lines: _packed(self._jsonl(lines))
-        return self._jsonl
+                return lambda lines: _packed(map(shaper.line, lines))
+        return lambda lines: map(shaper.line, lines)
 
-    def _parquet(self, lines: Iterable[bytes], types: ColumnTypes) -> Iterator[bytes]:
-        return parquet_pieces(((self._row(line), len(line)) for line in lines), types)
+    def _parquet(
+        self, lines: Iterable[bytes], types: ColumnTypes, shaper: RowShaper
+    ) -> Iterator[bytes]:
+        rows = ((shaper.of(json.loads(line)), len(line)) for line in lines)
+        return parquet_pieces(rows, types, self._metadata())
 
-    def _csv(self, lines: Iterable[bytes], names: Sequence[str]) -> Iterator[bytes]:
-        return csv_lines(map(self._row, lines), names)
-
-    def _jsonl(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        if self._columns.takes_rows_as_they_are:
-            yield from lines
-            return
-        for line in lines:
-            yield json_text(dict(self._row(line))).encode("utf-8", "replace") + b"\n"
+    def _metadata(self) -> dict[bytes, bytes] | None:
+        """Return what pandas has said of the columns, such as which of them are its index."""
+        found = getattr(self._facts.schema, "metadata", None) or {}
+        is_whole_table = self._columns.begins_with_input
+        return {PANDAS: found[PANDAS]} if is_whole_table and PANDAS in found else None
 
     def _all_rows(self) -> Iterator[OutputColumns]:
-        return (self._columns.of(json.loads(line)) for line in self._lines())
-
-    def _row(self, line: bytes) -> OutputColumns:
-        row: OutputColumns = json.loads(line)
-        if self._unseen:
-            self._unseen = self._columns.missing_in(row, self._unseen)
-        return self._columns.of(row)
+        shaper = self._shaper()  # one of its own, which counts nothing twice
+        return (shaper.of(json.loads(line)) for line in self._lines())
 
 
 def clear_files(layout: OutputLayout, *, keep: bool) -> None:

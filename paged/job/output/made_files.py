@@ -10,7 +10,7 @@ from pagedrun.paged.job.output.saved_manifest import read_manifest
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 
-_SHAPING = ("columns", "flatten", "shards")
+_SHAPING = ("columns", "flatten", "answer_column", "explode_json", "shards")
 
 
 def all_rows_of(layout: OutputLayout, new: Manifest, path: Path) -> FinishedRows:

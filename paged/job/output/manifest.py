@@ -236,6 +236,8 @@ def _settings(config: JobConfig, max_model_len: int, device: object) -> dict[str
         "ordered": config.ordered,
         "columns": config.columns,
         "flatten": config.flatten,
+        "answer_column": config.answer_column,
+        "explode_json": config.explode_json,
         "shards": config.shards,
         "on_overlong": config.on_overlong,
         "strict": config.strict,

@@ -43,22 +43,43 @@ class OutputLayout:
                 field="output",
             )
         kind = OutputFormat.JSONL if config.output == STDOUT else OutputFormat.of(config.output)
-        columns = RowColumns.parse(config.columns, flatten=config.flatten)
+        columns = RowColumns.parse(
+            config.columns,
+            flatten=config.flatten,
+            is_table=kind in (OutputFormat.CSV, OutputFormat.PARQUET),
+            answer=config.answer_column,
+            explodes=config.explode_json,
+        )
         is_plain = kind is OutputFormat.JSONL and columns.takes_rows_as_they_are
         if is_plain and config.shards is None:
             return cls(config.output, kind, columns, config.output, ())
         path = Path(config.output)
         if config.output == STDOUT or (path.exists() and not (path.is_file() or path.is_dir())):
-            asked = {"columns": config.columns, "flatten": config.flatten, "shards": config.shards}
-            name = next((name for name, value in asked.items() if value), "output")
+            asked = {"shards": config.shards, "explode_json": config.explode_json}
+            asked["output"] = kind is not OutputFormat.JSONL
+            name = next((name for name, value in asked.items() if value), None)
+            if name is None:
+                return cls(config.output, kind, columns, config.output, ())
+            hint = f", or the keys with {option('columns')} json.KEY" * (name == "explode_json")
             raise UsageError(
-                f"{option(name)} needs all rows first, so it cannot stream; give a file with -o",
+                f"{option(name)} needs all rows first, so it cannot stream; give a file with -o"
+                f"{hint}",
                 field=name,
             )
         if kind is OutputFormat.PARQUET:
             require_pyarrow(config.output)
         files = (path,) if config.shards is None else _shards(path, kind, config.shards)
         return cls(config.output, kind, columns, f"{config.output}{JOURNAL_SUFFIX}", files)
+
+    @property
+    def streams_columns(self) -> bool:
+        """Whether columns of a row are written as soon as it is answered."""
+        return not self.files and not self.columns.takes_rows_as_they_are
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether rows are kept with all columns of the input, of which files are made."""
+        return bool(self.files) or self.streams_columns
 
     @property
     def shown(self) -> str:

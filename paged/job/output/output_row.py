@@ -49,7 +49,8 @@ class OutputRow:
 
     `text` and `finish_reason` are those of `Completion.answer`, or of the likeliest continuation; a
     row without an answer has neither text nor outputs but an `error`. `input` are the columns that
-    come back. `vote` is what the outputs of a row with a vote voted for.
+    come back; in a journal they are all there are, and `used` names those that do not come back
+    elsewhere. `vote` is what the outputs of a row with a vote voted for.
     """
 
     index: int
@@ -63,6 +64,7 @@ class OutputRow:
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     scores: tuple[Score, ...] = ()
     vote: VoteResult | None = None
+    used: tuple[str, ...] | None = None
 
     @classmethod
     def answered(cls, row: JobRow, completion: Completion) -> "OutputRow":
@@ -79,6 +81,7 @@ class OutputRow:
             prompt_logprobs=completion.prompt_logprobs,
             scores=completion.scores,
             vote=completion.vote,
+            used=row.used,
         )
 
     @classmethod
@@ -93,4 +96,5 @@ class OutputRow:
             usage=Usage.of(row),
             input=row.input,
             error=error.to_dict(as_flag),
+            used=row.used,
         )

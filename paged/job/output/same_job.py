@@ -44,6 +44,8 @@ _NOT_DECIDING = frozenset(
         "deadline",
         "columns",
         "flatten",
+        "answer_column",
+        "explode_json",
         "shards",
         "strict",
     }

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
+from pagedrun.paged.job.inputs.row import default_id
 from pagedrun.paged.job.output.formats.output_format import OutputFormat
 from pagedrun.paged.job.output.saved_row import ID_KEYS
 from pagedrun.paged.values.errors import UsageError
@@ -18,7 +19,7 @@ MAX_LINE_BYTES = 2**28
 def saved_lines(output: Path) -> Iterator[bytes]:
     """Yield a line for each row of an output; of Parquet and CSV, with its index and ids.
 
-    Raises `OSError` if it cannot be read, `UsageError` if it is damaged or has no such columns.
+    Raises `OSError` if it cannot be read, `UsageError` if it is damaged.
     """
     name = output.name.lower()
     try:
@@ -47,18 +48,18 @@ def _parquet_records(output: Path) -> Iterator[Mapping[str, object]]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(output) as file:
-        wanted = [name for name in ("index", *ID_KEYS) if name in file.schema_arrow.names]
+        wanted = [name for name in ID_KEYS if name in file.schema_arrow.names]
         for batch in file.iter_batches(columns=wanted):
-            yield from batch.to_pylist()
+            yield from batch.to_pylist() if wanted else [{}] * batch.num_rows
 
 
 def _named(output: Path, records: Iterable[Mapping[str, object]]) -> Iterator[bytes]:
-    for record in records:
-        ids = {name: record[name] for name in ID_KEYS if record.get(name) is not None}
-        if "index" not in record or not ids:
-            raise UsageError(
-                f"{output} has no columns `index` and `id`, by which rows are found; name the row "
-                "by its index, counted from 0"
-            )
-        row = {"index": int(str(record["index"])), **ids, "error": None}
+    """Yield each record's place, which is the row's index, and its ids.
+
+    A table has the columns of its input, where `index` may be anything; its rows are in input
+    order.
+    """
+    for index, record in enumerate(records):
+        named = {name: record[name] for name in ID_KEYS if record.get(name) not in (None, "")}
+        row = {"index": index, **(named or {"id": default_id(index)}), "error": None}
         yield json.dumps(row, ensure_ascii=False).encode("utf-8", "replace")

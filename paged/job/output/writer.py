@@ -50,7 +50,8 @@ class RowWriter:
     """Appends rows to a claimed output. With `ordered`, `finish` sorts them by their index; of a
     journal, which other files are made of, `sorted_lines` yields them so.
 
-    `hold` keeps signals away while a row is being written.
+    `hold` keeps signals away while a row is being written. `shape` makes of a row's line that which
+    is written.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class RowWriter:
         ordered: bool = False,
         is_journal: bool = False,
         hold: Callable[[], AbstractContextManager[None]] = nullcontext,
+        shape: Callable[[bytes], bytes] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._output = output
         self._sorts = ordered and not is_journal
         self._spans: list[_Span] | None = [] if ordered or is_journal else None
         self._hold = hold
+        self._shape = shape
         self._clock = clock
         self._synced = clock()
         self._num_unsynced = 0
@@ -95,6 +98,8 @@ class RowWriter:
     def write(self, row: Indexed) -> bytes:
         """Append one row with a single write; return its line. Raises `OutputError`."""
         data = row_line(row)
+        if self._shape is not None:
+            data = self._shape(data)
         with self._hold():
             offset = self._output.append(data)
             self._num_rows += 1

@@ -1,5 +1,7 @@
 """The row that is written for what became of a row: its own kind for rows of OpenAI batch files."""
 
+from dataclasses import replace
+
 from pagedrun.paged.job.inputs.row import at_line
 from pagedrun.paged.job.output.batch_row import BROKEN, REFUSED, BatchRow
 from pagedrun.paged.job.output.output_row import OutputRow
@@ -16,7 +18,8 @@ def answered_row(row: JobRow, completion: Completion) -> WrittenRow:
     if completion.error is not None:
         return failed_row(row, completion.error, BROKEN)
     if row.call is not None:
-        return BatchRow.answered(row.index, row.call, completion, Usage.of(row, completion))
+        answer = BatchRow.answered(row.index, row.call, completion, Usage.of(row, completion))
+        return _with_columns(answer, row)
     return OutputRow.answered(row, completion)
 
 
@@ -24,5 +27,12 @@ def failed_row(row: JobRow, error: RowError, status_code: int = REFUSED) -> Writ
     """Return what to write for a row without an answer; a `BatchCall` has a status code too."""
     error = at_line(error, row.line)
     if row.call is not None:
-        return BatchRow.failed(row.index, row.call, error, status_code)
+        return _with_columns(BatchRow.failed(row.index, row.call, error, status_code), row)
     return OutputRow.failed(row, error)
+
+
+def _with_columns(answer: BatchRow, row: JobRow) -> BatchRow:
+    """Return a row of a batch file with the columns of its input, where they are kept."""
+    if row.used is None:
+        return answer
+    return replace(answer, input=row.input, used=row.used)

@@ -17,9 +17,10 @@ from pagedrun.paged.values.request import Request
 class JobRow:
     """What the job keeps of a row until it is written: either a `request` or an `error`.
 
-    The request's `index` is the row's. `input` are the columns that come back in the output,
-    `expected` the answer that the row itself names, if any. `call` is set if the row is one of an
-    OpenAI batch file, and is answered as such.
+    The request's `index` is the row's. `input` are the columns that come back in the output, or all
+    where tables are made of the rows: then `used` names those that were used. `expected` is the
+    answer that the row itself names, if any. `call` is set if the row is one of an OpenAI batch
+    file, and is answered as such.
     """
 
     index: int
@@ -36,6 +37,7 @@ class JobRow:
     num_truncated_tokens: int = 0  # of the prompt, dropped because it was too long
     file: str | None = None  # the input, if there are several
     misspelt: tuple[tuple[str, str], ...] = ()  # columns that are near a key, each with that
+    used: tuple[str, ...] | None = None
 
     @property
     def place(self) -> str:
@@ -46,8 +48,11 @@ class JobRow:
 class RequestBuilder:
     """Turns rows into `JobRow`s, in input order; never raises for what a row holds."""
 
-    def __init__(self, prompts: PromptBuilder, encoder: PromptEncoder) -> None:
+    def __init__(
+        self, prompts: PromptBuilder, encoder: PromptEncoder, *, keeps_columns: bool = False
+    ) -> None:
         self._prompts = prompts
+        self._keeps_columns = keeps_columns
         self._encoder = encoder
 
     def build(self, rows: Iterable[Row]) -> Iterator[JobRow]:
@@ -71,8 +76,13 @@ class RequestBuilder:
         asked = encoded.asked
         expected = row.columns.get("expected")
         call = BatchCall.of(row.columns)
-        carried = self._prompts.carried_columns(row.columns)
+        carried: Columns = self._prompts.carried_columns(row.columns)
         misspelt = self._prompts.misspelt_keys(carried, row.columns) if call is None else ()
+        used = None
+        if self._keeps_columns:
+            given = row.columns if row.written is None else row.written
+            used = tuple(name for name in given if name not in carried)
+            carried = given
         return JobRow(
             index=row.index,
             line=row.line,
@@ -88,4 +98,5 @@ class RequestBuilder:
             clamped=encoded.clamped,
             num_truncated_tokens=encoded.num_truncated_tokens,
             misspelt=misspelt,
+            used=used,
         )

@@ -4,6 +4,7 @@ JSONL, and no ending or column is taken for another."""
 import csv
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyarrow import parquet
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
+from pagedrun.paged.values.window_size import WindowSize
 from tests.job.heard import Heard
 from tests.job.scripted_model import ScriptedModel, config_for
 
@@ -91,7 +93,7 @@ def comparable(value: Any, like: Any) -> Any:
 
 def test_parquet_holds_what_the_lines_hold(place: Path) -> None:
     """A hostile text, a null, a nested value or a sample that is lost or changed."""
-    table = parquet.read_table(answered(place, "out.parquet"))
+    table = parquet.read_table(answered(place, "out.parquet", columns=("all",)))
     rows = plain_rows(place)
     assert table.column_names == list(rows[0])
     for found, row in zip(table.to_pylist(), rows, strict=True):
@@ -115,7 +117,7 @@ def test_parquet_holds_what_the_lines_hold(place: Path) -> None:
 
 def test_the_types_of_a_table(place: Path) -> None:
     """A column whose type depends on which rows failed, or that forgets what a list is of."""
-    schema = parquet.read_schema(answered(place, "out.parquet"))
+    schema = parquet.read_schema(answered(place, "out.parquet", columns=("all",)))
     output = schema.field("outputs").type.value_type
     assert output.field("token_ids").type == pyarrow.list_(pyarrow.int64())
     assert output.field("stop_reason").type == pyarrow.string()
@@ -131,7 +133,7 @@ def test_the_types_of_a_table(place: Path) -> None:
 
 
 def test_rows_that_all_failed_have_the_same_table(place: Path) -> None:
-    config = config_for(place, ["torn {"], output=str(place / "failed.parquet"))
+    config = config_for(place, ["torn {"], output=str(place / "failed.parquet"), columns=("all",))
     run_job(config, None, ScriptedModel().open())
     schema = parquet.read_schema(place / "failed.parquet")
     assert schema.field("text").type == pyarrow.string()
@@ -164,7 +166,7 @@ def test_packed_lines_are_the_lines(place: Path) -> None:
 
 def test_shards_hold_every_row_once(place: Path) -> None:
     """Rows that fall between two shards, and shards whose tables cannot be read together."""
-    answered(place, "out.parquet", shards=5)
+    answered(place, "out.parquet", shards=5, columns=("all",))
     paths = sorted(place.glob("out-*"))
     assert [path.name for path in paths] == [f"out-{n:05}-of-00005.parquet" for n in range(5)]
     tables = [parquet.read_table(path) for path in paths]
@@ -210,10 +212,15 @@ def test_flattened_columns_lose_nothing(place: Path) -> None:
 
 
 def test_a_column_that_no_row_has_is_named(place: Path) -> None:
+    """One that rows of a later window may have, so that it is no reason to refuse the run."""
     config = config_for(place, ROWS, output=str(place / "o.csv"), columns=("id,input.categoty",))
     heard = Heard()
-    run_job(config, heard, ScriptedModel(hostile_answer).open())
+    first = replace(config, window=WindowSize(rows=2))
+    run_job(first, heard, ScriptedModel(hostile_answer).open())
     assert any("input.categoty" in warning for warning in heard.warnings)
+    with pytest.raises(UsageError, match=r"did you mean input\.category\?") as caught:
+        run_job(replace(config, overwrite=True), None, ScriptedModel(hostile_answer).open())
+    assert caught.value.field == "columns"
 
 
 @pytest.mark.parametrize(
@@ -221,10 +228,22 @@ def test_a_column_that_no_row_has_is_named(place: Path) -> None:
     [
         ({"output": "x.xlsx"}, r"not written as \.xlsx.*\.parquet or \.csv"),
         ({"output": "x.json"}, r"not written as \.json"),
-        ({"output": "-", "columns": ("id",)}, r"columns.*file with -o"),
+        ({"output": "-", "explode_json": True}, r"explode_json.*file with -o"),
+        ({"output": "/dev/null", "explode_json": True}, r"explode_json.*file with -o"),
         ({"output": "-", "shards": 2}, r"shards.*file with -o"),
-        ({"output": "x.csv", "columns": ("id,txt",)}, "no txt; they have index, id, text"),
+        ({"output": "x.csv", "columns": ("id,txt",)}, r"no column txt; did you mean text\?"),
+        ({"output": "x.csv", "columns": ("promt",)}, r"no column promt; did you mean prompt\?"),
+        ({"output": "x.jsonl", "columns": ("promt",)}, r"did you mean prompt\?"),
+        ({"output": "-", "columns": ("anwser",)}, r"did you mean answer\?"),
+        ({"output": "x.csv", "columns": ("input.promt",)}, r"did you mean input\.prompt\?"),
+        ({"output": "x.csv", "columns": ("prompt.x",)}, "no column prompt.x"),
+        ({"output": "x.csv", "columns": ("id,text.title",)}, r"did you mean json\.title,"),
+        ({"output": "x.csv", "columns": ("answer.a.b",)}, r"did you mean json\.a\.b,"),
+        ({"output": "x.csv", "columns": ("id.x",)}, "id has no parts"),
+        ({"output": "x.csv", "columns": ("outputs.text",)}, r"such as outputs\.0\.text"),
+        ({"output": "x.csv", "columns": ("outputs.0.txt",)}, r"did you mean outputs\.0\.text\?"),
         ({"output": "x.csv", "columns": ("usage.tokens",)}, "usage has no tokens; it has prompt"),
+        ({"output": "x.csv", "columns": ("all,id",)}, r"all is for all keys.*input\.all"),
         ({"output": "x.csv", "columns": ("id,id",)}, "id is named twice"),
         ({"output": "x.csv", "columns": ("id,,text",)}, "a name is missing"),
     ],

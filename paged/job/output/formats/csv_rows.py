@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from pagedrun.paged.job.output.formats.row_columns import OutputColumns
+from pagedrun.paged.job.output.formats.row_parts import OutputColumns
 from pagedrun.paged.job.output.formats.value_type import json_text
 from pagedrun.paged.values.json_value import JSONValue
 

@@ -4,8 +4,10 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pagedrun.paged.job.output.formats.row_columns import OutputColumns
-from pagedrun.paged.job.output.formats.row_types import NAMES, known_type
+from pagedrun.paged.job.output.formats.kept_types import KeptType, array_of
+from pagedrun.paged.job.output.formats.row_parts import OutputColumns
+from pagedrun.paged.job.output.formats.row_shaper import RowShaper
+from pagedrun.paged.job.output.formats.row_types import NAMES
 from pagedrun.paged.job.output.formats.value_type import (
     ListOf,
     Plain,
@@ -23,7 +25,7 @@ from pagedrun.paged.values.errors import UsageError
 GROUP_ROWS = 16_384
 GROUP_BYTES = 2**24  # of the rows as JSON
 
-ColumnTypes = Mapping[str, ValueType]
+ColumnTypes = Mapping[str, ValueType | KeptType]
 
 
 def require_pyarrow(output: str) -> None:
@@ -38,30 +40,47 @@ def require_pyarrow(output: str) -> None:
         ) from error
 
 
-def column_types(rows: Iterable[OutputColumns], *, flat: bool) -> ColumnTypes:
+def column_types(rows: Iterable[OutputColumns], shaper: RowShaper) -> ColumnTypes:
     """Return the type of each column that a row has; the first of two passes."""
-    known: dict[str, ValueType | None] = {}
-    found: dict[str, ValueType] = {}
+    known: dict[str, ValueType | KeptType | None] = {}
+    found: dict[str, ValueType | KeptType] = {}
+    for name in shaper.names or ():
+        known[name] = shaper.type_of(name)
+        found[name] = _beginning(known[name])
     for row in rows:
         for name, value in row.items():
             if name not in found:
-                known[name] = known_type(name, flat=flat)
-                found[name] = base_of(known[name])
-            found[name] = common(found[name], type_of(value, known[name]))
+                known[name] = shaper.type_of(name)
+                found[name] = _beginning(known[name])
+            of_all, of_column = found[name], known[name]
+            if not isinstance(of_all, KeptType) and not isinstance(of_column, KeptType):
+                kind = type_of(value, of_column)
+                if not isinstance(kind, Plain) and shaper.is_json(name):
+                    kind = Plain.JSON
+                found[name] = common(of_all, kind)
     return {
         name: Plain.NAME if name in NAMES and kind is Plain.JSON else kind
         for name, kind in found.items()
     }
 
 
+def _beginning(known: ValueType | KeptType | None) -> ValueType | KeptType:
+    return known if isinstance(known, KeptType) else base_of(known)
+
+
 def parquet_pieces(
-    rows: Iterable[tuple[OutputColumns, int]], types: ColumnTypes
+    rows: Iterable[tuple[OutputColumns, int]],
+    types: ColumnTypes,
+    metadata: Mapping[bytes, bytes] | None = None,
 ) -> Iterator[bytes]:
-    """Yield the bytes of a Parquet file of rows, each with its number of bytes as JSON."""
+    """Yield the bytes of a Parquet file of rows, each with its number of bytes as JSON.
+
+    metadata: that of the schema.
+    """
     import pyarrow
     from pyarrow import parquet
 
-    schema = pyarrow.schema([(name, _arrow_type(kind)) for name, kind in types.items()])
+    schema = pyarrow.schema([(name, _arrow_type(kind)) for name, kind in types.items()], metadata)
     sink = _Sink()
     with parquet.ParquetWriter(sink, schema) as writer:
         for group in _groups(rows):
@@ -89,17 +108,22 @@ def _table(rows: Sequence[OutputColumns], types: ColumnTypes, schema: Any) -> An
     columns = []
     for name, kind in types.items():
         values = [row.get(name) for row in rows]
+        if isinstance(kind, KeptType):
+            columns.append(array_of(values, kind.type))
+            continue
         if not is_as_it_is(kind):
             values = [convert(value, kind) for value in values]
         columns.append(pyarrow.array(values, schema.field(name).type))
     return pyarrow.Table.from_arrays(columns, schema=schema)
 
 
-def _arrow_type(kind: ValueType) -> Any:
+def _arrow_type(kind: ValueType | KeptType) -> Any:
     """Return Arrow's type. What nothing is known of is text, as is an object without keys."""
     import pyarrow
 
     match kind:
+        case KeptType(type):
+            return type
         case ListOf(element):
             return pyarrow.list_(_arrow_type(element))
         case StructOf(fields) if fields:

@@ -7,9 +7,11 @@ from pagedrun.paged.job.output.formats.value_type import ListOf, Plain, StructOf
 from pagedrun.paged.job.output.output_row import OutputRow
 from pagedrun.paged.job.output.usage import Usage
 
-OUTPUT_KEYS = tuple(each.name for each in fields(OutputRow))
+_OF_JOURNAL = "used"  # only there
+OUTPUT_KEYS = tuple(each.name for each in fields(OutputRow) if each.name != _OF_JOURNAL)
+_BATCH_KEYS = [each.name for each in fields(BatchRow) if each.name != _OF_JOURNAL]
 USAGE_KEYS = tuple(each.name for each in fields(Usage))
-ROW_KEYS = tuple(dict.fromkeys((*OUTPUT_KEYS, *(each.name for each in fields(BatchRow)))))
+ROW_KEYS = tuple(dict.fromkeys((*OUTPUT_KEYS, *_BATCH_KEYS)))
 
 _CHOSEN = {
     "token_id": Plain.INTEGER,
