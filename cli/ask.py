@@ -9,6 +9,7 @@ import typer
 from pagedrun.cli import exits
 from pagedrun.cli.options.ask_flags import ASK, AskOptions
 from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import Display
 from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
 
@@ -32,6 +33,8 @@ Exit status: 0 answered, 1 engine failure, 2 refused, 3 the engine could not ans
 130 interrupted by SIGINT, 143 by SIGTERM, 129 by SIGHUP.
 """
 
+_OF_ROWS = ("prompt_template", "prompt_field")
+
 
 def _ask(context: typer.Context, given: Given) -> None:
     """Ask a model one question."""
@@ -41,7 +44,8 @@ def _ask(context: typer.Context, given: Given) -> None:
 
     guard = context.obj
     with exits.boundary(guard):
-        settings = Settings.of({**given, "input_name": STDIN})
+        known = {each.name for each in GENERATE} - {*_OF_ROWS}
+        settings = Settings.of({**given, "input_name": STDIN}, known)
         with settings.named():
             raise typer.Exit(_run(settings, guard))
 
@@ -69,7 +73,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     options, quiet = settings.read(AskOptions), settings.read(Display).quiet
     console = stderr_console()
     config = job_config(settings)
-    for name in ("prompt_template", "prompt_field"):
+    for name in _OF_ROWS:
         if name in settings.given:
             raise UsageError(f"{option(name)} makes prompts of rows, and ask has none")
     text = question_text(

@@ -14,9 +14,10 @@ from pagedrun.cli.options.generate_flags import GENERATE
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pagedrun.cli.options.defaults import DefaultFacts
     from pagedrun.paged.machine.examination import Examination
 
-HELP = """Say what this machine is and has: versions, processor, memory, caches, GPU and hub.
+HELP = """Say what this machine is and has: versions, processor, memory, caches, GPU, hub, defaults.
 
 It says what the processor's features mean for speed and bytes, which kernels a run takes, where \
 compiled kernels and models are kept, and why there is no GPU if there is none. Nothing is \
@@ -35,19 +36,24 @@ def _doctor(context: typer.Context, given: Given) -> None:
     """Say what this machine is and has."""
     with exits.boundary():
         # Imported here, because `--help` must not wait for them.
+        from pagedrun.cli.options.defaults import default_facts
         from pagedrun.cli.options.reading import read
         from pagedrun.cli.options.run_options import Display
+        from pagedrun.cli.options.settings import config_settings
         from pagedrun.cli.terminal.console import note, stderr_console
         from pagedrun.paged.machine.examine import examine
 
         display, console = read(Display, given), stderr_console()
         found = examine()
+        defaults, broken = default_facts(config_settings())
+        if broken is not None:
+            found["problems"].append(broken)
         if not display.quiet:
-            _draw(found, console)
+            _draw(found, defaults, console)
         for sentence in found["problems"]:
             note(console, f"Broken: {sentence}", "bold red")
         if display.json_report:
-            json.dump(found, sys.stdout, ensure_ascii=True)
+            json.dump({**found, "defaults": defaults}, sys.stdout, ensure_ascii=True)
             sys.stdout.write("\n")
         raise typer.Exit(exits.ENGINE_FAILED if found["problems"] else exits.OK)
 
@@ -55,7 +61,7 @@ def _doctor(context: typer.Context, given: Given) -> None:
 doctor = GENERATE.only("json_report", "quiet").command(_doctor)
 
 
-def _draw(found: "Examination", console: "Console") -> None:
+def _draw(found: "Examination", defaults: "DefaultFacts", console: "Console") -> None:
     from rich.text import Text
 
     from pagedrun.cli.report.examination_lines import examination_lines
@@ -63,7 +69,7 @@ def _draw(found: "Examination", console: "Console") -> None:
     from pagedrun.cli.terminal.safe_text import safe
 
     width, indent = min(console.width, WIDTH), 22
-    for title, lines in examination_lines(found):
+    for title, lines in examination_lines(found, defaults):
         console.print(heading(title, console, width))
         for label, told in lines:
             wrapped = textwrap.wrap(safe(told), max(width - indent, 20), break_on_hyphens=False)

@@ -12,6 +12,7 @@ from pagedrun.cli.options.flags import Given
 from pagedrun.cli.options.generate_flags import GENERATE
 
 if TYPE_CHECKING:
+    from pagedrun.cli.options.settings import Settings
     from pagedrun.paged.machine.warm_up import WarmUp
 
 HELP = """Compile the kernels that runs of a model use, and keep them on disk.
@@ -43,20 +44,20 @@ def _warmup(context: typer.Context, given: Given) -> None:
     from pagedrun.cli.options.settings import Settings
 
     with exits.boundary(context.obj):
-        settings = Settings(given)
+        settings = Settings.of(given, {each.name for each in FLAGS})
         with settings.named():
-            _run(given)
+            _run(settings)
 
 
 warmup = FLAGS.command(_warmup)
 
 
-def _run(given: Given) -> None:
+def _run(settings: "Settings") -> None:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.kernels.environment.threads import prepare_environment
 
     prepare_environment()  # before numba and torch are imported
-    from pagedrun.cli.options.reading import read, values_of
+    from pagedrun.cli.options.reading import values_of
     from pagedrun.cli.options.run_options import Display, RunOptions
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.weight_lines import warn_of_weights
@@ -65,10 +66,10 @@ def _run(given: Given) -> None:
     from pagedrun.paged.models.hub import DEMO, resolve_model
     from pagedrun.paged.values.engine_config import EngineConfig
 
-    console, display = stderr_console(), read(Display, given)
+    console, display, given = stderr_console(), settings.read(Display), settings.given
     name, tokenizer = str(given.get("model", DEMO)), given.get("tokenizer")
-    revision = read(RunOptions, given).revision
-    folder = resolve_model(name, revision)
+    with settings.blamed("model"):
+        folder = resolve_model(name, settings.read(RunOptions).revision)
     configs = [EngineConfig.fitting(**values_of(EngineConfig, given, {"model"}), model=folder)]
     if "model" not in given and configs[0].dtype == "auto" and configs[0].device != "cuda":
         configs = [replace(configs[0], dtype=dtype) for dtype in CPU_DTYPES]

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,11 @@ class Recipe:
         those who use the values to check.
         """
         shown = shown or str(path)
-        content = read_bytes(path, shown)
+        content = read_bytes(path, f"--recipe {shown}")
         fields = {each.name: each for each in parse_fields(content, shown)}
         given = {name: each for name, each in fields.items() if name not in ABOUT}
         for each in given.values():
-            _refuse_unknown(each, settings)
+            refuse_unset(each, settings, "a recipe", ABOUT)
         folder = path.absolute().parent
         description = fields["description"].text().strip() if "description" in fields else ""
         return cls(
@@ -69,14 +69,20 @@ class Recipe:
         return f"{name} ({self.shown} line {self.lines[name]})"
 
 
-def _refuse_unknown(each: YamlField, settings: Mapping[str, Setting]) -> None:
+def refuse_unset(
+    each: YamlField, settings: Mapping[str, Setting], source: str, others: Iterable[str] = ()
+) -> None:
+    """Raise `UsageError` for a key that is no setting, or none for such a file to set.
+
+    source: what the file is. others: further keys that it may have.
+    """
     setting = settings.get(each.name)
     if setting is None:
         allowed = [name for name, known in settings.items() if known.refusal is None]
-        hint = nearest(each.name, [*allowed, *ABOUT])
+        hint = nearest(each.name, [*allowed, *others])
         raise UsageError(f"{each.place}: no such setting{hint or '; see generate --help'}")
     if setting.refusal is not None:
-        raise UsageError(f"{each.place}: not for a recipe to set, {setting.refusal}")
+        raise UsageError(f"{each.place}: not for {source} to set, {setting.refusal}")
 
 
 def _sample(each: YamlField, folder: Path) -> Path:

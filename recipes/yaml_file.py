@@ -13,25 +13,28 @@ MAX_DEPTH = 4
 
 
 def read_bytes(path: Path, shown: str) -> bytes:
-    """Return what is in the file; `UsageError` if it cannot be read or is too large."""
+    """Return what is in the file that messages call `shown`; `UsageError` if it cannot be read or
+    is too large.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"--recipe {shown}: the file cannot be read ({error.strerror})") from error
+        raise UsageError(f"{shown}: the file cannot be read ({error.strerror})") from error
     if len(content) > MAX_BYTES:
         raise UsageError(
-            f"--recipe {shown}: larger than {MAX_BYTES >> 10} KiB; put long texts into files of "
+            f"{shown}: larger than {MAX_BYTES >> 10} KiB; put long texts into files of "
             'their own, such as system: "@system.txt"'
         )
     return content
 
 
-def parse_fields(content: bytes, shown: str) -> list[YamlField]:
+def parse_fields(content: bytes, shown: str, *, may_be_empty: bool = False) -> list[YamlField]:
     """Return the keys of the mapping in `content`, in order.
 
-    Raises `UsageError` with file and line for what is no YAML, for a key given twice, and for
-    aliases and deep nesting, which no recipe needs and which can make a small file a huge value.
+    A file without any, of comments alone, is refused unless it `may_be_empty`. Raises `UsageError`
+    with file and line for what is no YAML, for a key given twice, and for aliases and deep nesting,
+    which no such file needs and which can make a small one a huge value.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -48,8 +51,10 @@ def parse_fields(content: bytes, shown: str) -> list[YamlField]:
     except yaml.YAMLError as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         raise UsageError(f"{shown} line {line}: a character that YAML does not allow") from error
+    if root is None and may_be_empty:
+        return []
     if not isinstance(root, yaml.MappingNode) or not root.value:
-        raise UsageError(f"{shown}: a recipe is a mapping of settings, such as max_tokens: 64")
+        raise UsageError(f"{shown}: it must be a mapping of settings, such as max_tokens: 64")
     return _fields(root, shown)
 
 

@@ -82,6 +82,17 @@ def quick_interpreter() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_defaults_of_the_developer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Hide the configuration file and variables of whoever runs the tests, from all programs that
+    tests start too. Returns the folder that is looked in instead."""
+    folder = tmp_path_factory.mktemp("config")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+        monkeypatch.delenv("PAGEDRUN_MODEL", raising=False)
+        yield folder
+
+
 @pytest.fixture
 def pagedrun(capsys: pytest.CaptureFixture[str]) -> Command:
     """Run the command in this process."""

@@ -57,11 +57,13 @@ def _accuracy(context: typer.Context, given: Given) -> None:
     """Measure what a way of running a model changes in its answers."""
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.bench.view import ACCURACY
-    from pagedrun.cli.options.reading import read
+    from pagedrun.cli.options.settings import Settings
 
     with exits.boundary():
-        session = Session.of(read(ResultOptions, given))
-        session.finish(session.measure(ACCURACY, accuracy_bench(given)).to_dict())
+        settings = Settings.of(given, {each.name for each in FLAGS})
+        session = Session.of(settings.read(ResultOptions))
+        with settings.named():
+            session.finish(session.measure(ACCURACY, accuracy_bench(settings.given)).to_dict())
 
 
 accuracy = FLAGS.command(_accuracy)

@@ -50,11 +50,13 @@ def _prefix(context: typer.Context, given: Given) -> None:
     """Measure what a shared prefix costs, by its length and by how many rows share it."""
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.bench.view import PREFIX
-    from pagedrun.cli.options.reading import read
+    from pagedrun.cli.options.settings import Settings
 
     with exits.boundary():
-        session = Session.of(read(ResultOptions, given))
-        session.finish(session.measure(PREFIX, prefix_bench(given)).to_dict())
+        settings = Settings.of(given, {each.name for each in FLAGS})
+        session = Session.of(settings.read(ResultOptions))
+        with settings.named():
+            session.finish(session.measure(PREFIX, prefix_bench(settings.given)).to_dict())
 
 
 prefix = FLAGS.command(_prefix)

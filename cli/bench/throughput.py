@@ -56,11 +56,13 @@ def _throughput(context: typer.Context, given: Given) -> None:
     """Measure prompt and generated tokens per second on this machine."""
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.bench.view import THROUGHPUT
-    from pagedrun.cli.options.reading import read
+    from pagedrun.cli.options.settings import Settings
 
     with exits.boundary():
-        session = Session.of(read(ResultOptions, given))
-        session.finish(session.measure(THROUGHPUT, throughput_bench(given)).to_dict())
+        settings = Settings.of(given, {each.name for each in FLAGS})
+        session = Session.of(settings.read(ResultOptions))
+        with settings.named():
+            session.finish(session.measure(THROUGHPUT, throughput_bench(settings.given)).to_dict())
 
 
 throughput = FLAGS.command(_throughput)

@@ -1,11 +1,13 @@
 """The texts of `inspect-cache --show-text`: of what is shown, how it begins."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pagedrun.cli.inspect.shown_inspection import ShownInspection
+from pagedrun.cli.options.defaults import CONFIG_FILE, Defaults
 from pagedrun.cli.options.flags import Given
 from pagedrun.cli.options.reading import text_or_file
-from pagedrun.cli.options.settings import recipe_settings
+from pagedrun.cli.options.settings import config_settings, recipe_settings
 from pagedrun.paged.job.output.run_files import RunFiles
 from pagedrun.paged.job.output.saved_manifest import read_manifest
 from pagedrun.paged.job.prompt_texts import GivenTexts, PromptTexts, TextsUnavailable
@@ -34,8 +36,9 @@ def add_texts(found: ShownInspection, files: RunFiles, given: Given) -> None:
 
 
 def _given_texts(manifest: Path, given: Given) -> GivenTexts:
-    """Return the texts that the run was given, from the flags, else from the run's recipe."""
-    values = {**_recipe_texts(manifest), **given}
+    """Return the texts that the run was given, from the flags, else from the run's recipe and
+    configuration file."""
+    values = {**_saved_texts(manifest), **given}
     texts = {name: values.get(name) for name in NAMES}
     return GivenTexts(
         **{
@@ -45,16 +48,20 @@ def _given_texts(manifest: Path, given: Given) -> GivenTexts:
     )
 
 
-def _recipe_texts(manifest: Path) -> dict[str, object]:
-    """Return what the run took from its recipe, if that is still what it was."""
+def _saved_texts(manifest: Path) -> dict[str, object]:
+    """Return what the run took from its recipe, if that is still what it was, and from its
+    configuration file."""
     try:
         saved = read_manifest(manifest)
-        if saved.recipe is None:
-            return {}
-        recipe = Recipe.read(Path(saved.recipe.path), recipe_settings())
-        if recipe.sha256 != saved.recipe.sha256:
-            return {}
+        places: dict[str, Mapping[str, object]] = {}
+        file = Defaults.of_run(saved.defaults, config_settings()).file
+        if file is not None:
+            places[CONFIG_FILE] = file.values
+        if saved.recipe is not None:
+            recipe = Recipe.read(Path(saved.recipe.path), recipe_settings())
+            if recipe.sha256 == saved.recipe.sha256:
+                places["recipe"] = recipe.values
         origins = {name: saved.parameters[name].origin for name in NAMES}
-        return {name: recipe.values[name] for name in NAMES if origins[name] == "recipe"}
+        return {name: places[origin][name] for name, origin in origins.items() if origin in places}
     except (UsageError, KeyError, ValueError):
         return {}

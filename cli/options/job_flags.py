@@ -1,18 +1,15 @@
 """From settings as given to a `JobConfig`; one that is not given keeps its default."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from pagedrun.cli.options.choices import GenerationDefaults
+from pagedrun.cli.options.defaults import VARIABLES
+from pagedrun.cli.options.file_names import inputs_of, output_of
 from pagedrun.cli.options.reading import values_of
 from pagedrun.cli.options.run_options import Display, RunOptions
 from pagedrun.cli.options.settings import Settings
-from pagedrun.paged.job.config import SIDE_SUFFIXES, STDOUT, JobConfig, RecipeFile
-from pagedrun.paged.job.inputs.input_names import expand
-from pagedrun.paged.job.inputs.reader import inputs_stem
-from pagedrun.paged.job.inputs.reading import InputFormat, Reading
-from pagedrun.paged.job.output.formats.output_format import OutputFormat
+from pagedrun.paged.job.config import STDOUT, JobConfig, RecipeFile
 from pagedrun.paged.job.progress.listener import JobListener
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.models.generation_config import GenerationConfig
@@ -24,18 +21,17 @@ from pagedrun.paged.values.replica_config import ReplicaConfig
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
 
-OUTPUT_SUFFIX = ".out.jsonl"
 _MAX_NAMED = 5  # models
 
 
 def job_config(settings: Settings) -> JobConfig:
-    """Return the job that flags and recipe describe.
+    """Return the job that flags, recipe and the user's defaults describe.
 
     Raises `UsageError` for a value that cannot be used, and for flags that exclude each other.
     """
     given = settings.given
-    inputs = _inputs(settings)
-    output = _output(settings, inputs)
+    inputs = inputs_of(given)
+    output = output_of(given)
     if output == STDOUT and settings.read(Display).json_report:
         raise UsageError(
             f"{option('json')} and -o - both write to stdout; use {option('report')} PATH for one "
@@ -66,6 +62,7 @@ def job_config(settings: Settings) -> JobConfig:
         limit=_limit(settings),
         origins={**dict.fromkeys(by_model.values, "model"), **settings.origins},
         recipe=_recipe_file(settings),
+        defaults=settings.defaults.saved,
     )
 
 
@@ -81,42 +78,6 @@ def warn_of_model(settings: Settings, config: JobConfig, listener: JobListener) 
     names = model_sampling(settings, config.engine.model).not_taken
     if names:
         listener.on_warning(f"generation_config.json: not applied: {', '.join(names)}")
-
-
-def default_output(inputs: Sequence[str]) -> str:
-    """Return where answers go if the user does not say: the inputs' stem, in this folder."""
-    return f"{inputs_stem(inputs)}{OUTPUT_SUFFIX}"
-
-
-def _inputs(settings: Settings) -> tuple[str, ...]:
-    """Return the inputs, patterns and folders of files expanded."""
-    format = InputFormat(str(settings.given.get("input_format", InputFormat.AUTO)))
-    return expand(_typed_inputs(settings), Reading(format=format), SIDE_SUFFIXES)
-
-
-def _typed_inputs(settings: Settings) -> list[str]:
-    typed = settings.given["input_name"]
-    return [str(each) for each in typed] if isinstance(typed, list) else [str(typed)]
-
-
-def _output(settings: Settings, inputs: Sequence[str]) -> str:
-    """Return where answers go; `UsageError` for an ending that no format has."""
-    given = settings.given
-    typed = _typed_inputs(settings)
-    is_folder = len(typed) == 1 and Path(typed[0]).is_dir()
-    output = str(given.get("output") or default_output(typed if is_folder else inputs))
-    folder = given.get("out_dir")
-    if output != STDOUT:
-        OutputFormat.of(output)
-    if folder is None:
-        return output
-    if output == STDOUT or Path(output).name != output:
-        raise UsageError(
-            f"{option('out_dir')} names the folder of all files: with it, -o takes a name without "
-            f"one, not {output}",
-            field="out_dir",
-        )
-    return str(Path(str(folder), output))
 
 
 def _limit(settings: Settings) -> int | None:
@@ -135,7 +96,7 @@ def _model_folder(settings: Settings) -> Path:
         return resolve_model(str(name), revision)
     if revision is not None:
         raise UsageError(f"{option('revision')} needs {option('model')} with a name on the hub")
-    inputs = _inputs(settings)
+    inputs = inputs_of(settings.given)
     if len(inputs) == 1 and _is_copy(Path(inputs[0]), demo_prompts_path()):
         return demo_model_folder()
     raise UsageError(_which_model())
@@ -159,7 +120,7 @@ def _which_model() -> str:
     return (
         f"{option('model')} is missing: pass a model folder, a name on the hub such as "
         f"Qwen/Qwen3-0.6B, a .gguf file, or {DEMO} for the bundled model, which knows one staff "
-        f"directory and nothing else.{here}"
+        f"directory and nothing else; {VARIABLES['model']}=NAME names one for all runs.{here}"
     )
 
 

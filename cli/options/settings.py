@@ -1,20 +1,26 @@
-"""Settings: what decides a run, from flags and recipe, and where each came from."""
+"""Settings: what decides a run, from flags, recipe and defaults, and where each came from."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import typer
 
+from pagedrun.cli.options.defaults import NO_DEFAULTS, Defaults, Layer
+from pagedrun.cli.options.file_names import output_of
 from pagedrun.cli.options.flags import PARSERS, Given, plain_type, words_of
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.reading import read
 from pagedrun.cli.options.run_options import RunOptions
+from pagedrun.paged.job.config import MANIFEST_SUFFIX, STDOUT, UserDefaults
+from pagedrun.paged.job.output.saved_manifest import read_defaults
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.flag import FlagField, Form
 from pagedrun.paged.values.option_names import as_flag
+from pagedrun.paged.values.sampling.structure import STRUCTURES
 from pagedrun.recipes.library import find_recipe
 from pagedrun.recipes.recipe import Recipe
 from pagedrun.recipes.setting import Kind, Setting
@@ -31,6 +37,16 @@ REFUSED = {
     "recipe": "as recipes do not nest",
     "json_report": _ONE_SCREEN,
     "quiet": _ONE_SCREEN,
+}
+_ONE_RUN = "as it is about one run; pass it as a flag"
+# Flags that no configuration file sets, and why. Others than those of recipes are what would change
+# files, or leave rows out, without a word on the command line.
+REFUSED_AS_DEFAULT = {
+    **dict.fromkeys(REFUSED, _ONE_RUN),
+    **dict.fromkeys(
+        ("overwrite", "resume", "retry_errors", "limit", "shards", "report", "html", "deadline"),
+        _ONE_RUN,
+    ),
 }
 _KIND_OF_FORM = {
     Form.SIZE: Kind.TEXT,
@@ -49,15 +65,19 @@ _KIND_OF_TYPE: dict[object, Kind] = {
     Path: Kind.PATH,
     list[str]: Kind.TEXTS,
 }
-# Given as a flag, the first takes the place of what a recipe says of the others.
+# The first takes the place of what a source that counts for less says of the others: as a flag, of
+# what the recipe says.
 _TAKES_THE_PLACE_OF = {
     "prompt_field": ("prompt_template",),
     "prompt_template": ("prompt_field",),
     "kv_cache_memory_bytes": ("num_blocks",),
     "resume": ("overwrite",),
     "overwrite": ("resume", "retry_errors"),
+    "shape": ("model", "revision"),  # of bench
+    "layers": ("model", "revision"),
+    **{name: tuple(each for each in STRUCTURES if each != name) for name in STRUCTURES},
 }
-# What belongs to a recipe's own value of the first goes with it.
+# What belongs to a value of the first goes with it.
 _BELONGS_TO = {"model": ("revision", "tokenizer")}
 
 
@@ -66,32 +86,81 @@ def recipe_settings() -> dict[str, Setting]:
     return {each.name: _setting(each) for each in GENERATE}
 
 
-class Settings:
-    """What was typed, as flags and in the recipe; a flag wins. `read` makes configurations of it.
+def config_settings() -> dict[str, Setting]:
+    """Return what a configuration file may set."""
+    return {
+        each.name: replace(_setting(each), refusal=REFUSED_AS_DEFAULT.get(each.name))
+        for each in GENERATE
+    }
 
-    `origins` says which of the two each value is from, by the names of the options.
+
+class Settings:
+    """What was typed, as flags and in the recipe, and the user's defaults.
+
+    A flag wins over the recipe, the recipe over the environment, and that over the configuration
+    file. `read` makes configurations of it. `origins` says where each value is from, by the names
+    of the options.
     """
 
-    def __init__(self, flags: Given, recipe: Recipe | None = None) -> None:
-        ours = dict(recipe.values) if recipe is not None else {}
-        for flag in flags:
-            others = _TAKES_THE_PLACE_OF.get(flag, ())
-            if flag in ours:
-                others += (flag, *_BELONGS_TO.get(flag, ()))
-            for name in others:
-                ours.pop(name, None)
+    def __init__(
+        self,
+        flags: Given,
+        recipe: Recipe | None = None,
+        defaults: Defaults = NO_DEFAULTS,
+        known: Collection[str] | None = None,
+    ) -> None:
+        """known: what the command takes of the defaults; None for all."""
         self.recipe = recipe
-        self.given: Given = {**ours, **flags}
-        self.origins = {**dict.fromkeys(ours, "recipe"), **dict.fromkeys(flags, "flag")}
+        self.defaults = defaults
+        self._places: dict[str, Callable[[str], str]] = {}
+        self.given: dict[str, object] = {}
+        self.origins: dict[str, str] = {}
+        for layer in defaults.layers():
+            self._put(layer, known)
+        if recipe is not None:
+            self._put(Layer("recipe", recipe.values, recipe.place))
+        self._put(Layer("flag", flags, as_flag))
 
     @classmethod
-    def of(cls, flags: Given) -> "Settings":
-        """Read the recipe that the flags name, if any; `UsageError` if it cannot be used."""
+    def of(cls, flags: Given, known: Collection[str] | None = None) -> "Settings":
+        """Read the recipe that the flags name, if any, and the user's defaults.
+
+        A run that is resumed keeps the defaults that it had. Raises `UsageError` for what cannot be
+        used.
+        """
         name = read(RunOptions, flags).recipe
-        if name is None:
-            return cls(flags)
-        path, shown = find_recipe(name)
-        return cls(flags, Recipe.read(path, recipe_settings(), shown))
+        recipe = None
+        if name is not None:
+            path, shown = find_recipe(name)
+            recipe = Recipe.read(path, recipe_settings(), shown)
+        saved = cls(flags, recipe)._saved_defaults()
+        settings = config_settings()
+        defaults = Defaults.now(settings) if saved is None else Defaults.of_run(saved, settings)
+        return cls(flags, recipe, defaults, known)
+
+    def _put(self, layer: Layer, known: Collection[str] | None = None) -> None:
+        """Let the settings of a layer take the place of what counts for less."""
+        values = {
+            name: value for name, value in layer.values.items() if known is None or name in known
+        }
+        below = dict(self.given)
+        for name in values:
+            others = _TAKES_THE_PLACE_OF.get(name, ())
+            if name in below:
+                others += (name, *_BELONGS_TO.get(name, ()))
+            for other in others:
+                self.given.pop(other, None)
+                self.origins.pop(other, None)
+        self.given |= values
+        self.origins |= dict.fromkeys(values, layer.origin)
+        self._places[layer.origin] = layer.place
+
+    def _saved_defaults(self) -> UserDefaults | None:
+        """Return the defaults of the run that these settings resume, None if they resume none."""
+        if not self.given.get("resume"):
+            return None
+        output = output_of(self.given)
+        return None if output == STDOUT else read_defaults(Path(output + MANIFEST_SUFFIX))
 
     def read(self, config: type[T], **known: object) -> T:
         """Return a configuration of what was typed and what is known; see `reading.read`."""
@@ -99,7 +168,7 @@ class Settings:
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Let an error that names an option name the recipe's line, if it was set there."""
+        """Let an error that names an option name the file's line, if it was set there."""
         try:
             yield
         except UsageError as error:
@@ -108,19 +177,18 @@ class Settings:
 
     @contextmanager
     def blamed(self, name: str) -> Iterator[None]:
-        """Let an error that names a value begin with the recipe's line, if it was set there."""
+        """Let an error that names a value begin with where it is from, if that is no flag."""
         try:
             yield
         except UsageError as error:
-            if self.recipe is not None and self.origins.get(name) == "recipe":
-                error.args = (f"{self.recipe.place(name)}: {error.marked}",)
+            if self.origins.get(name, "flag") != "flag":
+                error.args = (f"{self._spell(name)}: {error.marked}",)
             raise
 
     def _spell(self, name: str) -> str:
         setting = name.removesuffix("=False")
-        if self.recipe is None or self.origins.get(setting) != "recipe":
-            return as_flag(name)
-        return self.recipe.place(setting)
+        origin = self.origins.get(setting, "flag")
+        return as_flag(name) if origin == "flag" else self._places[origin](setting)
 
 
 def _setting(field: FlagField) -> Setting:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from pagedrun.cli.options.defaults import VARIABLES, DefaultFacts
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.machine.code_caches import CacheFacts
 from pagedrun.paged.machine.examination import Examination
@@ -13,7 +14,9 @@ from pagedrun.paged.machine.processor_facts import ProcessorFacts
 Line = tuple[str, str]  # a label, and what there is to say
 
 
-def examination_lines(found: Examination) -> Iterator[tuple[str, list[Line]]]:
+def examination_lines(
+    found: Examination, defaults: DefaultFacts
+) -> Iterator[tuple[str, list[Line]]]:
     """Yield title and lines of each section."""
     yield "Versions", [(name, there or "not there") for name, there in found["versions"].items()]
     yield "Processor", _processor(found["processor"])
@@ -21,6 +24,7 @@ def examination_lines(found: Examination) -> Iterator[tuple[str, list[Line]]]:
     yield "Caches", [(each["name"], _cache(each)) for each in found["caches"]]
     yield "GPU", [_gpu(found["gpu"])]
     yield "Hub", [_hub(found["hub"])]
+    yield "Defaults", _defaults(defaults)
     if found["advice"]:
         yield "Advice", [("", sentence) for sentence in found["advice"]]
 
@@ -72,3 +76,12 @@ def _hub(facts: HubFacts) -> Line:
     if facts["reachable"]:
         return "reachable", f"{facts['endpoint']}, in {facts['seconds']:.1f} s"
     return "not reachable", f"{facts['endpoint']}: {facts['why']}; models in the cache still run"
+
+
+def _defaults(facts: DefaultFacts) -> list[Line]:
+    path = facts["path"] or "no home folder to look in"
+    return [
+        *((name, facts["environment"].get(name, "not set")) for name in VARIABLES.values()),
+        ("file", path if facts["there"] else f"not there: {path}"),
+        *((f"  {name}", str(value)) for name, value in facts["values"].items()),
+    ]

@@ -56,6 +56,17 @@ class RecipeFile:
     sha256: str
 
 
+@dataclass(frozen=True, slots=True)
+class UserDefaults:
+    """Settings that hold for all runs of a user: the configuration file and what was in it, and the
+    variables of the environment that set something. A run that is resumed keeps those of its own.
+    """
+
+    config_path: str | None = None
+    config_text: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
     """One job. `input` and `output` are paths, or `-` for the standard streams; `more_inputs` are
@@ -72,8 +83,8 @@ class JobConfig:
     `stall_timeout` is the most seconds that a step of the
     engine may take before the job is ended, 0 for any. `deadline` is how many seconds the job may
     take, from the start of the process on; None for as long as it takes. `origins` names where a
-    setting came from ("flag", "recipe", "model"); one that is not in it is the default. `recipe`
-    is for the manifest.
+    setting came from ("flag", "recipe", "environment", "config file", "model"); one that is not in
+    it is the default. `recipe` and `defaults` are for the manifest.
     """
 
     input: Annotated[
@@ -250,6 +261,7 @@ class JobConfig:
     ] = None
     origins: Mapping[str, str] = field(default_factory=dict)
     recipe: RecipeFile | None = None
+    defaults: UserDefaults = field(default_factory=UserDefaults)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pagedrun._version import __version__
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.job.config import JobConfig, RecipeFile
+from pagedrun.paged.job.config import JobConfig, RecipeFile, UserDefaults
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.output.file_digests import config_digest, files_digest, text_digest
 from pagedrun.paged.values.errors import ModelError
@@ -97,8 +97,8 @@ class ReadInput:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A parameter in effect, and where it came from: "flag", "recipe", "model", "default", or
-    "device" where the device and the file decide."""
+    """A parameter in effect, and where it came from: "flag", "recipe", "environment", "config
+    file", "model", "default", or "device" where the device and the file decide."""
 
     value: JSONValue
     origin: str
@@ -121,6 +121,7 @@ class Manifest:
     input: ReadInput
     output: str
     recipe: RecipeFile | None
+    defaults: UserDefaults
     arithmetic: Mapping[str, JSONValue]
     parameters: Mapping[str, Setting]
     rows: Mapping[str, object]
@@ -144,6 +145,7 @@ class Manifest:
             input=ReadInput.begun(config, source),
             output=config.output,
             recipe=config.recipe,
+            defaults=config.defaults,
             arithmetic={name: plain(value) for name, value in arithmetic.items()},
             parameters=_settings(config, max_model_len, arithmetic.get("device")),
             rows={},
@@ -163,9 +165,10 @@ class Manifest:
         """Read what a run has written; `ModelError` for a field that is not as it should be.
 
         Manifests before 0.2 have no `arithmetic`, and those before `prompt_time` was kept took it
-        anew for each row.
+        anew for each row. Before `defaults` were kept there were none.
         """
         recipe = manifest.nested("recipe")
+        defaults = manifest.nested("defaults")
         parameters = manifest.section("parameters")
         arithmetic = manifest.nested("arithmetic")
         return cls(
@@ -178,6 +181,7 @@ class Manifest:
             input=ReadInput.read(manifest.section("input")),
             output=manifest.text("output"),
             recipe=None if recipe is None else _recipe_file(recipe),
+            defaults=UserDefaults() if defaults is None else _user_defaults(defaults),
             arithmetic={} if arithmetic is None else arithmetic.fields,
             parameters={name: _setting(parameters.section(name)) for name in parameters.fields},
             rows=manifest.section("rows").fields,
@@ -196,6 +200,16 @@ def _prompt_time(manifest: JsonObject) -> datetime:
 
 def _recipe_file(recipe: JsonObject) -> RecipeFile:
     return RecipeFile(recipe.text("path"), recipe.text("sha256"))
+
+
+def _user_defaults(defaults: JsonObject) -> UserDefaults:
+    environment = defaults.nested("environment")
+    variables = {} if environment is None else environment.fields
+    return UserDefaults(
+        defaults.string("config_path"),
+        defaults.string("config_text") or "",
+        {name: str(value) for name, value in variables.items()},
+    )
 
 
 def _setting(setting: JsonObject) -> Setting:

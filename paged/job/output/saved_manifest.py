@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.config import JobConfig, UserDefaults
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.values.errors import ModelError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
@@ -45,6 +45,16 @@ def read_prompt_time(path: Path) -> datetime | None:
     """
     try:
         return read_manifest(path).prompt_time
+    except UsageError:
+        return None
+
+
+def read_defaults(path: Path) -> UserDefaults | None:
+    """Return the user's defaults that a run had, by its manifest; None if there is none, or it does
+    not tell.
+    """
+    try:
+        return read_manifest(path).defaults
     except UsageError:
         return None
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from pagedrun.cli.options.job_flags import default_output, job_config
+from pagedrun.cli.options.file_names import default_output
+from pagedrun.cli.options.job_flags import job_config
 from pagedrun.cli.options.reading import text_or_file
 from pagedrun.cli.options.settings import Settings
 from pagedrun.paged.values.engine_config import EngineConfig
