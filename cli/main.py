@@ -34,6 +34,10 @@ from pagedrun.cli.warmup import warmup
 from pagedrun.paged.job.control.signals import SignalGuard
 from pagedrun.paged.values.foreign_flags import explain
 
+# By the beginning of the code of a refusal.
+_NO_SUCH = {"int": "not a whole number", "float": "not a number", "bool": "neither true nor false"}
+MAX_SHOWN = 80  # characters of a value that is refused
+
 app = CommandLine(
     name="pagedrun",
     cls=CommandGroup,
@@ -95,6 +99,7 @@ def _refuse(error: Exception) -> int:
     format_message = getattr(error, "format_message", None)
     if format_message is None:
         raise error
+    _in_own_words(error)
     message = _explained(error) or format_message()
     if type(error).__name__ == "NoArgsIsHelpError":
         return exits.REFUSED  # the help is on the screen already
@@ -105,6 +110,22 @@ def _refuse(error: Exception) -> int:
     if context is not None:
         tell(console, f"Try '{context.command_path} --help' for help.")
     return exits.REFUSED
+
+
+def _in_own_words(error: Exception) -> None:
+    """Say why a value is refused, where that would be said in the words of Typer's own library."""
+    find = getattr(error.__cause__, "errors", None)
+    found = find() if callable(find) else []
+    if not found or found[0].get("type") == "value_error":  # raised by a parser of ours
+        return
+    first = found[0]
+    typed, bounds = str(first.get("input"))[:MAX_SHOWN], first.get("ctx", {})
+    why = f"is {_NO_SUCH.get(str(first.get('type')).partition('_')[0], 'nothing that it takes')}"
+    if "ge" in bounds:
+        why = f"is less than {bounds['ge']:g}"
+    elif "le" in bounds:
+        why = f"is more than {bounds['le']:g}"
+    error.message = f"{typed!r} {why}"  # type: ignore[attr-defined]
 
 
 def _explained(error: Exception) -> str | None:

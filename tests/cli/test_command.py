@@ -121,6 +121,26 @@ class TestExitStatus:
             "Try 'pagedrun generate --help' for help.\n"
         )
 
+    @pytest.mark.parametrize(
+        ("flag", "value", "why"),
+        [
+            ("--max-tokens", "abc", "'abc' is not a whole number"),
+            ("--max-tokens", "1.5", "'1.5' is not a whole number"),
+            ("--temperature", "warm", "'warm' is not a number"),
+            ("--limit", "0", "'0' is less than 1"),
+            ("--shards", "100000", "'100000' is more than 99999"),
+            ("--deadline", "soon", "expected a span of time, such as 90s, 45m, 2h or 1h30m"),
+        ],
+    )
+    def test_a_value_is_refused_in_words_of_ours(
+        self, run: Any, flag: str, value: str, why: str
+    ) -> None:
+        """Not in those of the library that Typer reads numbers with."""
+        status, out, err = run(None, *GENERATE, flag, value)
+        assert (status, out) == (2, "")
+        assert err.startswith(f"Error: Invalid value for '{flag}'")
+        assert err.splitlines()[0].endswith(f": {why}")
+
     def test_debug_shows_where(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PAGEDRUN_DEBUG", "1")
         status, _, err = run(RuntimeError("bug"), *GENERATE)

@@ -1,11 +1,13 @@
 """HubName: which rows of which dataset, as `hf:NAME[@CONFIG][:SPLIT]` says it."""
 
+import re
 from dataclasses import dataclass
 
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 
 HUB_PREFIX = "hf:"
+_NAME = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,11 @@ class HubName:
         name, at, config = rest.partition("@")
         if not name or (at and not config) or (colon and not split):
             raise UsageError(f"{text}: write hf:NAME, hf:NAME:SPLIT or hf:NAME@CONFIG:SPLIT")
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{text}: {name!r} is no dataset's name; write hf:NAME or hf:ORG/NAME, each of "
+                "letters, digits, '-', '_' and '.'"
+            )
         if "[" in split or "+" in split:
             raise UsageError(
                 f"{text}: only whole splits are read; {option('limit')} takes the first rows of one"

@@ -245,6 +245,12 @@ def test_names_on_the_hub(text: str, name: HubName, stem: str) -> None:
     assert input_stem(text) == stem
 
 
+@pytest.mark.parametrize("text", ["hf:a/b/c", "hf:my data", "hf:a b/c:train", "hf:a/..x", "hf:-x"])
+def test_what_is_no_dataset_s_name_is_refused_before_the_hub_is_asked(text: str) -> None:
+    with pytest.raises(UsageError, match=r"is no dataset's name; write hf:NAME or hf:ORG/NAME"):
+        HubName.parse(text)
+
+
 @pytest.mark.parametrize("text", ["hf:", "hf::test", "hf:a@", "hf:a:", "hf:a:b[:10]", "hf:a:b+c"])
 def test_names_that_say_nothing_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
