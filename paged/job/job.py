@@ -306,7 +306,7 @@ class _Job:
                 self._files.write_manifest(manifest, status, self._tally)
 
     def _count(self, rows: Sequence[JobRow]) -> None:
-        if self._layout.files:
+        if self._layout.columns.begins_with_input:
             for row in rows:
                 self._given.update(dict.fromkeys(row.input))
         self._tally.total += len(rows)

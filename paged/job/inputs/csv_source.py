@@ -233,7 +233,8 @@ def _columns(header: Sequence[str], cells: list[str] | RowError, num_unnamed: in
     if len(cells) != len(header):
         raise RowError(
             "invalid_csv_record",
-            f"the record has {len(cells)} cells, but the header names {len(header)} columns",
+            f"the record has {len(cells)} cells, but the header names {len(header)} columns"
+            + "; a cell with a delimiter in it needs quotes" * (len(cells) > len(header)),
         )
     if not all(map(_is_utf8, cells)):
         raise RowError("invalid_utf8", "the record is not valid UTF-8")

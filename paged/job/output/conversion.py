@@ -3,6 +3,7 @@
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -60,6 +61,23 @@ class Conversion:
                     f"{option('explode_json')}: answers have more than {len(self._json_keys):,} "
                     "keys; those after them are in the text of the answer only"
                 )
+        try:
+            shaper = self._write_files()
+        except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
+            if self._facts.schema is None:
+                raise
+            # Rows are not to be lost for a type, such as 8-bit categories of two files together.
+            self._facts = replace(self._facts, schema=None)
+            reason = str(error).splitlines()[0][:200]
+            self._warnings.append(
+                f"columns of the input have the types of their values, not those of the input "
+                f"({reason})"
+            )
+            shaper = self._write_files()
+        return [*self._warnings, *(shaper.warnings() if self._num_rows else ())]
+
+    def _write_files(self) -> RowShaper:
+        """Write all files; return what has made columns of their rows."""
         shaper = self._shaper()
         make = self._maker(shaper)
         lines = self._lines()
@@ -74,7 +92,7 @@ class Conversion:
                     f"{self._layout.journal}",
                     error,
                 ) from error
-        return [*self._warnings, *(shaper.warnings() if self._num_rows else ())]
+        return shaper
 
     def _shaper(self) -> RowShaper:
         facts = self._facts

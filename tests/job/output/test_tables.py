@@ -4,7 +4,7 @@ import csv
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date, time, timedelta
+from datetime import date, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ def typed_frame() -> pandas.DataFrame:
         "huge": pandas.array([2**63, 0, 1], dtype="uint64"),
         "exact": [Decimal("1.50"), None, Decimal("-2.25")],
         "bytes": [b"\x00\xff", None, b""],
-        "span": [timedelta(days=1, microseconds=1), None, timedelta(seconds=-1)],
+        "span": pandas.to_timedelta(["1 days 00:00:00.000000001", None, "-1 s"]),
         "at": [time(12, 34, 56, 789), None, time(0)],
         "list": [[1, 2], None, []],
         "nested": [{"at": pandas.Timestamp("2020-01-01"), "of": [b"x", None]}, None, {"at": None}],
@@ -160,6 +160,27 @@ def test_types_of_one_column_that_two_files_have_otherwise(place: Path) -> None:
     assert list(frame) == ["prompt", "when", "a", "b", "file", *OURS]
     assert frame["when"].tolist() == ["2020-01-01T00:00:00", "soon"]
     assert frame["file"].tolist() == [str(place / "a.parquet"), *more]
+
+
+def test_a_type_that_cannot_hold_all_rows_loses_none(place: Path) -> None:
+    """Categories of 8 bits, of which each of two files has as many as there can be."""
+    names = [str(place / f"{number}.parquet") for number in range(2)]
+    for number, name in enumerate(names):
+        kinds = [f"{number}-{kind}" for kind in range(100)]
+        table = pyarrow.table(
+            {
+                "prompt": ["a"] * len(kinds),
+                "kind": pyarrow.array(kinds)
+                .dictionary_encode()
+                .cast(pyarrow.dictionary(pyarrow.int8(), pyarrow.string())),
+            }
+        )
+        parquet.write_table(table, name)
+    config = table_job(place, "0.parquet", "out.parquet", more_inputs=(names[1],))
+    warnings = run(config)
+    assert any("not those of the input" in each for each in warnings)
+    kinds = parquet.read_table(place / "out.parquet")["kind"].to_pylist()
+    assert (kinds[0], kinds[-1], len(set(kinds))) == ("0-0", "1-99", 200)
 
 
 JSON_ANSWERS = [

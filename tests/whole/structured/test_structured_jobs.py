@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas
 import pytest
 
 from tests.command import Command
@@ -182,3 +183,46 @@ def test_resume_gives_the_rows_of_a_run_that_was_not_cut(job: Job) -> None:
     done = job.again("--resume", "--max-num-seqs", 3, "--no-jump-ahead")
     assert done.status == 0, done.err
     assert {row["index"]: row["outputs"] for row in job.rows()} == whole
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_a_table_of_pandas_with_two_columns_of_the_answers(
+    delimiter: str, pagedrun: Command, model: Path, tmp_path: Path
+) -> None:
+    """Quotes and newlines in cells, an index, and keys that are columns: opened as it was."""
+    schema = {
+        "type": "object",
+        "properties": {"label": {"enum": ["good", "bad"]}, "score": {"enum": [1, 2.5]}},
+        "required": ["label", "score"],
+        "additionalProperties": False,
+    }
+    frame = pandas.DataFrame(
+        {
+            "review": ['"Good", he said;\nand left.', "a, b; c", "=1+1"],
+            "stars": [5, 1, 3],
+            "seen": pandas.to_datetime(["2024-02-29", "1999-12-31", "2020-01-01"]),
+        }
+    )
+    frame.to_csv(tmp_path / "in.csv", sep=delimiter)
+    frame.to_parquet(tmp_path / "in.parquet")
+    flags = ["--prompt-field", "review", "--json-schema", json.dumps(schema), "--explode-json"]
+    flags += ["--model", str(model), "--dtype", "float32", "--quiet"]
+    for kind in ("csv", "parquet"):
+        output = tmp_path / f"out.{kind}"
+        status, _, err = pagedrun("generate", tmp_path / f"in.{kind}", "-o", output, *flags)
+        assert status == 0, err
+        found = (
+            pandas.read_csv(output, parse_dates=["seen"])
+            if kind == "csv"
+            else pandas.read_parquet(output)
+        )
+        pandas.testing.assert_frame_equal(found[list(frame)], frame, check_dtype=False)
+        assert found["seen"].dtype == frame["seen"].dtype
+        assert found["error"].isna().all()
+        answers = [json.loads(answer) for answer in found["answer"]]
+        assert found["json.label"].tolist() == [answer["label"] for answer in answers]
+        assert found["json.score"].tolist() == [answer["score"] for answer in answers]
+        assert set(found) == {
+            *(*frame, "answer", "finish_reason", "error"),
+            *("json.label", "json.score"),
+        }

@@ -6,10 +6,12 @@ Rows are JSON while a run goes on (`arrow_value.json_columns`); here JSON become
 import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import time, timedelta
+from datetime import time
 from typing import Any
 
 from pagedrun.paged.values.json_value import JSONValue
+
+_UNITS = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}  # in a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def _reader(kind: Any) -> Callable[[Any], object] | None:
     if types.is_time(kind):
         return time.fromisoformat
     if types.is_duration(kind):
-        return lambda seconds: timedelta(seconds=seconds)
+        return lambda seconds: round(seconds * _UNITS[kind.unit])
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
         return base64.b64decode
     if types.is_struct(kind):

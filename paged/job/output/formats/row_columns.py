@@ -110,6 +110,8 @@ class RowColumns:
         rows: the columns of the input's first rows, all there are if `is_all`. Raises `UsageError`
         for a column that no row has, and if one of the input has the name of the answer's.
         """
+        if not (self.names or self.begins_with_input):
+            return list(self._unused())
         given: dict[str, None] = dict.fromkeys(facts.columns or ())
         missing = {name: path_in_input(name) for name in self.names if self.is_of_input(name)}
         for row in rows:
@@ -199,7 +201,7 @@ class RowColumns:
         if name.startswith(INPUT_PREFIX):
             known = [f"{INPUT_PREFIX}{each}" for each in given]
         return (
-            f"there is no column {shown_key(name)}{_meant(name, known)}; the input has "
+            f"there is no column {shown_key(name)}{_meant(name, known) or ';'} the input has "
             f"{_listed(given)}, the output row {self.answer}, {', '.join(ROW_KEYS)}, and answers "
             f"that are JSON have keys such as {JSON_PREFIX}title"
         )
