@@ -4,8 +4,8 @@
 
 Answers eight files with the bundled model, looks five times a second at the interval that the
 live display shows, and compares with the truth when the run is over. Printed are, for each file,
-how long it ran, at what share of those moments the truth lay within, what was said halfway, and
-what the plan said before. A short run first leaves what plans are made of. Exit status 1 if fewer
+how long it ran, at what share of those moments the truth lay within, how far off the guess was at
+the median moment (as a share of the time left), what was said halfway, and what the plan said before. A short run first leaves what plans are made of. Exit status 1 if fewer
 than seven of eight held, while they ran for nine in ten moments, or when they were planned.
 """
 
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any
@@ -102,13 +103,15 @@ def main() -> None:
     scale = parser.parse_args().scale
     num_held = num_planned = 0
     watched(WORKLOADS[0], 1)
-    print(f"{'':18} {'ran':>8} {'held':>6}  {'halfway it said':18} {'in all':>8}  the plan said")
+    print(
+        f"{'':18} {'ran':>8} {'held':>6} {'off':>5}  {'halfway it said':18} {'in all':>8}  the plan said"
+    )
     for workload in WORKLOADS:
         run = watched(workload, scale)
         num_held += run.share_held >= HELD_SHARE
         num_planned += run.is_as_planned
         print(
-            f"{workload.name:18} {run.run_s:6.1f} s {run.share_held:6.1%}  {run.halfway:18} "
+            f"{workload.name:18} {run.run_s:6.1f} s {run.share_held:6.1%} {run.error:5.0%}  {run.halfway:18} "
             f"{run.total_s:6.1f} s  {show_span(*run.planned)}{'' if run.is_as_planned else ' !'}",
             flush=True,
         )
@@ -129,6 +132,16 @@ class Watched:
     def share_held(self) -> float:
         inside = [left.low_s <= self.run_s - at <= left.high_s for at, left in self.looks]
         return sum(inside) / max(len(inside), 1)
+
+    @property
+    def error(self) -> float:
+        """Median distance of the guess from the time left, as a share of that."""
+        off = (
+            abs(left.guess_s - (self.run_s - at)) / (self.run_s - at)
+            for at, left in self.looks
+            if at < self.run_s
+        )
+        return median(off) if self.looks else 0.0
 
     @property
     def halfway(self) -> str:

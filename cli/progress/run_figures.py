@@ -61,8 +61,12 @@ class RunFigures:
 
     @property
     def is_before_first_row(self) -> bool:
-        """Whether prompts are computed and no row has come back yet."""
-        return not self.rows_answered and self.prompt_tokens_done < self.prompt_tokens_total
+        """Whether no row has come back yet and most of the work is computing prompts."""
+        return (
+            not self.rows_answered
+            and self.prompt_tokens_done < self.prompt_tokens_total
+            and self.prompt_tokens_per_s >= self.generated_tokens_per_s
+        )
 
 
 class RunWatch:

@@ -108,6 +108,13 @@ class TestFigures:
         watch.on_step(record(all_prompt_tokens=65_536, prompt_tokens=12_308, generated_tokens=0))
         assert "0/8 rows, 12288/65536 prompt tokens, " in line(watch.figures())
         assert "12,288/65,536 tokens" in drawn(watch)
+        answering = {"generated_tokens": 400, "prompt_tokens": 12_400}
+        watch.on_step(record(3.0, all_prompt_tokens=65_536, **answering))
+        assert "65,536" not in drawn(watch), "the rows under way write, few prompts are computed"
+        watch.on_step(
+            record(4.0, all_prompt_tokens=65_536, **answering | {"prompt_tokens": 20_000})
+        )
+        assert "65,536" in drawn(watch)
         tally.ok = 1
         assert "prompt tokens, " not in line(watch.figures())
         assert "65,536" not in drawn(watch)
