@@ -231,8 +231,8 @@ class Engine:
             yield notice
         if library is not None and library["rows_depend_on_batch"]:
             yield (
-                f"what {library['computed_by']} computes of this model was seen to depend on what "
-                "runs beside a row: another batch or pool may give other answers"
+                f"with {library['computed_by']}, rows of this model depend on the other rows of "
+                "a batch: another batch or pool may give other answers"
             )
 
     def _stored_prefixes(

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from pagedrun.paged.bench.accuracy.accuracy_text import AccuracyText
     from pagedrun.paged.bench.accuracy.way import Way
 
-HELP = """Measure what a way of running a model changes in its answers.
+HELP = """Measure how quantization and similar settings change a model's answers.
 
-The model runs as the flags say, and then as it is: without --quantization and --kv-cache-dtype, \
-or, with --against, another folder or file, for instance the one that a quantised model was made \
-of. Both score the same text and answer the same prompts greedily.
+The model runs with the given flags, and then without --quantization and --kv-cache-dtype, or, \
+with --against, another folder or file, for instance the model before quantization. Both score \
+the same text and answer the same prompts greedily.
 
-Shows the perplexity of both; how many answers are the same; how much of them comes before the \
-first difference, and how many first differences are near ties, where rounding alone decides. A \
-row has the same figures whatever runs beside it, so that a second run gives the same result.
+Shows the perplexity of both, the number of identical answers, the tokens before the first \
+difference, and the number of first differences that are near ties, where rounding alone decides. \
+A row has the same figures in any batch, so a second run gives the same result.
 
 Examples:
 
@@ -54,7 +54,7 @@ FLAGS = (
 
 
 def _accuracy(context: typer.Context, given: Given) -> None:
-    """Measure what a way of running a model changes in its answers."""
+    """Measure how quantization and similar settings change a model's answers."""
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.bench.view import ACCURACY
     from pagedrun.cli.options.settings import Settings

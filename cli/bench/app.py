@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 LAYERS = 2
 HELP = f"""Measure pagedrun on this machine.
 
-Without a command: a short run of each but accuracy, about a minute on two cores, of \
-{DEFAULT_SHAPE} cut to {LAYERS} layers.
+Without a command: a short run of all benchmarks except accuracy, about a minute on two cores, \
+with {DEFAULT_SHAPE} cut to {LAYERS} layers.
 """
 
 app = CommandLine(help=HELP, invoke_without_command=True, rich_markup_mode="rich")
@@ -39,7 +39,7 @@ def _bench(context: typer.Context, given: Given) -> None:
             _run_all(given)
         elif given.get("json_result") or given.get("quiet"):
             name = context.invoked_subcommand
-            raise UsageError(f"write --json and --quiet behind the command: bench {name} --json")
+            raise UsageError(f"write --json and --quiet after the command: bench {name} --json")
 
 
 app.callback()(Flags.of(ResultOptions).only("json_result", "quiet").command(_bench))

@@ -12,16 +12,17 @@ from pagedrun.cli.options.flags import Flags, Given
 if TYPE_CHECKING:
     from pagedrun.paged.bench.host.host import HostBench
 
-HELP = """Measure what the host does in a step, with kernels that cost nothing.
+HELP = """Measure the host's work in a step, with kernels that cost nothing.
 
-The engine plans, schedules and looks at every token as in any run, but the model is one layer \
-whose kernels compute nothing and whose tokens are random. What is left caps every device, however \
-fast it is. Rows enter and finish all the time: each number of seats runs several times as many \
-rows.
+The engine plans, schedules and processes every token as in any run, but the model is one layer \
+whose kernels compute nothing and whose tokens are random. The remaining time limits the speed on \
+every device. Rows join and finish continually: each number of concurrent rows (--seats) is \
+measured with several times as many rows.
 
-Shows generated tokens per second, what a row costs in a step where all seats decode, and what a \
-step takes that lets rows in. What a row costs should not rise with the number of seats. With \
---as-gpu the steps are launched as on a GPU, and what was replayed and copied is counted.
+Shows generated tokens per second, the time per row in a step in which all rows decode, and the \
+time of a step that admits rows. The time per row should not rise with the number of concurrent \
+rows. With --as-gpu the steps are launched as on a GPU, and replayed steps and copies are \
+counted.
 
 Examples:
 
@@ -36,7 +37,7 @@ FLAGS = Flags.of(HostOptions) + Flags.of(ResultOptions)
 
 
 def _host(context: typer.Context, given: Given) -> None:
-    """Measure what the host does in a step, with kernels that cost nothing."""
+    """Measure the host's work in a step, with kernels that cost nothing."""
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.bench.view import HOST
     from pagedrun.cli.options.reading import read

@@ -29,17 +29,17 @@ class _Defaults(NamedTuple):
 DEFAULTS = {"cpu": _Defaults(16, 5, False), "cuda": _Defaults(64, 20, True)}
 BUDGETS = (60.0, 480.0)  # of the short sweep, of the full one
 
-HELP = f"""Measure the kernels alone, beside what the device can do at all.
+HELP = f"""Measure the kernels alone, compared with the limits of the device.
 
-decode: one query a row over contexts of 512 to 32k tokens, with one program for a whole context \
-(v1) or several (v2) where the device has both, beside dense attention in torch on the same keys \
-and values. prefix: a shared prefix read once, or again by each row. prefill: chunks of a prompt. \
-ops: the rest of a layer, and sampling, beside plain torch.
+decode: one query per row over contexts of 512 to 32k tokens, with one program for a whole \
+context (v1) or several (v2) if the device has both, compared with dense attention in torch on \
+the same keys and values. prefix: a shared prefix read once, or by each row. prefill: chunks of a \
+prompt. ops: the rest of a layer, and sampling, compared with plain torch.
 
-What is compared takes turns, each checked against the others first: a kernel that is wrong gets \
-no figure. A copy and a matrix product of the same run are the roofline. Caches are emptied \
-before each call. Without --shape, a layer of {DEFAULT_SHAPE}; as in Llama 70B: --heads 64 \
---kv-heads 8 --head-dim 128.
+Kernels are first checked against each other (a wrong kernel gets no figure), then measured in \
+turns. A copy and a matrix product of the same run are the roofline. Caches are emptied before \
+each call. Without --shape, a layer of {DEFAULT_SHAPE} is measured; for Llama 70B, pass --heads \
+64 --kv-heads 8 --head-dim 128.
 
 Examples:
 

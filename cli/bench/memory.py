@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from pagedrun.paged.bench.memory.memory import MemoryBench
     from pagedrun.paged.bench.memory.model_shape import ModelShape
 
-HELP = """Count what paged KV memory is worth, without a model.
+HELP = """Count the memory saved by paged KV memory, without a model.
 
-The engine's own block pool and scheduler hold requests of random lengths: in blocks and, as \
-engines without paging do, with room reserved for the longest length. Shows the part of that \
-memory which stores tokens, by how many requests there are at once; what a shared system prompt \
-takes; the same requests as they come and go in one memory; and other block sizes. Takes seconds. \
-Nothing is timed; every figure is the pool's own count. --layers, --kv-heads, --head-dim and \
---dtype change the model that bytes are given for.
+The engine's own block pool and scheduler hold requests of random lengths, in blocks and, as in \
+engines without paging, with the maximum length reserved for each. Shows the share of that memory \
+that stores tokens, by the number of concurrent requests; the memory of a shared system prompt; \
+the same requests joining and leaving a pool of fixed size; and other block sizes. Takes seconds. \
+Nothing is timed; every figure is counted by the pool. --layers, --kv-heads, --head-dim and \
+--dtype describe the model for which bytes are given.
 
 Examples:
 
@@ -45,7 +45,7 @@ FLAGS = (
 
 
 def _memory(context: typer.Context, given: Given) -> None:
-    """Count what paged KV memory is worth, without a model."""
+    """Count the memory saved by paged KV memory, without a model."""
     with exits.boundary():
         _run(given)
 

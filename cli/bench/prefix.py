@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from pagedrun.paged.bench.runs.prefix import PrefixBench
 
 DEFAULT_LAYERS = 2
-HELP = f"""Measure what a shared prefix costs, by its length and by how many rows share it.
+HELP = f"""Measure the cost of a shared prefix, by its length and its number of rows.
 
-Each point is one group of rows, run three ways in turns: prefix computed and read once, computed \
-once but read by every row for itself, and neither. In the last two, rows read as fast as rows \
-that share nothing; --no-prefix-once does not, since it has to give the same bytes. Shows rows per \
-second, the attention of a decode step and the whole step. Without --model or --shape it runs \
-{DEFAULT_SHAPE} cut to {DEFAULT_LAYERS} layers.
+Each point is one group of rows, run in three ways in turns: prefix computed and read once, \
+computed once but read by every row, and neither. In the last two, rows read as fast as rows \
+without a shared prefix; --no-prefix-once does not, since it has to give the same bytes. Shows \
+rows per second, the attention of a decode step and the whole step. Without --model or --shape it \
+runs {DEFAULT_SHAPE} cut to {DEFAULT_LAYERS} layers.
 
 Examples:
 
@@ -47,7 +47,7 @@ FLAGS = (
 
 
 def _prefix(context: typer.Context, given: Given) -> None:
-    """Measure what a shared prefix costs, by its length and by how many rows share it."""
+    """Measure the cost of a shared prefix, by its length and its number of rows."""
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.bench.view import PREFIX
     from pagedrun.cli.options.settings import Settings

@@ -59,7 +59,7 @@ class Session:
         if self._save is not None:
             sheets = view.sheets(result.figures)
             keep(self._save, result.to_dict(), view.lines(result), sheets)
-            self.say(f"Kept in {self._save}")
+            self.say(f"Saved in {self._save}")
         return result
 
     def finish(self, result: Mapping[str, object]) -> None:

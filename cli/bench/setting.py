@@ -31,7 +31,9 @@ def bench_model(options: ModelOptions, revision: str | None) -> "BenchModel":
             raise UsageError("--revision needs --model with a name on the hub")
         return BenchModel.from_shape(options.shape or DEFAULT_SHAPE, options.layers)
     if options.shape is not None:
-        raise UsageError("--model and --shape exclude each other: weights are read, or made up")
+        raise UsageError(
+            "--model and --shape exclude each other: weights are either read or random"
+        )
     if options.layers is not None:
         raise UsageError("--layers cuts a --shape; a --model runs as it is")
     return BenchModel.from_folder(resolve_model(options.model, revision))

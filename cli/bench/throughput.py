@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 HELP = """Measure prompt and generated tokens per second on this machine.
 
-Rows of random tokens with a shared beginning, answered greedily to their full length. With \
+Rows of random tokens with a shared beginning are answered greedily to their full length. With \
 --compare or --against, two settings or two programs run them in turns in one process, and the \
 ratios are printed. --against needs a checkout of pagedrun's repository.
 
---compare takes a flag of the engine without its dashes, or: "alone", every row reads the shared \
-prefix for itself, as fast as rows that share nothing (no-prefix-once gives the same bytes, and is \
-slower for it); "no-sharing", and computes and stores it as well.
+--compare takes a flag of the engine without its dashes, or "alone": every row reads the shared \
+prefix itself, as fast as rows without one (no-prefix-once gives the same bytes, and is therefore \
+slower); or "no-sharing": every row also computes and stores the prefix itself.
 
 Examples:
 

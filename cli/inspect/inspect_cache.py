@@ -15,13 +15,13 @@ from pagedrun.cli.options.run_options import Display, RunOptions
 from pagedrun.paged.values.flag import Flag, Form
 from pagedrun.paged.values.option_names import option
 
-HELP = """Show what became of every block of KV memory in a run.
+HELP = """Show every block of KV memory in a run.
 
 TARGET is the output of `pagedrun generate`, its report (OUT.report.json) or its snapshot \
 (OUT.snapshot.npz): the others are found beside it. Shows hits and misses, free and allocated \
-blocks, a map of the pool at a moment, block tables of rows, the tree of shared prefixes, how long \
-blocks were held, those that most rows shared, and every preemption with its cause. A TARGET that \
-is the folder of `generate --prefix-store` is listed: what it holds, of which model, and its use.
+blocks, a map of the pool at a moment, block tables of rows, the tree of shared prefixes, block \
+lifetimes, the most shared blocks, and every preemption with its cause. If TARGET is a folder of \
+`generate --prefix-store`, its contents, models and use are listed.
 
 Examples:
 
@@ -129,7 +129,7 @@ FLAGS = Flags.of(InspectOptions) + GENERATE.only(
 
 
 def _inspect_cache(context: typer.Context, given: Given) -> None:
-    """Show what became of every block of KV memory in a run."""
+    """Show every block of KV memory in a run."""
     with exits.boundary():
         _run(given)
 

@@ -57,7 +57,7 @@ class Generation:
         if unknown:
             raise RowError(
                 "invalid_param",
-                f"{unknown[0]} is nothing that pagedrun takes from a task; it takes "
+                f"{unknown[0]} is not supported in a task; pagedrun supports "
                 f"{', '.join(sorted(_TAKEN))}",
                 param=unknown[0],
             )

@@ -119,7 +119,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         """Return for each continuation its log-probability, and whether it is the greedy one."""
         if self._args.enable_thinking:
             raise UsageError(
-                "enable_thinking is for tasks that generate; this one scores given answers"
+                "enable_thinking needs a task that generates answers; this one scores given answers"
             )
         scores: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm)
         return scores

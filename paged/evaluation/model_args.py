@@ -41,20 +41,18 @@ class ModelArgs:
     revision: Annotated[str | None, Flag("Branch, tag or commit on the hub.", rule=_TEXT)] = None
     tokenizer: Annotated[str | None, Flag("Folder or hub id of a tokenizer.", rule=_TEXT)] = None
     max_gen_toks: Annotated[
-        int, Flag("Most tokens of an answer, where the task does not say.", rule=integers(1))
+        int, Flag("Maximum number of tokens of an answer if the task sets none.", rule=integers(1))
     ] = 256
     add_bos_token: Annotated[
         bool | None, Flag("Whether texts begin with special tokens.", rule=_SWITCH)
     ] = None
     prefix_token_id: Annotated[
-        int | None, Flag("What comes before the first token of a text.", rule=integers(0))
+        int | None, Flag("Token before the first token of a text.", rule=integers(0))
     ] = None
     enable_thinking: Annotated[
-        bool | None, Flag("The chat template's variable of that name.", rule=_SWITCH)
+        bool | None, Flag("Variable of that name for the chat template.", rule=_SWITCH)
     ] = None
-    think_end_token: Annotated[str | int | None, Flag("What ends a thought.", rule=_ID_OR_TEXT)] = (
-        None
-    )
+    think_end_token: Annotated[str | int | None, Flag("End of a thought.", rule=_ID_OR_TEXT)] = None
     chat_template_args: Annotated[
         Mapping[str, Any] | None, Flag("Variables of the chat template.", rule=_OBJECT)
     ] = None
@@ -64,8 +62,8 @@ class ModelArgs:
         check_fields(self)
         if self.enable_thinking and self.think_end_token is None:
             raise UsageError(
-                f"{option('enable_thinking')} needs {option('think_end_token')}, such as </think>, "
-                "or thoughts would count as answers"
+                f"{option('enable_thinking')} needs {option('think_end_token')}, such as "
+                "</think>, so that thoughts do not count as answers"
             )
 
     @classmethod
@@ -80,7 +78,9 @@ class ModelArgs:
                 continue
             field_name = _ALIASES.get(name, name)
             if field_name in known:
-                raise UsageError(f"{name} and {_other(name, given)} are one argument; give one")
+                raise UsageError(
+                    f"{name} and {_other(name, given)} are the same argument; give one of them"
+                )
             known[field_name] = str(value) if field_name in _NAMES_AND_TEXTS else value
         if known.pop("trust_remote_code", False):
             raise UsageError(
@@ -91,11 +91,11 @@ class ModelArgs:
         unknown = sorted(known.keys() - own - engine)
         if unknown:
             raise UsageError(
-                f"{unknown[0]} is no argument of this model; it takes "
+                f"{unknown[0]} is not an argument of this model; it takes "
                 f"{', '.join(sorted(own | engine))}"
             )
         if "pretrained" not in known:
-            raise UsageError("which model? give pretrained=FOLDER")
+            raise UsageError("the model is missing; give pretrained=FOLDER")
         settings = {name: value for name, value in known.items() if name in engine}
         return cls(
             **{name: value for name, value in known.items() if name in own},

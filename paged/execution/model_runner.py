@@ -97,8 +97,9 @@ class ModelRunner:
         """
         if num_tokens == 1:
             raise EngineError(
-                "out of memory with a single token in the step; free some, or give the pool less "
-                f"with {option('kv_cache_memory_bytes')} or {option('gpu_memory_utilization')}"
+                "out of memory with a single token in the step; free some memory, or make the "
+                f"pool smaller with {option('kv_cache_memory_bytes')} or "
+                f"{option('gpu_memory_utilization')}"
             ) from error
         self._max_tokens = num_tokens // 2
         if self._graphs is not None:  # they take memory of their own, and whoever made them has it

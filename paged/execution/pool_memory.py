@@ -103,7 +103,7 @@ class PoolMemory:
             if "DefaultCPUAllocator" not in str(error):  # the host's has no class of its own
                 raise
             raise UsageError(
-                f"the host has no room for a KV pool of {sum(num_blocks)} blocks beside "
+                f"the host has no room for a KV pool of {sum(num_blocks)} blocks and "
                 f"{option('swap_space_bytes')} {config.swap_space_bytes}; pass less"
             ) from error
         graphs = None

@@ -73,7 +73,7 @@ class JsonObject:
         try:
             if path.stat().st_size > MAX_BYTES:
                 raise ModelError(
-                    f"{path} is larger than {MAX_BYTES >> 20} MiB, so it is not what its name says"
+                    f"{path} is larger than {MAX_BYTES >> 20} MiB, more than such a file can have"
                 )
             data = path.read_bytes()
         except OSError as error:
@@ -90,7 +90,7 @@ class JsonObject:
         except ValueError as error:  # bad UTF-8, bad JSON, endless digits
             raise _not_json(origin, error) from error
         if not isinstance(values, dict):
-            raise ModelError(f"{origin} holds no JSON object; download the model again")
+            raise ModelError(f"{origin} does not contain a JSON object; download the model again")
         return cls(origin, values)
 
     def with_defaults(self, defaults: Mapping[str, JSONValue]) -> "JsonObject":

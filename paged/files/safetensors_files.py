@@ -75,11 +75,12 @@ def _no_weights(path: Path) -> ModelError:
         )
     if others[0].endswith(".gguf"):
         return ModelError(
-            f"{path}: the weights are there as GGUF ({listed(others)}); pass the path of that file"
+            f"{path}: the weights are in GGUF format ({listed(others)}); pass the path of that file"
         )
     return ModelError(
-        f"{path}: the weights are only there as {listed(others)}, and such files can run code when "
-        "they are read; convert them to safetensors, or use a version of the model that has them"
+        f"{path}: the only weights are in {listed(others)}, and such files can run code "
+        "when they are read; convert them to safetensors, or use a version of the model "
+        "with safetensors"
     )
 
 
@@ -90,8 +91,7 @@ def open_file(path: Path, framework: str) -> Any:
     """
     if not path.is_file():
         raise ModelError(
-            f"{path.parent}: {path.name} is missing, or a link that leads nowhere; download the "
-            "model again"
+            f"{path.parent}: {path.name} is missing, or a broken link; download the model again"
         )
     refuse_lfs_pointer(path)
     with path.open("rb") as file:

@@ -29,13 +29,13 @@ def cache_facts(findings: Findings) -> list[CacheFacts]:
     """Return the folders that runs keep things in. Call it with the environment prepared."""
     from huggingface_hub import constants  # here: it takes a moment
 
-    hub = _facts("models of the hub", Path(constants.HF_HUB_CACHE), ("*",))
+    hub = _facts("hub models", Path(constants.HF_HUB_CACHE), ("*",))
     found = [hub, *code_caches()]
     found.append({"name": "prefix store", "path": None, "files": 0, "bytes": 0, "free": None})
     if not os.access(_numba_folder(), os.W_OK):
         findings.advice.append(
-            f"compiled kernels cannot be kept in {_numba_folder()}, so that every run compiles "
-            "them, about a minute; set NUMBA_CACHE_DIR to a folder of yours"
+            f"compiled kernels cannot be kept in {_numba_folder()}, so every run compiles "
+            "them, which takes about a minute; set NUMBA_CACHE_DIR to a writable folder"
         )
     for each in found:
         if each["free"] is not None and each["free"] < LITTLE_SPACE:

@@ -29,15 +29,15 @@ def gpu_facts(findings: Findings, driver_files: Iterable[Path] = DRIVER_FILES) -
         why = f"this torch ({torch.__version__}) is built without CUDA"
         if has_driver:
             findings.advice.append(
-                f"there is the driver of a GPU, but {why}: install one with it "
+                f"a GPU driver is installed, but {why}: install a torch with CUDA "
                 "(https://pytorch.org/get-started)"
             )
         return {**nothing, "why": why}
     if not torch.cuda.is_available():
         if has_driver:
             findings.advice.append(
-                "there is the driver of a GPU, but torch finds none: check that the driver is as "
-                f"new as CUDA {torch.version.cuda} needs, and CUDA_VISIBLE_DEVICES"
+                "a GPU driver is installed, but torch finds no GPU: check that the driver is "
+                f"recent enough for CUDA {torch.version.cuda}, and CUDA_VISIBLE_DEVICES"
             )
         return {**nothing, "why": "torch finds no GPU"}
     _check_triton(findings)

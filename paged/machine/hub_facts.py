@@ -42,7 +42,7 @@ def hub_facts(
         "why": None,
     }
     if facts["offline"]:
-        return {**facts, "why": "HF_HUB_OFFLINE is set: models are taken from the cache alone"}
+        return {**facts, "why": "HF_HUB_OFFLINE is set: only models in the cache are used"}
     began = time.monotonic()
     why = _asked(ask or _ask, facts["endpoint"], timeout)
     seconds = round(time.monotonic() - began, 3)

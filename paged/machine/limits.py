@@ -32,8 +32,8 @@ def limit_facts(findings: Findings, environment: dict[str, str]) -> LimitFacts:
     asked = environment.get("OMP_NUM_THREADS")
     if asked is not None and threads > cpus:
         findings.advice.append(
-            f"OMP_NUM_THREADS is {asked}, but there are {cpus} CPUs: threads wait for each other; "
-            "unset it"
+            f"OMP_NUM_THREADS is {asked}, but there are only {cpus} CPUs, so threads wait "
+            "for each other; unset it"
         )
     if available is not None and available < LITTLE_MEMORY:
         findings.advice.append(

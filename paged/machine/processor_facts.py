@@ -9,9 +9,9 @@ from pagedrun.paged.machine.findings import Findings
 # Instructions that decide how matrices are multiplied here, by LLVM's names, fastest first.
 _SHOWN = ("amx-bf16", "amx-int8", "avx512bf16", "avx512vnni", "avx512f", "avx2", "neon", "sve")
 _SPEED = {
-    KernelSet.AMX: "bfloat16 on matrix tiles, the fastest there is on a CPU",
+    KernelSet.AMX: "bfloat16 on matrix tiles, the fastest set",
     KernelSet.AVX512_BF16: "bfloat16 in pairs for attention, oneDNN for linear layers",
-    KernelSet.PORTABLE: "attention in float32, oneDNN for linear layers: the slowest of the sets",
+    KernelSet.PORTABLE: "attention in float32, oneDNN for linear layers; the slowest set",
 }
 
 
@@ -21,8 +21,8 @@ _QUANTIZED = {
     KernelSet.AVX512_BF16: "in bfloat16 quantized in memory: four bits are the fastest at few "
     "rows; at hundreds they are a tenth slower than plain bfloat16, and --quantization int8 is "
     "faster",
-    KernelSet.PORTABLE: "unpacked while they are read: they take the memory of plain weights, and "
-    "are as fast",
+    KernelSet.PORTABLE: "unpacked while they are read, with the memory use and speed of "
+    "unquantized weights",
 }
 
 
@@ -71,7 +71,7 @@ def processor_facts(findings: Findings) -> ProcessorFacts:
     facts["quantized"] = _QUANTIZED[chosen]
     if chosen is not KernelSet.supported()[0]:
         findings.advice.append(
-            f"{VARIABLE} asks for {chosen}; unset, runs take {facts['kernel_sets'][0]}, "
+            f"{VARIABLE} selects {chosen}; without it, runs use {facts['kernel_sets'][0]}, "
             "which is faster"
         )
     return facts
@@ -80,10 +80,10 @@ def processor_facts(findings: Findings) -> ProcessorFacts:
 def _int8(chosen: KernelSet) -> str:
     """Say what `--quantization int8` gains, by what `Int8Linear` chooses."""
     if chosen is KernelSet.AMX and has_features("amx-int8"):
-        return "the fastest format here: 1.4 to 1.8 times as fast as bfloat16 where it was measured"
+        return "the fastest format here: 1.4 to 1.8 times as fast as bfloat16 in our measurements"
     if has_features("avx512f", "avx512vnni"):
         return (
-            "on AVX512-VNNI: half the memory of bfloat16, and where its bfloat16 has no tiles 1.3 "
-            "to 1.5 times as fast where it was measured"
+            "on AVX512-VNNI: half the memory of bfloat16, and, without bfloat16 tiles, 1.3 "
+            "to 1.5 times as fast in our measurements"
         )
-    return "half the memory of bfloat16, but slow at many rows: bfloat16 is the faster format here"
+    return "half the memory of bfloat16, but slow at many rows: bfloat16 is faster here"

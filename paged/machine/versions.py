@@ -33,8 +33,8 @@ def versions(
                 findings.problems.append(f"{name} is not installed: pip install {name}")
         elif specifier is not None and not specifier.contains(there, prereleases=True):
             findings.problems.append(
-                f"{name} {there} is not what pagedrun needs ({specifier}): "
-                f"pip install '{name}{specifier}'"
+                f"{name} {there} is not supported (pagedrun needs {specifier}): pip install "
+                f"'{name}{specifier}'"
             )
         elif name in IMPORTED:
             _try(name, load, findings)

@@ -42,7 +42,7 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
         return folder if is_gguf(folder) else _gguf_in(require_folder(folder)) or folder
     if not _HUB_ID.fullmatch(name):
         raise ModelError(
-            f"{ascii(name)[1:-1]}: no such folder, and not a name on the hub (org/name); pass the "
+            f"{ascii(name)[1:-1]}: no such folder, and not a hub name (org/name); pass the "
             "path of a model folder"
         )
     return _snapshot(name, revision)
@@ -106,7 +106,7 @@ def _snapshot(name: str, revision: str | None) -> Path:
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise ModelError(
-            f"{name}: neither a folder nor a model on the hub that you may read; check the "
+            f"{name}: neither a folder nor an accessible model on the hub; check the "
             "spelling, or run `hf auth login` if it is private"
         ) from error
     except LocalEntryNotFoundError as error:
@@ -122,8 +122,11 @@ def _not_cached(name: str, at: str) -> str:
     from huggingface_hub import constants
 
     why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
-    return f"{at} is not, or not completely, in the local cache and {why}; {_ways_out(name)}"
+    return f"{at} is missing or incomplete in the local cache, and {why}; {_ways_out(name)}"
 
 
 def _ways_out(name: str) -> str:
-    return f"fetch it with `hf download {name}` where there is a network, or pass a folder's path"
+    return (
+        f"download it with `hf download {name}` on a machine with a network, or pass a "
+        "folder's path"
+    )

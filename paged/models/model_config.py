@@ -150,11 +150,11 @@ def _model_type(config: JsonObject) -> str:
     if model_type in UNSUPPORTED:
         missing, nearest = UNSUPPORTED[model_type]
         raise ModelError(
-            f"{config.origin}: model_type is {model_type!r}, which pagedrun cannot run yet, for "
-            f"want of {missing}; the nearest that runs is {nearest} (all: {', '.join(known)})"
-            f"{_way_out(model_type)}"
+            f"{config.origin}: model_type is {model_type!r}, which pagedrun does not support "
+            f"yet, for lack of {missing}; the most similar supported type is {nearest} "
+            f"(all: {', '.join(known)}){_way_out(model_type)}"
         )
-    wanted = f"one of {', '.join(known)}, the models that pagedrun can run"
+    wanted = f"one of {', '.join(known)}, the types that pagedrun supports"
     raise config.error("model_type", wanted + _way_out(model_type))
 
 
@@ -162,7 +162,7 @@ def _way_out(model_type: str | None) -> str:
     """Return what to try, if Transformers has code for models of that type."""
     if not has_code_for(model_type):
         return ""
-    return f"; Transformers has code for it, which {option('model_impl')} transformers tries"
+    return f"; Transformers supports it: try {option('model_impl')} transformers"
 
 
 def _bos_token_id(config: JsonObject, family: Family[Any], vocab_size: int) -> int | None:

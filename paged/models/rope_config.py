@@ -115,7 +115,7 @@ def _kind(scaling: JsonObject) -> RopeKind:
     kind = scaling.string(name) or "default"
     if kind not in _KINDS:
         known = ", ".join(_KINDS)
-        raise scaling.error(name, f"one of {known}, the rotary embeddings that pagedrun knows")
+        raise scaling.error(name, f"one of {known}, the rotary embeddings that pagedrun supports")
     return _KINDS[kind]
 
 

@@ -22,7 +22,7 @@ def num_rotary_positions(config: ModelConfig, asked: int | None, folder: Path) -
     if most > num_fit and max_model_len > num_fit:
         raise ModelError(
             f"{folder}/config.json: max_position_embeddings is {most}, more than "
-            f"the {num_fit} positions that pagedrun keeps rotations of; pass "
+            f"the {num_fit} positions with precomputed rotations; pass "
             f"{option('max_model_len')} with at most that"
         )
     return most if most <= num_fit else max_model_len

@@ -52,8 +52,8 @@ class RunnableConfig:
         """
         if quantization == "int8":
             raise ModelError(
-                f"{folder}: Transformers' code computes a {self.model_type} in plain numbers; "
-                f"leave out {option('quantization')} int8"
+                f"{folder}: Transformers' code computes {self.model_type} unquantized; leave out "
+                f"{option('quantization')} int8"
             )
         return self
 
@@ -79,7 +79,7 @@ class RunnableConfig:
         if vocab_size > self.vocab_size:
             raise ModelError(
                 f"{folder}: the tokenizer has {vocab_size} tokens but the model's embedding only "
-                f"{self.vocab_size}; use the tokenizer that belongs to it"
+                f"{self.vocab_size}; use the model's own tokenizer"
             )
 
 

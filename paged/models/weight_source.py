@@ -137,8 +137,7 @@ class WeightSource:
             lowest, highest = weight.group_of.aminmax()
             if lowest < 0 or highest >= weight.scales.values.shape[1]:
                 raise ModelError(
-                    f"{name}: its columns belong to groups that it has no scales for; download the "
-                    "model again"
+                    f"{name}: its columns belong to groups without scales; download the model again"
                 )
         matrix = self.kernels.dequantize(weight, dtype or self.dtype)
         _require_finite(name, matrix)
@@ -266,6 +265,4 @@ def _require_finite(name: str, weight: Tensor) -> None:
 
 
 def _not_finite(name: str) -> ModelError:
-    return ModelError(
-        f"{name}: some of its weights are no finite numbers; download the model again"
-    )
+    return ModelError(f"{name}: some of its weights are not finite; download the model again")

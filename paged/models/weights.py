@@ -85,13 +85,15 @@ class Checkpoint(BaseCheckpoint):
 
     def _slice(self, name: str) -> Any:
         if name not in self._file_of:
-            raise ModelError(f"{self.folder}: there is no tensor {name} in the safetensors files")
+            raise ModelError(
+                f"{self.folder}: the tensor {name} is missing from the safetensors files"
+            )
         return self._files[self._file_of[name]].get_slice(name)
 
     def _check_index(self, shard_of: Mapping[str, str]) -> None:
         lost = [name for name, shard in shard_of.items() if self._file_of.get(name) != shard]
         if lost:
             raise ModelError(
-                f"{self.folder / INDEX_FILE} names tensors that are not in the file it says: "
-                f"{listed(lost)}; download the model again"
+                f"{self.folder / INDEX_FILE} lists tensors that are not in the file that it "
+                f"names: {listed(lost)}; download the model again"
             )

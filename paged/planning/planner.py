@@ -38,8 +38,8 @@ class RequestLimits:
         if most is not None and width > most:
             raise RowError(
                 "kv_cache_too_small",
-                f"the row has {width} beams, each with a state of recurrent layers, but there is "
-                f"memory for those of {most}; lower {option('beam_width')}",
+                f"the row has {width} beams, each with a state of recurrent layers, but the "
+                f"memory suffices for {most}; lower {option('beam_width')}",
                 param="beam_width",
             )
 

@@ -62,8 +62,8 @@ class Crew:
                     causes.append(event.cause)
                     if len(causes) == MOST_LOST:
                         raise EngineError(
-                            f"{MOST_LOST} replicas died before they had loaded the model; the "
-                            f"first one of: {causes[0]}"
+                            f"{MOST_LOST} replicas died before they had loaded the model; cause of "
+                            f"the first: {causes[0]}"
                         )
                     self.ask()
                 if isinstance(event, Offered):
@@ -74,11 +74,13 @@ class Crew:
         if len(offers) < self.pool.num_wanted:
             warn(
                 f"there is room for {len(offers)} of {self.pool.num_wanted} replicas; the others "
-                "join when there is room for them"
+                "join when there is more"
             )
         self.max_blocks = min(each.basis.max_blocks for each in offers)
         for cause in causes:
-            warn(f"a replica died before it had loaded the model ({cause}); another was asked for")
+            warn(
+                f"a replica died before it had loaded the model ({cause}); a new one was requested"
+            )
         for message in dict.fromkeys(told for each in offers for told in each.warnings):
             warn(message)
         return offers
@@ -184,7 +186,7 @@ class Crew:
         if not is_running:
             most = limit or float("inf")
         if member.is_there and member.silent_s > most:
-            return f"nothing was heard of it for {most:g} seconds"
+            return f"no message from it for {most:g} seconds"
         if is_running and member.stuck_s > limit > 0:
             return f"it took no step for {limit:g} seconds ({option('stall_timeout')})"
         return None

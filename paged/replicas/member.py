@@ -15,11 +15,11 @@ MARK_SECONDS = 0.5  # from one of the records that it is taken from to the next
 class Stage(Enum):
     """How far a replica is."""
 
-    ASKED = "waits for room"
-    LOADING = "loads its model"
-    READY = "has offered itself"
-    RUNNING = "runs"
-    GONE = "is no more"
+    ASKED = "waiting for room"
+    LOADING = "loading the model"
+    READY = "ready"
+    RUNNING = "running"
+    GONE = "dead"
 
 
 @dataclass(slots=True)

@@ -199,7 +199,7 @@ class ReplicaRun:
                 else:
                     self._crew.pool.kill(number)
                     member.stage, member.cause = Stage.GONE, refusal
-                    self._warn(f"the replica on {member.node} is not taken: {refusal}")
+                    self._warn(f"the replica on {member.node} is refused: {refusal}")
             case Ended():
                 self._note_end(member, event)
                 self.is_cut = self.is_cut or not self._crew.running
@@ -240,15 +240,14 @@ class ReplicaRun:
             self.counts.num_given_up += 1
             error = RowError(
                 "replica_died",
-                "two replicas died that had nothing to compute but this row; "
-                f"the last one of: {cause}",
+                f"two replicas died that were computing only this row; cause of the last: {cause}",
             )
             yield from map(self._completed, self._window_of(row).fail(row, error))
         self._let_go()
         most = MOST_DEATHS + MOST_DEATHS_A_REPLICA * self._crew.pool.num_wanted
         if self._queue.is_lost or self.counts.num_deaths > most:
             raise EngineError(
-                f"{self.counts.num_deaths} replicas died; the first one of: {self._first_cause}"
+                f"{self.counts.num_deaths} replicas died; cause of the first: {self._first_cause}"
             )
         if not self._queue.is_over:
             self._crew.ask()

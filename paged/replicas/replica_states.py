@@ -32,17 +32,17 @@ def _state(member: Member, num_open: Callable[[int], int]) -> ReplicaState:
 
 def _at(member: Member, num_open: Callable[[int], int]) -> str:
     if member.ended is not None:
-        return "is done"
+        return "done"
     if member.cause is not None:
         return f"died: {member.cause}"
     if member.stage is not Stage.RUNNING:
         return str(member.stage.value)
     if member.silent_s > QUIET_SECONDS:
-        return f"nothing heard for {member.silent_s:.0f} s"
+        return f"no message for {member.silent_s:.0f} s"
     left = num_open(member.number)
     if left and member.stuck_s > QUIET_SECONDS:
         return f"no step for {member.stuck_s:.0f} s"
     if not left:
-        return "has no rows"
+        return "idle"
     running = 0 if member.record is None else member.record.running
-    return f"{running:,} running, {left:,} rows to do"
+    return f"{running:,} running, {left:,} rows left"

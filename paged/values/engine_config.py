@@ -60,16 +60,14 @@ class EngineConfig:
     model_impl: Annotated[
         str,
         Flag(
-            "Whose code computes the model: pagedrun's own (auto), or that of Transformers, for "
-            "models that pagedrun has none for.",
+            "Implementation of the model: pagedrun's own (auto), or transformers, for model "
+            "types that pagedrun has no code for.",
             Panel.MODEL,
             "IMPL",
             rule=one_of(MODEL_IMPLS),
         ),
     ] = "auto"
-    device: Annotated[str, Flag("Where the model runs.", Panel.MODEL, rule=one_of(DEVICES))] = (
-        "auto"
-    )
+    device: Annotated[str, Flag("Device to run on.", Panel.MODEL, rule=one_of(DEVICES))] = "auto"
     dtype: Annotated[
         str,
         Flag(
@@ -82,8 +80,8 @@ class EngineConfig:
     quantization: Annotated[
         str,
         Flag(
-            "Read quantised checkpoints (auto), refuse them (none), or round plain weights and "
-            "what they are multiplied with to 8 bits (int8).",
+            "Read quantized checkpoints (auto), refuse them (none), or round unquantized "
+            "weights and their inputs to 8 bits (int8).",
             Panel.MODEL,
             "KIND",
             rule=one_of(QUANTIZATIONS),
@@ -92,7 +90,7 @@ class EngineConfig:
     max_model_len: Annotated[
         int | None,
         Flag(
-            "Most tokens of prompt and answer together.",
+            "Maximum number of tokens of prompt and answer together.",
             Panel.MODEL,
             "N",
             default="the model's positions",
@@ -102,7 +100,7 @@ class EngineConfig:
     block_size: Annotated[
         int,
         Flag(
-            "Tokens in a block of KV memory.",
+            "Tokens per block of KV memory.",
             Panel.MEMORY,
             "N",
             default="16, 64 on a GPU",
@@ -127,17 +125,17 @@ class EngineConfig:
     max_num_seqs: Annotated[
         int,
         Flag(
-            "Most sequences in one step.",
+            "Maximum number of sequences in one step.",
             Panel.MEMORY,
             "N",
-            default="128, on a GPU what its memory holds, 64 to 1024",
+            default="128, on a GPU 64 to 1024 by its memory",
             rule=integers(1),
         ),
     ] = 128
     max_num_batched_tokens: Annotated[
         int,
         Flag(
-            "Most tokens in one step.",
+            "Maximum number of tokens in one step.",
             Panel.MEMORY,
             "N",
             default="2048, on a GPU 4096 to 16384 by its memory",
@@ -147,8 +145,8 @@ class EngineConfig:
     refill_share: Annotated[
         float,
         Flag(
-            "Share of the sequences in a step that must have ended before others join them, many "
-            "at once; 0: at once.",
+            "Share of the running sequences that must end before waiting ones are admitted, "
+            "in groups; 0 admits them immediately.",
             Panel.MEMORY,
             "X",
             default="0, 0.0625 on a GPU",
@@ -161,14 +159,14 @@ class EngineConfig:
     prefix_once: Annotated[
         bool,
         Flag(
-            "Read a shared prefix once for all rows that decode. Off gives the same bytes, slower.",
+            "Read a shared prefix once for all decoding rows. Off gives the same bytes, slower.",
             Panel.PREFIXES,
         ),
     ] = True
     preemption_mode: Annotated[
         str,
         Flag(
-            "When the pool is full: swap or recompute.",
+            "Preemption when the pool is full: swap or recompute.",
             Panel.MEMORY,
             "MODE",
             rule=one_of(tuple(PreemptionMode)),
@@ -187,7 +185,7 @@ class EngineConfig:
     gpu_memory_utilization: Annotated[
         float,
         Flag(
-            "Share of a GPU's memory that may be filled.",
+            "Share of a GPU's memory to use.",
             Panel.MEMORY,
             "X",
             rule=Rule(_is_share, "above 0 and at most 1"),
@@ -196,7 +194,7 @@ class EngineConfig:
     kv_cache_dtype: Annotated[
         str,
         Flag(
-            "Keys and values in the model's format (auto), or in fp8 or int8.",
+            "Format of keys and values: the model's (auto), fp8 or int8.",
             Panel.MEMORY,
             "FORMAT",
             rule=one_of(("auto", *KV_DTYPES)),
@@ -205,7 +203,7 @@ class EngineConfig:
     reproducible: Annotated[
         bool,
         Flag(
-            "On a GPU, the same bytes whatever runs beside a row; slower. A CPU always gives them.",
+            "On a GPU, give a row the same bytes in any batch, at lower speed. A CPU always does.",
             Panel.MODEL,
         ),
     ] = False
@@ -215,8 +213,8 @@ class EngineConfig:
     kernel_set: Annotated[
         str,
         Flag(
-            "What multiplies matrices on a CPU: auto is the fastest that the processor runs. "
-            "Machines agree on every bit only with the same one.",
+            "Implementation of matrix products on a CPU; auto is the fastest that the "
+            "processor supports. Machines give identical output only with the same set.",
             Panel.MODEL,
             "SET",
             rule=one_of(KERNEL_SETS),
@@ -225,24 +223,24 @@ class EngineConfig:
     jump_ahead: Annotated[
         bool,
         Flag(
-            "Take tokens without a step of their own where a structure allows no other. Off gives "
-            "the same bytes, slower.",
+            "Take tokens that a structure forces without a step for each. Off gives the "
+            "same bytes, slower.",
             Panel.STRUCTURE,
         ),
     ] = True
     prefix_store: Annotated[
         Path | None,
         Flag(
-            "Folder that keeps the keys and values of shared prefixes for the next run.",
+            "Folder that keeps the keys and values of shared prefixes for later runs.",
             Panel.PREFIXES,
             "DIR",
-            default="none, nothing is kept",
+            default="none",
         ),
     ] = None
     prefix_store_bytes: Annotated[
         int,
         Flag(
-            "Most bytes in the prefix store; what was not used for longest goes.",
+            "Maximum size of the prefix store; the least recently used prefixes are removed.",
             Panel.PREFIXES,
             "SIZE",
             form=Form.SIZE,
@@ -264,6 +262,6 @@ class EngineConfig:
         check_fields(self)
         if self.prefix_store is not None and not self.prefix_caching:
             raise UsageError(
-                f"{option('prefix_store')} keeps what prefix caching finds; leave out "
+                f"{option('prefix_store')} needs prefix caching; leave out "
                 f"{turned_off('prefix_caching')}"
             )

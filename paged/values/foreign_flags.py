@@ -68,11 +68,12 @@ RENAMED = {
 _ARGUMENT = "the input is an argument: pagedrun generate INPUT"
 _NO_SERVER = "pagedrun reads a file and has no server"
 _ONE_DEVICE = "a run uses one device, or all cores of the processor"
-_UNPACKED = "quantised checkpoints are recognised by what is in them; see --quantization"
+_UNPACKED = "quantized checkpoints are detected automatically; see --quantization"
+_NO_SPECULATION = "speculative decoding is not supported; see --jump-ahead for forced tokens"
 
 MISSING = {
-    "--trust-remote-code": "pagedrun never runs code from a model folder, so there is nothing to "
-    "trust; leave it out. The models that run need none",
+    "--trust-remote-code": "pagedrun never runs code from a model folder, and supported models "
+    "need none; leave it out",
     "--tensor-parallel-size": _ONE_DEVICE,
     "--pipeline-parallel-size": _ONE_DEVICE,
     "--data-parallel-size": _ONE_DEVICE,
@@ -86,25 +87,24 @@ MISSING = {
     "--port": _NO_SERVER,
     "--api-key": _NO_SERVER,
     "--served-model-name": _NO_SERVER,
-    "--stream": "answers are written as they are finished; pagedrun ask streams one",
-    "--load-format": "weights are safetensors or a GGUF file, which is seen by itself",
+    "--stream": "answers are written as they are finished; pagedrun ask streams a single answer",
+    "--load-format": "weights are safetensors or a GGUF file, detected automatically",
     "--download-dir": "the hub's own cache is used; set HF_HOME to move it",
     "--cache-dir": "the hub's own cache is used; set HF_HOME to move it",
     "--enable-lora": "adapters are not read; merge them into the model first",
     "--lora-modules": "adapters are not read; merge them into the model first",
     "--lora": "adapters are not read; merge them into the model first",
     "--adapter": "adapters are not read; merge them into the model first",
-    "--speculative-config": "tokens are not guessed ahead; a structure's own are, see --jump-ahead",
-    "--speculative-model": "tokens are not guessed ahead; a structure's own are, see --jump-ahead",
-    "--num-speculative-tokens": "tokens are not guessed ahead; a structure's own are, see "
-    "--jump-ahead",
-    "--limit-mm-per-prompt": "only text is read; rows with images are refused",
+    "--speculative-config": _NO_SPECULATION,
+    "--speculative-model": _NO_SPECULATION,
+    "--num-speculative-tokens": _NO_SPECULATION,
+    "--limit-mm-per-prompt": "only text is supported; rows with images are refused",
     "--tokenizer-mode": "the model's own fast tokenizer is used; see --tokenizer",
-    "--max-seq-len-to-capture": "graphs are captured for what the plan needs; see --enforce-eager",
+    "--max-seq-len-to-capture": "graphs are captured for planned batches; see --enforce-eager",
     "--rope-scaling": "it is read from the model's config.json",
-    "--hf-overrides": "config.json is read as it is; edit a copy of the model's folder",
-    "--tool-call-parser": "calls of tools come back as the text that the model writes",
-    "--enable-auto-tool-choice": "calls of tools come back as the text that the model writes",
+    "--hf-overrides": "config.json cannot be overridden; edit a copy of the model's folder",
+    "--tool-call-parser": "tool calls are returned as the text that the model writes",
+    "--enable-auto-tool-choice": "tool calls are returned as the text that the model writes",
     "--structured-outputs-config": "see --json-schema, --regex, --choice and --grammar",
     "--guided-decoding-backend": "see --json-schema, --regex, --choice and --grammar",
     "--disable-log-requests": "rows are not logged; --quiet shows errors only",
@@ -113,16 +113,16 @@ MISSING = {
     "--attention-backend": "the kernels are pagedrun's own; see --kernel-set",
     "--attn-implementation": "the kernels are pagedrun's own; see --kernel-set",
     "--flash-attn": "the kernels are pagedrun's own; see --kernel-set",
-    "--threads": "all cores that the process may use work; set OMP_NUM_THREADS for fewer",
+    "--threads": "all cores available to the process are used; set OMP_NUM_THREADS for fewer",
     "--ubatch-size": "see --max-num-batched-tokens",
-    "--mlock": "weights lie in memory once, or in the file they were mapped from",
-    "--no-mmap": "weights lie in memory once, or in the file they were mapped from",
+    "--mlock": "weights are in memory once, or in the memory-mapped file",
+    "--no-mmap": "weights are in memory once, or in the memory-mapped file",
     "--no-repeat-ngram-size": "see --repetition-penalty, --frequency-penalty and "
     "--stop-on-repetition",
     "--do-sample": "any --temperature above 0 samples",
     "--best-of": "--n draws several answers and --vote chooses among them",
     "--use-cache": "keys and values are always cached",
-    "--echo": "--prompt-logprobs scores the prompt; it comes back under the row's own columns",
+    "--echo": "--prompt-logprobs scores the prompt, which is returned with the row's columns",
     "--load-in-4bit": _UNPACKED,
     "--load-in-8bit": _UNPACKED,
     "--prompt": _ARGUMENT + ", or - for rows on standard input",
@@ -131,7 +131,7 @@ MISSING = {
     "--input-file": _ARGUMENT,
     "--dataset": _ARGUMENT + ", which may be hf:NAME@CONFIG:SPLIT",
     "--num-workers": "one process reads, plans and computes; see --max-num-seqs",
-    "--timeout": "a run ends when its rows are answered; see --stall-timeout",
+    "--timeout": "a run ends when all rows are answered; see --stall-timeout",
 }
 """What does not exist here, and why, or what there is instead."""
 

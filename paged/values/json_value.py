@@ -19,4 +19,4 @@ def plain(value: object) -> JSONValue:
         return [plain(each) for each in value]
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
-    raise TypeError(f"JSON cannot hold a {type(value).__name__}")
+    raise TypeError(f"JSON cannot represent a {type(value).__name__}")

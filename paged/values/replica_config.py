@@ -30,7 +30,7 @@ class ReplicaConfig:
     replicas: Annotated[
         int | None,
         Flag(
-            "Answer with N engines in processes of their own, which Ray starts.",
+            "Run N engines in separate processes, started by Ray.",
             Panel.REPLICAS,
             "N",
             default="one engine, in this process, without Ray",
@@ -41,29 +41,29 @@ class ReplicaConfig:
     ray_address: Annotated[
         str | None,
         Flag(
-            "Ray cluster to run them on, such as 10.0.0.1:6379 or auto.",
+            "Ray cluster to run the replicas on, such as 10.0.0.1:6379 or auto.",
             Panel.REPLICAS,
             "ADDRESS",
-            default="one on this machine, ended with the run",
+            default="a private one on this machine that ends with the run",
         ),
     ] = None
     cpus_per_replica: Annotated[
         int | None,
         Flag(
-            "CPUs, and threads, of each.",
+            "CPUs, and threads, of each replica.",
             Panel.REPLICAS,
             "K",
-            default="the machine's, divided by their number",
+            default="the machine's, divided by the number of replicas",
             low=1,
         ),
     ] = None
     gpus_per_replica: Annotated[
         float | None,
         Flag(
-            "GPUs of each.",
+            "GPUs of each replica.",
             Panel.REPLICAS,
             "G",
-            default="1 where the model runs on a GPU, else 0",
+            default="1 if the model runs on a GPU, else 0",
             rule=Rule(_is_share, "a whole number, or a share below 1"),
         ),
     ] = None
@@ -80,4 +80,4 @@ class ReplicaConfig:
         there are none."""
         for name in ("ray_address", "cpus_per_replica", "gpus_per_replica", "push_model"):
             if self.replicas is None and name in names and getattr(self, name):
-                raise UsageError(f"{option(name)} goes with {option('replicas')}", field=name)
+                raise UsageError(f"{option(name)} needs {option('replicas')}", field=name)

@@ -132,7 +132,7 @@ def test_thinking_is_for_tasks_that_generate(folder: Path) -> None:
     thinking = HarnessModel(
         pretrained=str(folder), dtype="float32", enable_thinking=True, think_end_token="</s>"
     )
-    with pytest.raises(UsageError, match="enable_thinking is for tasks that generate"):
+    with pytest.raises(UsageError, match="enable_thinking needs a task that generates"):
         thinking.loglikelihood([Asked(("a", "b"))])
 
 

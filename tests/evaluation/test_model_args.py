@@ -37,10 +37,16 @@ def test_names_of_the_harness_mean_those_of_the_engine() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({}, "which model? give pretrained=FOLDER"),
-        ({"max_lenght": 3}, "max_lenght is no argument of this model; it takes add_bos_token, "),
-        ({"model": "y"}, "model and pretrained are one argument; give one"),
-        ({"max_length": 9, "max_model_len": 9}, "max_model_len and max_length are one argument"),
+        ({}, "the model is missing; give pretrained=FOLDER"),
+        (
+            {"max_lenght": 3},
+            "max_lenght is not an argument of this model; it takes add_bos_token, ",
+        ),
+        ({"model": "y"}, "model and pretrained are the same argument; give one"),
+        (
+            {"max_length": 9, "max_model_len": 9},
+            "max_model_len and max_length are the same argument",
+        ),
         ({"max_gen_toks": 0}, "max_gen_toks is 0; it must be an integer of at least 1"),
         ({"add_bos_token": "yes"}, "add_bos_token is 'yes'; it must be True or False"),
         ({"chat_template_args": "a"}, "chat_template_args is 'a'; it must be a mapping"),

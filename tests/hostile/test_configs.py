@@ -189,7 +189,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, JSONValue], str]] = {
     ),
     "a decoder that does not run": (
         nested("mistral3", model_type="mistral4"),
-        "text_config: model_type is 'mistral4', which pagedrun cannot run yet",
+        "text_config: model_type is 'mistral4', which pagedrun does not support yet",
     ),
     "no decoder": ({**SHAPE, "model_type": "mistral3"}, "text_config is missing"),
     "a decoder that is a list": (

@@ -136,7 +136,7 @@ BROKEN: dict[str, tuple[Break, str, str]] = {
     "another architecture": (
         fields(model_type="evil"),
         "config.json: model_type",
-        "the models that pagedrun can run",
+        "the types that pagedrun supports",
     ),
     "no tokenizer": (
         lambda folder: (folder / "tokenizer.json").unlink(),

@@ -265,7 +265,7 @@ def test_other_types_are_refused_with_what_is_missing_and_the_nearest(
     missing, nearest = UNSUPPORTED[model_type]
     message = refusal(write(tmp_path, model_type=model_type))
     assert f"{model_type!r}" in message
-    assert f"for want of {missing}; the nearest that runs is {nearest} " in message
+    assert f"for lack of {missing}; the most similar supported type is {nearest} " in message
     assert nearest in {**FAMILIES, **NESTED}
     assert model_type not in {**FAMILIES, **NESTED}
 

@@ -57,8 +57,8 @@ def test_a_model_that_a_node_does_not_have(
 
     change_all_but(1, elsewhere, monkeypatch)
     told = (
-        r"the replica on [\d.]+ cannot start: /nowhere/model is not there; put it on every node in "
-        r"the same place, or pass push_model"
+        r"the replica on [\d.]+ cannot start: /nowhere/model does not exist; put it on every node "
+        r"in the same place, or pass push_model"
     )
     refused(rows, UsageError, told)
 

@@ -179,7 +179,7 @@ def test_replicas_that_all_die_at_once_end_the_job_with_the_first_cause() -> Non
         raise Fatal
 
     run = engine(ThreadPool(2, lambda number: ScriptedEngine(number, on_row))).start(requests(200))
-    with pytest.raises(EngineError, match="replicas died; the first one of: ActorDiedError"):
+    with pytest.raises(EngineError, match="replicas died; cause of the first: ActorDiedError"):
         list(run)
     run.close()
 
@@ -257,7 +257,7 @@ def test_another_one_is_asked_for_where_a_replica_is_lost_while_it_loads(num_los
     warnings: list[str] = []
     pool = ThreadPool(2, lost)
     if num_lost == 3:
-        with pytest.raises(EngineError, match=r"3 replicas died .* the first one of: ActorDied"):
+        with pytest.raises(EngineError, match=r"3 replicas died .* cause of the first: ActorDied"):
             engine(pool).warm_up()
         assert pool.is_closed
         return
@@ -295,9 +295,7 @@ def test_a_run_goes_on_with_what_there_is_room_for(monkeypatch: pytest.MonkeyPat
     pool = ThreadPool(3, has_room=lambda number: number == 0)
     run = engine(pool).start(requests(200), warn=warnings.append)
     assert answers(run) == expected(requests(200))
-    assert warnings == [
-        "there is room for 1 of 3 replicas; the others join when there is room for them"
-    ]
+    assert warnings == ["there is room for 1 of 3 replicas; the others join when there is more"]
     run.close()
 
 

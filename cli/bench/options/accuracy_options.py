@@ -20,23 +20,23 @@ class AccuracyOptions:
             "Model folder, GGUF file, or hub id org/name.",
             Heading.MODEL,
             "NAME",
-            default="none, it must be given",
+            default="none, required",
             form=Form.MODEL,
         ),
     ] = None
     text: Annotated[
         Path | None,
         Flag(
-            "Text to score and to go on with: a text file, or prompts as rows in .jsonl.",
+            "Text to score and to continue: a text file, or prompts as rows in .jsonl.",
             Heading.ROWS,
             "FILE",
-            default="none, it must be given",
+            default="none, required",
         ),
     ] = None
     chunk: Annotated[
         int | None,
         Flag(
-            "Tokens that are read at once to score them.",
+            "Tokens per chunk; each chunk is scored in one pass.",
             Heading.ROWS,
             "N",
             default="--max-model-len, at most 2048",
@@ -46,8 +46,8 @@ class AccuracyOptions:
     stride: Annotated[
         int | None,
         Flag(
-            "Tokens from the beginning of a chunk to that of the next; fewer give each token more "
-            "before it.",
+            "Tokens from the beginning of a chunk to that of the next; fewer give each "
+            "token more context.",
             Heading.ROWS,
             "N",
             default="a chunk's",
@@ -68,7 +68,7 @@ class AccuracyOptions:
             declared=("--prompts",),
         ),
     ] = 64
-    output: Annotated[int, Flag("Tokens to answer each with.", Heading.ROWS, "N", low=1)] = 32
+    output: Annotated[int, Flag("Tokens per answer.", Heading.ROWS, "N", low=1)] = 32
     against: Annotated[
         str | None,
         Flag(
@@ -82,7 +82,7 @@ class AccuracyOptions:
     against_dtype: Annotated[
         str | None,
         Flag(
-            "Number format of what is compared with.",
+            "Number format of the model to compare with.",
             Heading.COMPARED,
             "FORMAT",
             default="the same",
@@ -92,8 +92,8 @@ class AccuracyOptions:
     near_tie: Annotated[
         float,
         Flag(
-            "A first difference is a near tie where the likeliest token is less than this ahead of "
-            "the second, in log-probability.",
+            "A first difference is a near tie if the most likely token leads the second by "
+            "less than this in log-probability.",
             Heading.COMPARED,
             "X",
             low=0.0,

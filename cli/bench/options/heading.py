@@ -10,5 +10,5 @@ class Heading(StrEnum):
     ROWS = "Rows"
     LENGTHS = "Requests"
     SIZES = "Sizes"
-    COMPARED = "What is compared"
+    COMPARED = "Comparison"
     RESULT = "Result"

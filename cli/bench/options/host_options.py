@@ -12,35 +12,45 @@ class HostOptions:
     """How many rows run at once, and what they are."""
 
     seats: Annotated[
-        str, Flag("Rows that run at once; several times as many are run.", Heading.ROWS, "N,N")
+        str,
+        Flag(
+            "Numbers of concurrent rows; several times as many rows are run for each.",
+            Heading.ROWS,
+            "N,N",
+        ),
     ] = "128,1024,4096"
     rows_per_seat: Annotated[
-        int, Flag("Rows that are run for each that runs at once.", Heading.ROWS, "N", low=1)
+        int, Flag("Rows in all for each concurrent row.", Heading.ROWS, "N", low=1)
     ] = 8
     shared: Annotated[
-        int, Flag("Tokens that prompts begin with alike.", Heading.ROWS, "N", low=0)
+        int, Flag("Tokens of the prompts' shared beginning.", Heading.ROWS, "N", low=0)
     ] = 1024
-    unique: Annotated[int, Flag("Tokens of each prompt alone.", Heading.ROWS, "N", low=1)] = 64
+    unique: Annotated[
+        int, Flag("Tokens of each prompt after the shared ones.", Heading.ROWS, "N", low=1)
+    ] = 64
     output: Annotated[
         str,
         Flag(
-            "Tokens to generate for each: a number, or LOW:HIGH for each row to draw its own.",
+            "Tokens to generate per row: a number, or LOW:HIGH for random lengths.",
             Heading.ROWS,
             "N",
         ),
     ] = "32:256"
-    repeat: Annotated[int, Flag("Runs of each number of seats.", Heading.COMPARED, "N", low=1)] = 1
+    repeat: Annotated[
+        int, Flag("Runs for each number of concurrent rows.", Heading.COMPARED, "N", low=1)
+    ] = 1
     as_gpu: Annotated[
         bool,
         Flag(
-            "Launch steps as on a GPU, one ahead of its tokens; captured ones compute nothing.",
+            "Launch steps as on a GPU, one step ahead of their tokens; captured steps "
+            "compute nothing.",
             Heading.COMPARED,
         ),
     ] = False
     refill_share: Annotated[
         float | None,
         Flag(
-            "Share of the rows that must have ended before others join them.",
+            "Share of the running rows that must end before waiting ones are admitted.",
             Heading.COMPARED,
             "X",
             default="0, 0.0625 with --as-gpu",

@@ -27,7 +27,7 @@ class KernelsOptions:
     ] = None
     kv_heads: Annotated[
         int | None,
-        Flag("Heads of keys and values.", Heading.MODEL, "N", default="the shape's", low=1),
+        Flag("Number of key and value heads.", Heading.MODEL, "N", default="the shape's", low=1),
     ] = None
     head_dim: Annotated[
         int | None, Flag("Size of a head.", Heading.MODEL, "N", default="the shape's", low=1)
@@ -35,7 +35,7 @@ class KernelsOptions:
     block_size: Annotated[
         int | None,
         Flag(
-            "Tokens in a block of KV memory.", Heading.MODEL, "N", default="16, on a GPU 64", low=1
+            "Tokens per block of KV memory.", Heading.MODEL, "N", default="16, on a GPU 64", low=1
         ),
     ] = None
     contexts: Annotated[
@@ -55,7 +55,7 @@ class KernelsOptions:
     prefixes: Annotated[
         str | None,
         Flag(
-            "Prefix: tokens that rows share.",
+            "Prefix: shared tokens.",
             Heading.SIZES,
             "N,N",
             default="128,512,2048,8192",
@@ -65,7 +65,7 @@ class KernelsOptions:
     groups: Annotated[
         str | None,
         Flag(
-            "Prefix: rows that share them.",
+            "Prefix: rows in a group.",
             Heading.SIZES,
             "N,N",
             default="8,64,256",
@@ -95,8 +95,8 @@ class KernelsOptions:
     full: Annotated[
         bool,
         Flag(
-            "All sizes that are not given: contexts to 32k, prefixes to 16k, groups to 1024. What "
-            "a GPU does anyway.",
+            "Use all sizes for lists that are not given: contexts to 32k, prefixes to 16k, "
+            "groups to 1024. Default on a GPU.",
             Heading.SIZES,
             declared=("--full",),
         ),
@@ -107,12 +107,12 @@ class KernelsOptions:
     ] = None
     repeat: Annotated[
         int | None,
-        Flag("Turns of each kernel.", Heading.COMPARED, "N", default="5, on a GPU 20", low=1),
+        Flag("Repetitions of each kernel.", Heading.COMPARED, "N", default="5, on a GPU 20", low=1),
     ] = None
     budget: Annotated[
         float | None,
         Flag(
-            "Seconds to spend; points that would not fit are left out and named.",
+            "Time budget in seconds; points that would exceed it are skipped and listed.",
             Heading.COMPARED,
             "S",
             default="60, on a GPU or with --full 480",

@@ -34,37 +34,40 @@ class MemoryOptions:
     ] = None
     model: Annotated[
         str | None,
-        Flag("Model folder, or hub id org/name, in place of a shape.", Heading.MODEL, "NAME"),
+        Flag("Model folder, or hub id org/name, instead of a shape.", Heading.MODEL, "NAME"),
     ] = None
     layers: Annotated[
         int | None, Flag("Layers.", Heading.MODEL, "N", default="the shape's", low=1)
     ] = None
     kv_heads: Annotated[
         int | None,
-        Flag("Heads of keys and values.", Heading.MODEL, "N", default="the shape's", low=1),
+        Flag("Number of key and value heads.", Heading.MODEL, "N", default="the shape's", low=1),
     ] = None
     head_dim: Annotated[
         int | None, Flag("Size of a head.", Heading.MODEL, "N", default="the shape's", low=1)
     ] = None
     dtype: Annotated[
         StoredDtype | None,
-        Flag(
-            "In what keys and values are stored.", Heading.MODEL, default="the model's, or float16"
-        ),
+        Flag("Number format of keys and values.", Heading.MODEL, default="the model's, or float16"),
     ] = None
     requests: Annotated[
         str,
         Flag(
-            "Requests in flight at once; the most of them also come and go.", Heading.LENGTHS, "N,N"
+            "Numbers of concurrent requests; the largest is also used for requests that "
+            "join and leave.",
+            Heading.LENGTHS,
+            "N,N",
         ),
     ] = "10,25,50,100,200"
-    mean: Annotated[float, Flag("Tokens of a request.", Heading.LENGTHS, "N", low=0.0)] = 500.0
+    mean: Annotated[
+        float, Flag("Mean number of tokens of a request.", Heading.LENGTHS, "N", low=0.0)
+    ] = 500.0
     std: Annotated[float, Flag("Their standard deviation.", Heading.LENGTHS, "N", low=0.0)] = 200.0
-    min_len: Annotated[int, Flag("The least of them.", Heading.LENGTHS, "N", low=1)] = 200
+    min_len: Annotated[int, Flag("Minimum number of tokens.", Heading.LENGTHS, "N", low=1)] = 200
     max_len: Annotated[
         int,
         Flag(
-            "The most, and what contiguous reservation takes for each request.",
+            "Maximum number of tokens, reserved for each contiguous request.",
             Heading.LENGTHS,
             "N",
             low=1,
@@ -73,11 +76,11 @@ class MemoryOptions:
     shared: Annotated[
         int, Flag("Tokens of a system prompt; 0: none.", Heading.LENGTHS, "N", low=0)
     ] = 200
-    seed: Annotated[int, Flag("What lengths are drawn with.", Heading.LENGTHS, "N", low=0)] = 0
+    seed: Annotated[int, Flag("Seed of the random lengths.", Heading.LENGTHS, "N", low=0)] = 0
     block_size: Annotated[
         int,
         Flag(
-            "Tokens in a block of KV memory; others are shown beside it.",
+            "Tokens per block of KV memory; other sizes are shown for comparison.",
             Heading.LENGTHS,
             "N",
             low=1,
@@ -86,10 +89,10 @@ class MemoryOptions:
     kv_cache_memory_bytes: Annotated[
         int | None,
         Flag(
-            "Memory in which requests come and go.",
+            "Memory for requests that join and leave.",
             Heading.LENGTHS,
             "SIZE",
-            default="what 10 contiguous requests take",
+            default="the memory of 10 contiguous requests",
             form=Form.SIZE,
         ),
     ] = None

@@ -34,5 +34,5 @@ class ModelOptions:
     ] = None
     model: Annotated[
         str | None,
-        Flag("Model folder, or hub id org/name, in place of a shape.", Heading.MODEL, "NAME"),
+        Flag("Model folder, or hub id org/name, instead of a shape.", Heading.MODEL, "NAME"),
     ] = None

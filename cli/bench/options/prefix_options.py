@@ -15,15 +15,18 @@ class PrefixOptions:
         str, Flag("Prefix lengths, in tokens.", Heading.ROWS, "N,N", declared=("--prefix",))
     ] = "0,128,512,1024,2048,4096"
     group_sizes: Annotated[
-        str, Flag("Rows that share the prefix.", Heading.ROWS, "N,N", declared=("--group",))
+        str,
+        Flag("Numbers of rows that share the prefix.", Heading.ROWS, "N,N", declared=("--group",)),
     ] = "1,4,16,64,256"
-    unique: Annotated[int, Flag("Tokens of each prompt alone.", Heading.ROWS, "N", low=1)] = 16
-    output: Annotated[int, Flag("Tokens to generate for each.", Heading.ROWS, "N", low=2)] = 16
+    unique: Annotated[
+        int, Flag("Tokens of each prompt after the prefix.", Heading.ROWS, "N", low=1)
+    ] = 16
+    output: Annotated[int, Flag("Tokens to generate per row.", Heading.ROWS, "N", low=2)] = 16
     repeat: Annotated[int, Flag("Runs of each point.", Heading.COMPARED, "N", low=1)] = 2
     budget: Annotated[
         float,
         Flag(
-            "Seconds to spend; points that would not fit are left out and named.",
+            "Time budget in seconds; points that would exceed it are skipped and listed.",
             Heading.COMPARED,
             "S",
             low=1.0,

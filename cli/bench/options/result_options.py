@@ -15,7 +15,7 @@ class PageOptions:
     html: Annotated[
         Path | None,
         Flag(
-            "Write the result as a page with charts: one file of 5 MB, complete without a network.",
+            "Write the result as a page with charts: one file of 5 MB that needs no network.",
             Heading.RESULT,
             "PATH",
         ),
@@ -27,7 +27,7 @@ class ResultOptions:
     """Where a result goes."""
 
     save: Annotated[
-        Path | None, Flag("Keep the result as FILE.json or FILE.md.", Heading.RESULT, "FILE")
+        Path | None, Flag("Save the result as FILE.json or FILE.md.", Heading.RESULT, "FILE")
     ] = None
     json_result: Annotated[
         bool, Flag("Print the result as JSON on stdout.", Heading.RESULT, declared=("--json",))

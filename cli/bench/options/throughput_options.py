@@ -20,23 +20,24 @@ class ThroughputOptions:
 
     rows: Annotated[int, Flag("Prompts.", Heading.ROWS, "N", low=1)] = 64
     shared: Annotated[
-        int, Flag("Tokens that prompts begin with alike.", Heading.ROWS, "N", low=0)
+        int, Flag("Tokens of the prompts' shared beginning.", Heading.ROWS, "N", low=0)
     ] = 2048
     unique: Annotated[
         str,
         Flag(
-            "Tokens of each prompt alone: a number, or LOW:HIGH for each row to draw its own.",
+            "Tokens of each prompt after the shared ones: a number, or LOW:HIGH for random "
+            "lengths.",
             Heading.ROWS,
             "N",
         ),
     ] = "64"
-    output: Annotated[str, Flag("Tokens to generate for each, as --unique.", Heading.ROWS, "N")] = (
-        "32"
-    )
+    output: Annotated[
+        str, Flag("Tokens to generate per row, in the same form as --unique.", Heading.ROWS, "N")
+    ] = "32"
     group_size: Annotated[
         int | None,
         Flag(
-            "Prompts that begin alike; the next ones begin otherwise.",
+            "Rows that share one beginning; each group has another.",
             Heading.ROWS,
             "N",
             default="all",
@@ -46,24 +47,24 @@ class ThroughputOptions:
     against: Annotated[
         Peer | None,
         Flag(
-            "Run the same rows with the same weights through another program as well.",
+            "Also run the same rows and weights in another program.",
             Heading.COMPARED,
         ),
     ] = None
     hf_batch: Annotated[
         int | None,
         Flag(
-            "Rows that Transformers runs at once.",
+            "Batch size of Transformers.",
             Heading.COMPARED,
             "N",
-            default="all, or what fits",
+            default="all rows, or as many as fit",
             low=1,
         ),
     ] = None
     compare: Annotated[
         str | None,
         Flag(
-            "Run in another way as well: alone, no-sharing, or a flag such as block-size=32.",
+            "Also run with another setting: alone, no-sharing, or a flag such as block-size=32.",
             Heading.COMPARED,
             "FLAG",
         ),
@@ -71,17 +72,17 @@ class ThroughputOptions:
     repeat: Annotated[
         int | None,
         Flag(
-            "Times that each takes its turn.",
+            "Runs of each contender.",
             Heading.COMPARED,
             "N",
-            default="3 if something is compared, else 1",
+            default="3 in a comparison, else 1",
             low=1,
         ),
     ] = None
     profile: Annotated[
         bool,
         Flag(
-            "Show where the time went, op by op; on a GPU kernel by kernel, in one more run.",
+            "Show times by operation, or on a GPU by kernel, in an additional run.",
             Heading.COMPARED,
             declared=("--profile",),
         ),

@@ -41,8 +41,8 @@ def _text(result: AccuracyBenchFigures) -> Sheet:
         "The text",
         ("", *(way["name"] for way in ways)),
         rows,
-        f"Of {result['text']['scored_tokens']:,} scored tokens. Perplexities compare models with "
-        "the same vocabulary, in chunks of the same length.",
+        f"Of {result['text']['scored_tokens']:,} scored tokens. Perplexities are "
+        "comparable for models with the same vocabulary, in chunks of the same length.",
     )
 
 
@@ -50,25 +50,25 @@ def _agreement(result: AccuracyBenchFigures) -> Sheet:
     scores, answers = result["scores"], result["answers"]
     differences = answers["prompts"] - answers["same"]
     rows = [
-        ("answers that are the same", *_share(answers["same"], answers["prompts"])),
+        ("identical answers", *_share(answers["same"], answers["prompts"])),
         (
             "tokens before the first difference",
             *_share(answers["positions_before"], answers["positions"]),
         ),
         ("first differences that are near ties", *_share(answers["near_ties"], differences)),
         (
-            "likeliest token of the text's places the same",
+            "positions with the same most likely token",
             *_share(scores["same_top"], scores["tokens"]),
         ),
-        ("log-probability apart, mean", f"{scores['mean_difference']:.5f}", ""),
-        ("log-probability apart, most", f"{scores['largest_difference']:.5f}", ""),
+        ("log-probability difference, mean", f"{scores['mean_difference']:.5f}", ""),
+        ("log-probability difference, maximum", f"{scores['largest_difference']:.5f}", ""),
     ]
     return Sheet(
         "Agreement",
         ("", "", "share"),
         rows,
-        "Near tie: the reference's likeliest token is less than "
-        f"{answers['near_tie']:g} ahead of its second, in log-probability.",
+        "Near tie: the reference's most likely token leads its second by less than "
+        f"{answers['near_tie']:g} in log-probability.",
     )
 
 

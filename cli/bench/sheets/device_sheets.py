@@ -18,7 +18,7 @@ def device_sheets(result: ThroughputBenchFigures) -> list[Sheet]:
 
     steps = [
         row("steps", lambda each: f"{each['steps']:,}"),
-        row("of them replayed from graphs", lambda each: f"{each['graph_steps']:,}"),
+        row("replayed from graphs", lambda each: f"{each['graph_steps']:,}"),
         row("with prompts", lambda each: f"{each['prompt_steps']:,}"),
         row("decoding, not replayed", lambda each: f"{each['eager_steps']:,}"),
         row("GPU busy", lambda each: f"{each['device_busy']:.1%}"),
@@ -28,7 +28,12 @@ def device_sheets(result: ThroughputBenchFigures) -> list[Sheet]:
         row("launches of kernels", lambda each: f"{each['kernel_launches']:,}"),
     ]
     return [
-        Sheet("GPU and host", header, steps, "One more run under the profiler, which slows hosts."),
+        Sheet(
+            "GPU and host",
+            header,
+            steps,
+            "An additional run under the profiler, which slows the host.",
+        ),
         Sheet("Kernels by time, s", ("kernel", *header[1:]), _kernels(profiles)),
     ]
 

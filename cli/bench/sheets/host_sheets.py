@@ -26,8 +26,8 @@ def host_sheets(result: HostBenchFigures) -> list[Sheet]:
             "The host's own work",
             header,
             rows,
-            "Decode: steps in which all seats decode and no row is let in, by their median. "
-            f"Admission: steps that let rows in, likewise.{of_several}",
+            "Decode: median of steps in which all rows decode and none is admitted. "
+            f"Admission: median of steps that admit rows.{of_several}",
         )
     ]
     return [*own, _launches(result)] if result["as_gpu"] else own
@@ -55,12 +55,13 @@ def _launches(result: HostBenchFigures) -> Sheet:
             )
         )
     return Sheet(
-        "What a GPU would be asked",
+        "Work for a GPU",
         header,
         rows,
-        "With prompts: steps that compute tokens of prompts. Replayed, eager decode: steps whose "
-        "generated tokens are a captured step's, and those where they are computed kernel by "
-        "kernel. Nothing is computed here, and a copy is the host's own.",
+        "With prompts: steps that compute tokens of prompts. Replayed: steps whose "
+        "generated tokens come from a captured step. Eager decode: steps that compute "
+        "them kernel by kernel. Nothing is computed here, and copies are made by the "
+        "host.",
     )
 
 

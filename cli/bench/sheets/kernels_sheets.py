@@ -40,11 +40,11 @@ _TITLES: dict[Part, str] = {
     "ops": "Other ops",
 }
 _CAPTIONS: dict[Part, str] = {
-    "decode": "Contiguous: dense attention in torch on the same keys and values. Over it: what "
-    "paging costs; below 1x it is the faster one.",
-    "prefix": "Each row has 64 tokens of its own behind the prefix, and both ways read them.",
+    "decode": "Contiguous: dense attention in torch on the same keys and values. Over "
+    "contiguous: the cost of paging; below 1x, paged attention is faster.",
+    "prefix": ("Each row has 64 tokens of its own after the prefix, which are read in both cases."),
     "prefill": "Contiguous: dense attention in torch on the same keys and values.",
-    "ops": "PackedLinear is the layer's gate and up at once.",
+    "ops": "PackedLinear is the layer's gate and up projections together.",
 }
 # What bounds a part, as the result has it, its unit, and what to know of the figures.
 _RATES: dict[Part, tuple[_Rate, str, str]] = {
@@ -52,11 +52,15 @@ _RATES: dict[Part, tuple[_Rate, str, str]] = {
     "prefix": (
         "tflop_per_s",
         "TFLOP/s",
-        "The part of the roofline counts what bounds each way, bytes or operations; past 100% a "
-        "prefix that is read again stays in a cache.",
+        "The share of the roofline refers to the limit in each case, bytes or "
+        "operations; above 100%, a prefix that is read again remains in a cache.",
     ),
-    "prefill": ("tflop_per_s", "TFLOP/s", "Only pairs that the causal mask lets through count."),
-    "ops": ("gb_per_s", "GB/s", "The part of the roofline counts what bounds."),
+    "prefill": ("tflop_per_s", "TFLOP/s", "Only pairs within the causal mask are counted."),
+    "ops": (
+        "gb_per_s",
+        "GB/s",
+        "The share of the roofline refers to the limit, bytes or operations.",
+    ),
 }
 
 

@@ -78,7 +78,7 @@ def _sharing(sharing: Sharing) -> Sheet:
     prompt = sharing["prompt"]
     saved: dict[str, SavedBlocks] = {
         "answers to one prompt": prompt,
-        "rows that begin with it": sharing["rows"],
+        "rows that share it": sharing["rows"],
     }
     rows = [
         (
@@ -94,8 +94,9 @@ def _sharing(sharing: Sharing) -> Sheet:
         f"A system prompt of {sharing['tokens']:,} tokens, {sharing['requests']:,} requests",
         ("", "blocks alone", "shared", "saved"),
         rows,
-        f"When one of the answers goes on: {copied}, {prompt['blocks_diverged']:,} held. Rows have "
-        "as many tokens of their own as in the first line above, and share whole blocks.",
+        f"When one of the answers continues: {copied}, {prompt['blocks_diverged']:,} "
+        "held. Rows have as many tokens of their own as in the first line above, and "
+        "share whole blocks.",
     )
 
 
@@ -124,13 +125,13 @@ def _over_time(result: MemoryBenchFigures) -> Sheet:
     fewer = _ratio(contiguous["steps"], paged["steps"])
     header = ("", "most", "in flight", "of held", "of all", "at peak", "preempted", "steps")
     return Sheet(
-        f"{flows['requests']:,} requests that come and go in {show_size(flows['memory_bytes'])}",
+        f"{flows['requests']:,} requests that join and leave {show_size(flows['memory_bytes'])}",
         header,
         [*rows, ("gain", *gains, NOTHING, NOTHING, fewer)],
-        "Requests in flight; slots that store a token, of those held and of all; means over the "
-        "run. At peak: blocks held of the pool's. Half of each request is its prompt. A step gives "
-        "every request in flight a token; how long it takes is not measured here: one with more of "
-        "them takes longer.",
+        "Requests in flight; slots that store a token, of those held and of all; means "
+        "over the run. At peak: blocks held of the pool's. Half of each request is its "
+        "prompt. A step gives every request in flight one token; steps with more "
+        "requests take longer, which is not measured here.",
     )
 
 
@@ -193,7 +194,7 @@ def _block_sizes(result: MemoryBenchFigures) -> Sheet:
         f"Block sizes, {flows['requests']:,} requests",
         header,
         rows,
-        "Utilised, held and empty slots of a request: all at once. Expected: (size - 1) / 2, half "
-        "a block, if a request may end anywhere in its last one. Most, in flight and steps: as "
-        "they come and go.",
+        "Utilized, held and empty slots of a request: all concurrently. Expected: (size "
+        "- 1) / 2, half a block, if a request may end anywhere in its last block. Most, "
+        "in flight and steps: as they join and leave.",
     )

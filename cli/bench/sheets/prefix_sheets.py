@@ -37,9 +37,9 @@ def prefix_sheets(result: PrefixBenchFigures) -> list[Sheet]:
             "decode_attention_s",
             show_ms,
             "decode_attention",
-            "Middle over the steps in which all rows decode; – where the first were done before "
-            "the last had begun. Re-read and no caching use the kernel of rows that share nothing, "
-            "which rounds otherwise and is faster than --no-prefix-once.",
+            "Median of the steps in which all rows decode; – if the first rows ended before "
+            "the last had begun. Re-read and no caching use the kernel for rows without a "
+            "shared prefix, which rounds differently and is faster than --no-prefix-once.",
         ),
         _sheet(
             result,
@@ -113,4 +113,4 @@ def _skipped(result: PrefixBenchFigures) -> str:
     ]
     if not skipped:
         return "Every point was run."
-    return f"Not run, for want of time (--budget): {', '.join(skipped)}."
+    return f"Not run, to stay within --budget: {', '.join(skipped)}."

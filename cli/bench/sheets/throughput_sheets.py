@@ -76,10 +76,10 @@ def _figures(result: ThroughputBenchFigures) -> Sheet:
         "Throughput",
         ("", *(each["name"] for each in contenders)),
         rows,
-        f"Middle of {result['repeat']} (least…most). Cached prompt tokens count. The process held "
-        f"{show_size(max(peaks))} at its peak."
+        f"Middle of {result['repeat']} (least…most). Cached prompt tokens count. Peak memory of "
+        f"the process: {show_size(max(peaks))}."
         if result["repeat"] > 1
-        else f"Cached prompt tokens count. The process held {show_size(max(peaks))} at its peak.",
+        else f"Cached prompt tokens count. Peak memory of the process: {show_size(max(peaks))}.",
     )
 
 
@@ -111,8 +111,8 @@ def _ratios(result: ThroughputBenchFigures) -> Sheet:
         "pagedrun is faster",
         ("", "end to end", "prefill", "decode", "rows alike"),
         rows,
-        "Ratios of times, turn by turn. Decode: seconds for each row's next token. Rows alike: "
-        "those with the same tokens; another program rounds otherwise.",
+        "Ratios of times, turn by turn. Decode: seconds for each row's next token. Rows "
+        "alike: those with the same tokens; other programs round differently.",
     )
 
 
@@ -123,8 +123,8 @@ def _profiles(result: ThroughputBenchFigures) -> list[Sheet]:
     whole = [(run["total_s"], run["ops"]) for run in runs]
     steps = [_of_a_step(run) for run in runs]
     return [
-        Sheet("Where the time went, s", header, _ops(whole, "{:.3f}".format), "The last run."),
-        Sheet("Where a decode step's time went, ms", header, _ops(steps, show_ms)),
+        Sheet("Time by operation, s", header, _ops(whole, "{:.3f}".format), "The last run."),
+        Sheet("Time of a decode step, ms", header, _ops(steps, show_ms)),
     ]
 
 

@@ -56,8 +56,8 @@ class AccuracyBench:
         stride = chunk if self.stride is None else self.stride
         if stride > chunk:
             raise UsageError(
-                f"{option('stride')} is {stride}, and a chunk {chunk}; tokens between two chunks "
-                "would not be scored"
+                f"{option('stride')} is {stride}, more than a chunk of {chunk} tokens, so tokens "
+                "between two chunks would not be scored"
             )
         tokenizer, text = self._tokenized(chunk)
         windows = [
@@ -66,7 +66,7 @@ class AccuracyBench:
             for window in token_windows(document, chunk, stride)
         ][: self.max_chunks]
         if not windows:
-            raise UsageError(f"{option('text')} {self.text.name}: there is no token to score")
+            raise UsageError(f"{option('text')} {self.text.name}: it has no token to score")
         measured, facts = self._outcome(self.measured, tokenizer, windows, text, say)
         reference, _ = self._outcome(self.reference, tokenizer, windows, text, say)
         described: TextFigures = {
@@ -100,7 +100,7 @@ class AccuracyBench:
             return min(most, MOST_CHUNK)
         if self.chunk > most:
             raise UsageError(
-                f"{option('chunk')} is {self.chunk}, and {option('max_model_len')} {most}"
+                f"{option('chunk')} {self.chunk} exceeds {option('max_model_len')} {most}"
             )
         return self.chunk
 
@@ -110,9 +110,9 @@ class AccuracyBench:
         text = self.text.tokenized(tokenizer, chunk, self.num_prompts)
         if self.text.tokenized(other, chunk, self.num_prompts) != text:
             raise UsageError(
-                f"{self.measured.name} and {self.reference.name} cut the text into different "
-                f"tokens, so nothing of them can be compared; if the models have the same "
-                f"vocabulary, {option('tokenizer')} gives both the same tokenizer"
+                f"{self.measured.name} and {self.reference.name} tokenize the text differently, "
+                "so they cannot be compared; if the models have the same vocabulary, pass one "
+                f"tokenizer for both with {option('tokenizer')}"
             )
         return tokenizer, text
 

@@ -60,7 +60,7 @@ class RunningText:
                 f"{option('text')} {path} is larger than {MAX_BYTES >> 20} MiB; pass a part of it"
             )
         if b"\0" in data:
-            raise UsageError(f"{option('text')} {path} is not a text: there are zero bytes in it")
+            raise UsageError(f"{option('text')} {path} is not a text file: it contains zero bytes")
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -77,8 +77,8 @@ class RunningText:
             raise UsageError(f"{option('text')} {self.name}: {error.marked}") from error
         if len(ids) < chunk:
             raise UsageError(
-                f"{option('text')} {self.name} has {len(ids):,} tokens, and a chunk {chunk:,}; "
-                f"pass a longer one, or lower {option('chunk')}"
+                f"{option('text')} {self.name} has {len(ids):,} tokens, fewer than a chunk of "
+                f"{chunk:,}; pass a longer text, or lower {option('chunk')}"
             )
         size = min(PROMPT_TOKENS, len(ids))
         count = min(num_prompts, len(ids) // size)

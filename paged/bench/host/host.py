@@ -102,7 +102,7 @@ class HostBench:
         for seats in self.seats:
             runs = [self._measure(engine, seats) for _ in range(self.repeat)]
             rate = median(run.tokens_per_s for run in runs)
-            say(f"{seats:,} seats: {rate:,.0f} tokens/s")
+            say(f"{seats:,} rows at a time: {rate:,.0f} tokens/s")
             points.append(_point(seats, seats * self.rows_per_seat, runs))
         return {
             "device": {"type": "cpu"},
@@ -128,8 +128,8 @@ class HostBench:
         if longest > most:
             flags = f"{option('shared')}, {option('unique')} or {option('output')}"
             raise UsageError(
-                f"rows have up to {longest} tokens, and the model of this benchmark takes {most}; "
-                f"lower {flags}"
+                f"rows have up to {longest} tokens, but the model of this benchmark takes at "
+                f"most {most}; lower {flags}"
             )
 
     def _workload(self, seats: int) -> Workload:

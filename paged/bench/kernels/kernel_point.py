@@ -91,7 +91,7 @@ class KernelPoint:
             if call.name in failures or not call.is_comparable:
                 continue
             if truth is None:
-                failures[call.name] = "there is nothing to check it against"
+                failures[call.name] = "there is no reference to check it against"
                 continue
             errors[call.name] = difference(answers[call.name], truth)
             if not errors[call.name] <= TOLERANCE.get(truth.dtype, 0.0):

@@ -29,9 +29,8 @@ class KernelShape:
             raise UsageError(f"{option('block_size')} is {self.block_size}; it must be at least 1")
         if self.num_heads % self.num_kv_heads:
             raise UsageError(
-                f"{option('heads')} {self.num_heads} cannot be shared out among "
-                f"{self.num_kv_heads} kv heads; give {option('heads')} a multiple of "
-                f"{option('kv_heads')}"
+                f"{option('heads')} {self.num_heads} cannot be divided among {self.num_kv_heads} "
+                f"kv heads; give {option('heads')} a multiple of {option('kv_heads')}"
             )
 
     @classmethod

@@ -69,8 +69,8 @@ class KernelSweep:
         for prefix in self.prefixes:
             if prefix % unit:
                 raise UsageError(
-                    f"{option('prefix')} {prefix}: what is read once is whole partitions and "
-                    f"blocks, so give a multiple of {unit}"
+                    f"{option('prefix')} {prefix}: only whole partitions and blocks are shared; "
+                    f"give a multiple of {unit}"
                 )
         for part in self.parts:
             if part not in PARTS:

@@ -33,8 +33,8 @@ class ModelShape:
         heads = list(config.network.attentions.values())  # recurrent layers keep nothing of a token
         if len({(each.num_kv_heads, each.head_dim, each.source is None) for each in heads}) > 1:
             raise UsageError(
-                f"{name} has layers that keep different numbers of bytes of a token, where this "
-                f"bench reckons with one; choose a {option('shape')} whose layers are alike"
+                f"{name} has layers with different numbers of bytes per token, which this "
+                f"benchmark does not support; choose a {option('shape')} with uniform layers"
             )
         return cls(name, len(heads), config.num_kv_heads, config.head_dim, config.dtype)
 

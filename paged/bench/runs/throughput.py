@@ -85,7 +85,7 @@ class ThroughputBench:
             name, alone = self.comparison.name, self.comparison.alone
             other = self._other(engine, timer, self.comparison.changes)
             if other.config == engine.config and not alone:
-                raise UsageError(f"{option('compare')}: {name} is what the other flags say too")
+                raise UsageError(f"{option('compare')}: {name} is already set by the other flags")
             other = reading_alone(other) if alone else other
             contenders.append(EngineContender(name, other, timer))
         if self.peer is not None:

@@ -81,7 +81,7 @@ class StoredPrefix:
         """
         match = FILE_NAME.fullmatch(name)
         if match is None or hashlib.sha256(data).hexdigest() != match["sha256"]:
-            raise DamagedEntryError("its bytes are not those that were stored")
+            raise DamagedEntryError("its bytes differ from those that were stored")
         end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
         return cls._from_start(data[_LENGTH_BYTES:end], len(data))
 
@@ -95,10 +95,10 @@ class StoredPrefix:
             tensors = json.loads(start)
             sha256, _, text = tensors.pop("__metadata__")[_HEADER].partition(" ")
             if sha256 != _sha256(text):
-                raise DamagedEntryError("its header is not the one that was stored")
+                raise DamagedEntryError("its header differs from the one that was stored")
             end = max(each["data_offsets"][1] for each in tensors.values())
             if num_bytes != _LENGTH_BYTES + len(start) + end:
-                raise DamagedEntryError("it is cut off, or longer than it was")
+                raise DamagedEntryError("it is truncated, or longer than when it was stored")
             return cls._from_header(json.loads(text))
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise DamagedEntryError("its header cannot be read") from error
@@ -134,5 +134,5 @@ def find_entries(folder: Path) -> Sequence[Path]:
 def _read_start(file: BinaryIO, num_bytes: int) -> bytes:
     length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
     if length > min(num_bytes, _MAX_HEADER_BYTES):
-        raise DamagedEntryError("it is cut off, or longer than it was")
+        raise DamagedEntryError("it is truncated, or longer than when it was stored")
     return file.read(length)

@@ -60,7 +60,7 @@ class StoreFolder:
         with `create`, if everybody may write to it; `flag` begins the sentence.
         """
         name = f"{flag}{path}"
-        way_out = "name another one, or a place for a new one" if create else _NOT_A_STORE
+        way_out = "name another folder, or one that does not exist yet" if create else _NOT_A_STORE
         try:
             if create and not path.exists():
                 path.mkdir(_FOLDER_MODE, exist_ok=True)  # another run may just have made it
@@ -69,13 +69,13 @@ class StoreFolder:
                 raise UsageError(f"{name} is not a folder; {way_out}")
             if create and state.st_mode & stat.S_IWOTH:
                 raise UsageError(
-                    f"{name} can be written by everybody, so what it holds may be anybody's; "
-                    f"chmod o-w it, or name another folder"
+                    f"{name} is writable by all users, so its contents cannot be trusted; run "
+                    "chmod o-w on it, or name another folder"
                 )
             if not (path / MARKER).is_file():
                 if not create or any(map(_is_other_thing, path.iterdir())):
                     raise UsageError(
-                        f"{name} is a folder of other things and no prefix store; {way_out}"
+                        f"{name} contains other files and is not a prefix store; {way_out}"
                     )
                 replace_json(path / MARKER, {"format": 1})
         except OSError as error:

@@ -109,7 +109,7 @@ def _listed(folder: StoreFolder, *, whole: bool) -> list[ListedEntry]:
         if entry.parent in whole_to_end and not entry.has_state:
             whole_to_end.update(_digests(entry))
     return [
-        ListedEntry(each.use, each.entry, "the beginning of its prefix is gone")
+        ListedEntry(each.use, each.entry, "the beginning of its prefix is missing")
         if each.entry is not None and not _follows(each.entry, whole_to_end)
         else each
         for each in listed
@@ -127,7 +127,7 @@ def _looked_at(use: EntryUse, *, whole: bool) -> ListedEntry:
     except OSError as error:
         return ListedEntry(use, None, f"cannot be read ({error.strerror})")
     if not use.path.name.startswith(entry.identity.fingerprint):
-        return ListedEntry(use, entry, "it is of another model or setting than its name says")
+        return ListedEntry(use, entry, "its name belongs to another model or setting")
     return ListedEntry(use, entry, None)
 
 

@@ -66,7 +66,7 @@ class StoreFiles:
         except (DamagedEntryError, OSError) as error:
             self._index.drop(name)
             if not isinstance(error, FileNotFoundError):  # another run has removed it
-                self.ignore(f"{told(name, error)}; computed again")
+                self.ignore(f"{told(name, error)}; its tokens are recomputed")
             return None
         self.counts.loaded_bytes += len(data)
         return tensors
@@ -85,7 +85,7 @@ class StoreFiles:
                 self._folder.trim(self._max_bytes)
         except OSError as error:
             self.can_write = False
-            self.tell(f"nothing more is stored in it ({error.strerror}); the run goes on")
+            self.tell(f"nothing more is stored in it ({error.strerror}); the run continues")
             return None
         self._index.add(name, entry)
         self.counts.stored_bytes += len(data)

@@ -199,17 +199,17 @@ class StoredPrefixes:
                 if entry.identity.fingerprint == self._identity.fingerprint:
                     self._index.add(path.name, entry)
                 elif is_ours:
-                    bad.append(f"{path.name} is of another model or setting than its name says")
+                    bad.append(f"{path.name} has a name that belongs to another model or setting")
                 else:
                     others = entry.identity
         except OSError as error:
             bad.append(f"the folder cannot be read ({error.strerror})")
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-            self._files.ignore(f"{bad[0]}{more}; computed again", len(bad))
+            self._files.ignore(f"{bad[0]}{more}; their tokens are recomputed", len(bad))
         elif others is not None and not len(self._index):
             what = ", another ".join(others.differing(self._identity))
-            self._files.tell(f"what it holds is of another {what}, so this run cannot use it")
+            self._files.tell(f"its contents belong to another {what}, so this run cannot use them")
 
     def _read(self, matches: Sequence[Match]) -> dict[str, list[list[Tensor]]] | None:
         """Return the tensors of each group in the files of the matches, in the order of their
@@ -259,13 +259,13 @@ class StoredPrefixes:
         for memory, found in zip(self._cache.groups, self._by_group(tensors), strict=True):
             shapes = [(tuple(each.shape), each.dtype) for each in found]
             if shapes != memory.shapes(num_blocks):
-                raise DamagedEntryError("its tensors have another shape than the model's")
+                raise DamagedEntryError("its tensors do not have the model's shape")
         for match in matches:
             start = match.block.position * size
             if entry.token_ids[start : start + size] != match.block.token_ids:
-                raise DamagedEntryError("its tokens are not those that it had")
+                raise DamagedEntryError("its tokens have changed")
         if matches[0].block.position == 0 and entry.parent != matches[0].block.parent:
-            raise DamagedEntryError("its tokens are not those that it had")
+            raise DamagedEntryError("its tokens have changed")
 
     def _note_found(self, request: Request, end: int, num_tokens: int) -> None:
         self.counts.loaded_tokens += num_tokens

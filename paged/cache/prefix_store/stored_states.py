@@ -61,10 +61,10 @@ class StoredStates:
 
         def check(entry: StoredPrefix, tensors: Mapping[str, Tensor]) -> None:
             if BlockKey.after(entry.parent, entry.token_ids).digest != digest:
-                raise DamagedEntryError("its tokens are not those that it had")
+                raise DamagedEntryError("its tokens have changed")
             shapes = {name: (tuple(each.shape), each.dtype) for name, each in tensors.items()}
             if shapes != _named(self._states.shapes(1)):
-                raise DamagedEntryError("its tensors have another shape than the model's")
+                raise DamagedEntryError("its tensors do not have the model's shape")
 
         name = self._index.state_behind(digest)
         tensors = None if name is None else self._files.read(name, check)

@@ -114,8 +114,9 @@ class Device:
         if wrong is not None:
             others = [each for each in KernelSet.supported() if each is not self.kernel_set]
             raise UsageError(
-                f"{option('kernel_set')} {self.kernel_set}: not to be relied on here, since "
-                f"{wrong}; please report it, and pass {option('kernel_set')} {' or '.join(others)}"
+                f"{option('kernel_set')} {self.kernel_set}: it failed its self-check on this "
+                f"machine: {wrong}; please report this, and pass {option('kernel_set')} "
+                f"{' or '.join(others)}"
             )
 
     def aside(self) -> AbstractContextManager[None]:

@@ -67,8 +67,8 @@ class GpuDtypes:
             return None
         if model == "float32":
             raise UsageError(
-                f"{option('kv_cache_dtype')} {asked} keeps fewer digits than {option('dtype')} "
-                f"float32 is there for; use {option('dtype')} bfloat16 or float16 with it, or "
-                "leave it at auto"
+                f"{option('kv_cache_dtype')} {asked} is less precise than {option('dtype')} "
+                f"float32 on a GPU; use it with {option('dtype')} bfloat16 or float16, or leave "
+                "it at auto"
             )
         return KV_DTYPES[asked]

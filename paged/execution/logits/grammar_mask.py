@@ -146,8 +146,8 @@ class GrammarMask:
             )
         return RowError(
             "no_token_allowed",
-            f"{found.field} and the other parameters of the row allow no token together, or the "
-            "model's output holds NaN",
+            f"{found.field} and the other parameters of the row leave no token allowed, or "
+            "the model's output contains NaN",
             param=found.field,
         )
 

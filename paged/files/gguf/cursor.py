@@ -46,7 +46,7 @@ class Cursor:
         """Return how many of something follow, each of at least so many bytes."""
         count = self.number(_COUNT)
         if count * bytes_each > len(self._memory) - self.position:
-            raise self.corrupt(f"it says that {count:,} {what} follow, which it is too short for")
+            raise self.corrupt(f"it is too short for the {count:,} {what} that it declares")
         return count
 
     def string(self) -> str:
@@ -56,7 +56,7 @@ class Cursor:
         try:
             return self._memory[start : start + length].decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self.corrupt("a name or a text in it is not UTF-8") from error
+            raise self.corrupt("it contains a name or a text that is not UTF-8") from error
 
     def value(self) -> JSONValue:
         """Return a value, whose type comes first."""
@@ -86,7 +86,7 @@ class Cursor:
 
     def _code(self, kind: int) -> str:
         if kind not in _NUMBERS:
-            raise self.corrupt(f"a value in it has type {kind}, which there is not")
+            raise self.corrupt(f"it contains a value of the unknown type {kind}")
         return _NUMBERS[kind]
 
     def _passed(self, num_bytes: int) -> int:

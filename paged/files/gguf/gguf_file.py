@@ -34,8 +34,8 @@ class GgufFile:
         count = self.metadata.get("split.tensors.count", len(self._part_of))
         if count != len(self._part_of):
             raise ModelError(
-                f"{self.path}: its parts have {len(self._part_of)} tensors, but it says that there "
-                f"are {count}; download the model again"
+                f"{self.path}: its parts have {len(self._part_of)} tensors instead of {count}; "
+                "download the model again"
             )
 
     @classmethod
@@ -55,7 +55,7 @@ class GgufFile:
         if match["number"] != "00001":
             raise ModelError(f"{path} is a later part of a model; pass the first: {part(1).name}")
         if not 1 <= count <= _MAX_PARTS:
-            raise ModelError(f"{path}: its name says that it has {count} parts; rename it")
+            raise ModelError(f"{path}: its name declares {count} parts; rename it")
         return cls([GgufPart.open(part(number)) for number in range(1, count + 1)])
 
     @property

@@ -51,7 +51,7 @@ class GgufPart:
         self._memory = memory
         cursor = Cursor(memory, str(path))
         if memory[: len(_MAGIC)] != _MAGIC:
-            raise ModelError(f"{path} is not a GGUF file, whatever its name says")
+            raise ModelError(f"{path} is not a GGUF file, despite its name")
         cursor.position = len(_MAGIC)
         version = cursor.number("<I")
         if version not in _VERSIONS:
@@ -65,19 +65,19 @@ class GgufPart:
         for _ in range(num_values):
             name = cursor.string()
             if name in self.metadata:
-                raise cursor.corrupt(f"it has {ascii(name)[:80]} twice")
+                raise cursor.corrupt(f"it contains {ascii(name)[:80]} twice")
             self.metadata[name] = cursor.value()
         places = [_place(cursor) for _ in range(num_tensors)]
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 1 <= alignment <= 2**20:
-            raise cursor.corrupt("general.alignment is no size")
+            raise cursor.corrupt("general.alignment is not a valid size")
         self._header_bytes = cursor.position
         start = -(-cursor.position // alignment) * alignment
         self.tensors: dict[str, GgufTensor] = {}
         for name, shape, kind, offset in places:
             tensor = GgufTensor(shape, kind, start + offset)
             if name in self.tensors:
-                raise cursor.corrupt(f"it has the tensor {ascii(name)[:80]} twice")
+                raise cursor.corrupt(f"it contains the tensor {ascii(name)[:80]} twice")
             if tensor.offset + tensor.num_bytes > len(memory):
                 raise cursor.corrupt(f"it ends before the end of the tensor {ascii(name)[:80]}")
             self.tensors[name] = tensor
@@ -86,7 +86,7 @@ class GgufPart:
     def open(cls, path: Path) -> "GgufPart":
         """Map a file and read its header. Raises `ModelError` if it is no GGUF file, or damaged."""
         if not path.is_file():
-            raise ModelError(f"{path}: there is no such file; download the model again")
+            raise ModelError(f"{path} does not exist; download the model again")
         refuse_lfs_pointer(path)
         try:
             with path.open("rb") as file:

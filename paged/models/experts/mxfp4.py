@@ -49,8 +49,8 @@ class Mxfp4:
         for size in (experts.hidden_size, experts.intermediate_size):
             if size % GROUP:
                 raise ModelError(
-                    f"{experts.name}: MXFP4 has groups of {GROUP} weights, and {size} of them are "
-                    "not whole groups; use another version of the model"
+                    f"{experts.name}: MXFP4 has groups of {GROUP} weights, and {size} weights are "
+                    "not a whole number of groups; use another version of the model"
                 )
         read = _packed if self._are_held(experts, source) else _unpacked
         gate_up, down = (list(read(*each, source)) for each in self._matrices(experts))

@@ -21,7 +21,7 @@ _TENSORS = NamedTensors(dropped=("model.mtp_",))
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
     if config.boolean("use_bias", False):
-        raise config.error("use_bias", "false for a model of this type: heads have no bias here")
+        raise config.error("use_bias", "false for a model of this type, whose head has no bias")
     config = config.with_defaults({"intermediate_size": 12_288})
     heads = Heads.from_json(config, num_kv_heads=4)
     return ernie_decoder(config, max_positions, heads, _mixtures(config), _TENSORS)

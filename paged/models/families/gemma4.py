@@ -96,7 +96,9 @@ def _sources(config: JsonObject, windows: Sequence[int | None]) -> list[int | No
     first = len(windows) - config.integer("num_kv_shared_layers", 0, len(windows) - 1, 0)
     last = {window: layer for layer, window in enumerate(windows[:first])}
     if not last.keys() >= set(windows[first:]):
-        wanted = "such that a layer of each kind comes before those that read its keys"
+        wanted = (
+            "a number of layers that leaves a layer of each kind before those that read its keys"
+        )
         raise config.error("num_kv_shared_layers", wanted)
     return [None] * first + [last[window] for window in windows[first:]]
 
@@ -128,7 +130,7 @@ def _causal(config: JsonObject) -> JsonObject:
     Among tokens of text "vision" means causal attention.
     """
     if config.get("use_bidirectional_attention") not in (None, "vision"):
-        raise config.error("use_bidirectional_attention", '"vision" or null: it runs causally only')
+        raise config.error("use_bidirectional_attention", '"vision" or null: only causal attention')
     read = ("per_layer_config", "use_bidirectional_attention")
     return JsonObject(config.origin, {k: v for k, v in config.fields.items() if k not in read})
 

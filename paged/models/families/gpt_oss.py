@@ -104,7 +104,7 @@ def _dense_method(config: JsonObject) -> LinearMethod:
     method = linear_method(config)
     if method != Dense():
         raise config.error(
-            "quantization_config", "absent, or of MXFP4: other experts are read as plain matrices"
+            "quantization_config", "absent, or MXFP4: other experts must be unquantized"
         )
     return method
 

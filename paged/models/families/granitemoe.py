@@ -32,7 +32,7 @@ def _describe_hybrid(config: JsonObject, max_positions: int) -> DecoderSpec[Deco
         raise config.error(
             "layer_types",
             f'"attention" for each of {num_layers} layers: recurrent layers (Mamba-2) are not '
-            "run here; the nearest that runs is granite",
+            "supported; the most similar supported model_type is granite",
         )
     shared_inner = config.integer("shared_intermediate_size", 1, 2**22, 1024)
     if config.string("position_embedding_type") not in ("rope", "nope", None):

@@ -28,7 +28,7 @@ def _with_layers_alike(config: JsonObject) -> JsonObject:
         given = fields.get(name)
         if isinstance(given, list):
             if not given or not is_integer(given[0]) or any(each != given[0] for each in given):
-                raise config.error(name, "an integer, or a list of equal ones")
+                raise config.error(name, "an integer, or a list of equal integers")
             fields[name] = given[0]
     return JsonObject(config.origin, fields)
 

@@ -65,7 +65,7 @@ def _layer_types(config: JsonObject) -> list[str]:
     if given is None:
         return ["full_attention"] * num_layers
     if not isinstance(given, list):
-        raise config.error("full_attn_idxs", "a list of the numbers of layers")
+        raise config.error("full_attn_idxs", "a list of layer indices")
     return ["full_attention" if layer in given else "conv" for layer in range(num_layers)]
 
 

@@ -21,7 +21,9 @@ _DEFAULTS = MixtureDefaults(64, 8, inner=2048, inner_name="intermediate_size")
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
     check_activation(config, "silu")
     if config.has("clip_qkv"):
-        raise config.error("clip_qkv", "null: queries, keys and values are not clipped here")
+        raise config.error(
+            "clip_qkv", "null: clipping of queries, keys and values is not supported"
+        )
     bias = config.boolean("attention_bias", False)
     windows, normalise = alike_windows(config, None), config.boolean("norm_topk_prob", False)
     attention = AttentionForm(

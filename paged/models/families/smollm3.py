@@ -34,7 +34,7 @@ def _window(config: JsonObject) -> int | None:
     if not config.boolean("use_sliding_window", False) or not config.has("sliding_window"):
         return None
     if config.get("layer_types") is None:
-        raise config.error("layer_types", "a list, where some layers have a sliding window")
+        raise config.error("layer_types", "a list if some layers have a sliding window")
     return sliding_window(config)
 
 

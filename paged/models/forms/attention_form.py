@@ -78,7 +78,7 @@ class AttentionForm:
         prefix = f"model.layers.{index}.self_attn"
         rotary_dim = dim if rope is None else int(dim * rope.partial_rotary_factor)
         if rotary_dim % 2 or not rotary_dim:
-            wanted = f"such that an even number of a head's {dim} elements turn"
+            wanted = f"a factor that rotates an even number of a head's {dim} elements"
             raise config.error("partial_rotary_factor", wanted)
         pairs = NeighbourPairs(dim, rotary_dim) if self.turns_neighbours and rope else None
         parts = [

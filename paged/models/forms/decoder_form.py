@@ -96,12 +96,12 @@ class DecoderForm:
 def _refuse_unsupported(config: JsonObject) -> None:
     if config.has("per_layer_config"):
         raise ModelError(
-            f"{config.origin}: per_layer_config gives layers different shapes, which pagedrun "
-            "cannot run; use a model whose layers are alike"
+            f"{config.origin}: per_layer_config gives layers different shapes, which "
+            "pagedrun does not support; use a model with uniform layers"
         )
     if not config.boolean("is_causal", True):
-        raise config.error("is_causal", "true: pagedrun runs causal decoders only")
+        raise config.error("is_causal", "true: pagedrun supports causal decoders only")
     if config.boolean("use_bidirectional_attention", False):
         raise config.error(
-            "use_bidirectional_attention", "false: pagedrun runs causal decoders only"
+            "use_bidirectional_attention", "false: pagedrun supports causal decoders only"
         )

@@ -42,6 +42,6 @@ class Heads:
         if head_dim % 2:
             raise ModelError(
                 f"{config.origin}: head_dim is {head_dim} (given, or hidden_size / "
-                "num_attention_heads); it must be even, because rotary embeddings turn pairs"
+                "num_attention_heads); it must be even, because rotary embeddings rotate pairs"
             )
         return cls(num_heads, num_kv_heads, head_dim)

@@ -36,7 +36,8 @@ def _of_full_layers(config: JsonObject, windows: Sequence[int | None]) -> dict[s
     alike = sorted(given) == sorted(full) and all(given[layer] == heads for layer in full)
     if not alike or not isinstance(heads, dict) or heads.keys() - _NAMES:
         raise ModelError(
-            f"{config.origin}: per_layer_config gives layers different shapes, which pagedrun "
-            "cannot run but for head_dim and num_key_value_heads of all layers with full attention"
+            f"{config.origin}: per_layer_config gives layers different shapes, which "
+            "pagedrun does not support, except head_dim and num_key_value_heads of all "
+            "layers with full attention"
         )
     return heads

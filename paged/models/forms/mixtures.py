@@ -164,5 +164,5 @@ def _mlp_only_layers(config: JsonObject) -> Collection[int]:
     if layers is None:
         return ()
     if not isinstance(layers, list) or not all(is_integer(each) for each in layers):
-        raise config.error("mlp_only_layers", "a list of the numbers of layers")
+        raise config.error("mlp_only_layers", "a list of layer indices")
     return frozenset(each for each in layers if is_integer(each))

@@ -28,7 +28,7 @@ def layer_windows(
         return tuple(window if layer >= first_layer else None for layer in range(num_layers))
     slides = [kind == "sliding_attention" for kind in layer_types]
     if any(slides) and window is None:
-        raise config.error("layer_types", "without sliding_attention, as no window is in force")
+        raise config.error("layer_types", "without sliding_attention, as no window is enabled")
     return tuple(window if slide else None for slide in slides)
 
 
@@ -38,7 +38,9 @@ def periodic_windows(config: JsonObject, window: int | None, period: int) -> tup
     Raises `ModelError` for layers that slide where there is no window.
     """
     if window is None:
-        raise config.error("sliding_window", "an integer from 1, for the layers that slide")
+        raise config.error(
+            "sliding_window", "an integer of at least 1, for the layers with a sliding window"
+        )
     if config.get("layer_types") is not None:
         return layer_windows(config, window)
     num_layers = config.integer("num_hidden_layers", 1, 4096)

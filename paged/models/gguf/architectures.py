@@ -54,7 +54,7 @@ def architecture_of(file: GgufFile) -> Architecture:
     if name not in ARCHITECTURES:
         raise every.error(
             "general.architecture",
-            f"one of {', '.join(ARCHITECTURES)}, those that pagedrun reads from GGUF; use the "
+            f"one of {', '.join(ARCHITECTURES)}, which pagedrun reads from GGUF; use the "
             "safetensors version of the model",
         )
     if name == "llama" and every.has("llama.expert_count"):

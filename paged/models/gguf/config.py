@@ -54,7 +54,7 @@ def gguf_config(file: GgufFile) -> JsonObject:
     _refuse_variants(own, architecture)
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
-        raise ModelError(f"{file.path}: there is no matrix token_embd.weight; download it again")
+        raise ModelError(f"{file.path}: the matrix token_embd.weight is missing; download it again")
     every_type = {tensor.type.name for tensor in file.tensors.values()}
     fields |= {
         "model_type": architecture.model_type,
@@ -108,7 +108,7 @@ def _refuse_variants(own: JsonObject, architecture: Architecture) -> None:
         if own.integer(name, 1, 2**12, size) != size:
             raise own.error(name, f"{size}, the size of a head")
     if "expert_count" not in architecture.fields and own.integer("expert_count", 0, 2**16, 0):
-        raise own.error("expert_count", "0: pagedrun knows no such mixtures of experts")
+        raise own.error("expert_count", "0: pagedrun does not support such mixtures of experts")
 
 
 def _end_tokens(every: JsonObject) -> list[JSONValue]:
@@ -149,7 +149,7 @@ def _llama3_factor(file: GgufFile, own: JsonObject) -> float:
         if np.allclose(stretched, _llama3_periods(theta, len(stretched), factor), rtol=1e-3):
             return factor
     raise ModelError(
-        f"{file.path}: {ROPE_FREQUENCIES} holds frequencies that are not those of Llama 3.1 to "
+        f"{file.path}: {ROPE_FREQUENCIES} differs from the frequencies of Llama 3.1 to "
         "3.3; use the safetensors version of the model"
     )
 

@@ -28,7 +28,7 @@ class GgufCheckpoint(BaseCheckpoint):
         for theirs in self._tensors:
             ours = our_name(theirs, self._architecture)
             if ours in self._theirs:
-                raise ModelError(f"{file.path}: {theirs} is there twice; download the model again")
+                raise ModelError(f"{file.path}: {theirs} occurs twice; download the model again")
             if theirs not in OF_ROTATIONS:
                 self._theirs[ours] = theirs
 
@@ -80,5 +80,5 @@ class GgufCheckpoint(BaseCheckpoint):
 
     def _their_name(self, name: str) -> str:
         if name not in self._theirs:
-            raise ModelError(f"{self.path}: there is no tensor {name}; download the model again")
+            raise ModelError(f"{self.path}: the tensor {name} is missing; download the model again")
         return self._theirs[name]

@@ -34,7 +34,7 @@ def _factors(file: GgufFile, name: str, size: int) -> list[JSONValue]:
     """Return what periods are multiplied by, at most one for each pair of a head's elements."""
     tensor = file.tensors.get(name)
     if tensor is None or tensor.type.name != "F32" or len(file.bytes_of(name)) > 2 * size:
-        raise ModelError(f"{file.path}: {name} is not stored as F32, a number for each pair")
+        raise ModelError(f"{file.path}: {name} is not stored as F32 with one number for each pair")
     return [float(each) for each in file.bytes_of(name).view(np.float32)]
 
 

@@ -58,7 +58,7 @@ class Differences:
             share = float(each.max() if self._dtype is torch.float32 else each.median())
             if not share <= most:  # nor if it is no number
                 raise Disagreement(
-                    f"its logits {self._where} differ from those that Transformers gives alone by "
+                    f"its logits {self._where} differ from those of Transformers alone by "
                     f"{share:.2g} of the largest, where at most {most:g} is rounding"
                 )
         return float(torch.cat(of_kinds).max())

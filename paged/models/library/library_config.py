@@ -80,9 +80,9 @@ class LibraryConfig(RunnableConfig):
         if not isinstance(self.network, PlainSpec):
             return None
         return (
-            f"Transformers computes this {self.model_type} sequence by sequence, with caches of "
-            f"its own ({self.network.why}): no prefix is shared, and what gives way is computed "
-            "again"
+            f"Transformers computes this {self.model_type} sequence by sequence, with its "
+            f"own caches ({self.network.why}): no prefix is shared, and preempted rows are "
+            "recomputed"
         )
 
     def settings(self, config: EngineConfig) -> EngineConfig:
@@ -98,8 +98,8 @@ class LibraryConfig(RunnableConfig):
         ):
             if not is_default:
                 raise UsageError(
-                    f"{option(field)} does not go with a {self.model_type}, which Transformers "
-                    f"computes with caches of its own ({self.network.why}); leave it out"
+                    f"{option(field)} is not supported for {self.model_type}, which Transformers "
+                    f"computes with its own caches ({self.network.why}); leave it out"
                 )
         return replace(
             config,

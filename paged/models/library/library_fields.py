@@ -47,15 +47,15 @@ def visible_fields(config: JsonObject) -> str:
     """
     if config.has("auto_map"):
         raise ModelError(
-            f"{config.origin} names code of its own (auto_map), which is never run; take auto_map "
-            "out of it if the model is one that Transformers itself has code for"
+            f"{config.origin} names its own code (auto_map), which is never run; remove "
+            "auto_map if Transformers itself supports the model"
         )
     for name in _QUANTIZED:
         if config.has(name):
             raise ModelError(
-                f"{config.origin}: {name} says that the weights are quantised, which "
-                f"{option('model_impl')} transformers does not read; use a version of the model "
-                "in plain numbers"
+                f"{config.origin}: {name} says that the weights are quantized, which "
+                f"{option('model_impl')} transformers does not support; use an unquantized "
+                "version of the model"
             )
     return json.dumps(_read(config.fields), sort_keys=True)
 
@@ -76,7 +76,7 @@ def library_config(origin: str, fields: str) -> Any:
     config = JsonObject(origin, json.loads(fields))
     model_type = config.string("model_type")
     if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        wanted = f"a causal language model that Transformers {__version__} has code for"
+        wanted = f"a causal language model that Transformers {__version__} supports"
         raise config.error("model_type", wanted)
     try:
         with quiet():
@@ -90,14 +90,14 @@ def library_config(origin: str, fields: str) -> Any:
         value = values[name]
         if value is None and name in _OF_EVERY_DECODER:
             raise ModelError(
-                f"{origin}: model_type {model_type!r} has no {name} by what Transformers reads, as "
-                "models have whose text decoder is one of several parts; none of these is run by "
-                f"{option('model_impl')} transformers"
+                f"{origin}: model_type {model_type!r} has no {name} when read by Transformers, "
+                "which happens if its text decoder is one of several parts; "
+                f"{option('model_impl')} transformers does not support such models"
             )
         if value is not None and not (isinstance(value, int) and least <= value <= most):
             raise ModelError(
-                f"{origin}: {name} is {str(value)[:80]} by what Transformers reads; it "
-                f"must be an integer from {least} to {most}"
+                f"{origin}: {name} is {str(value)[:80]} when read by Transformers; it must be an "
+                f"integer from {least} to {most}"
             )
     return made
 

@@ -39,7 +39,7 @@ def load_library(
     config = library_config(str(folder / "config.json"), network.fields)
     with quiet():
         causal_lm = _loaded(config, checkpoint, dtype).to(device.torch_device).eval()
-    over = "with caches of its own" if isinstance(network, PlainSpec) else "over paged memory"
+    over = "with its own caches" if isinstance(network, PlainSpec) else "with paged memory"
     try:
         if isinstance(network, PlainSpec):
             return PlainModel(network, causal_lm)

@@ -26,10 +26,10 @@ def network_of(config: Any, origin: str, fields: str) -> LibrarySpec | PlainSpec
         try:
             return plain_outline(config, fields, unpaged)
         except NoCache:
-            why = "it keeps nothing from which a row could go on"
+            why = "it returns no cache from which a row could continue"
         except Exception as error:  # whatever its code raises where it meets no numbers
-            why = f"that code cannot be followed without weights ({said(error)})"
+            why = f"its code cannot be traced without weights ({said(error)})"
     raise ModelError(
-        f"{origin}: model_type {config.model_type!r} cannot be run by Transformers' code over "
-        f"paged memory: {unpaged}; nor with caches of its own: {why}"
+        f"{origin}: model_type {config.model_type!r} cannot be run by Transformers' code "
+        f"with paged memory: {unpaged}; nor with its own caches: {why}"
     )

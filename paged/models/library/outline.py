@@ -22,8 +22,8 @@ _HARMLESS = frozenset(
         *("output_attentions", "output_hidden_states", "output_router_logits", "layer_idx"),
     }
 )
-_NAMES = {"position_bias": "biases of positions", "indices": "chosen keys"}
-_OF_THEIR_OWN = "its layers attend by code of their own alone"
+_NAMES = {"position_bias": "position biases", "indices": "chosen keys"}
+_OF_THEIR_OWN = "its layers do not use the library's interface for attention"
 _OF_THE_STEP = ("dynamic", "longrope")  # kinds of rope that depend on the longest row of a step
 
 
@@ -44,7 +44,7 @@ def outline(config: Any, fields: str) -> LibrarySpec:
     except Unpaged:
         raise
     except Exception as error:  # whatever its code raises where it meets tensors without numbers
-        why = f"that code cannot be followed without weights ({said(error)})"
+        why = f"its code cannot be traced without weights ({said(error)})"
         if OUTLINED in str(error):  # it looks for a class of its own by that name
             why = _OF_THEIR_OWN
         raise Unpaged(why) from error
@@ -94,15 +94,15 @@ class _Seen:
         wanted = self._config.num_hidden_layers
         if len(self.layers) != wanted:
             raise Unpaged(
-                f"the library's interface for attention is asked {len(self.layers)} times for its "
-                f"{wanted} layers, where each must ask once"
+                f"the library's interface for attention is called {len(self.layers)} times for "
+                f"its {wanted} layers; each layer must call it once"
             )
         if self.model.get_decoder() is self.model:
-            raise Unpaged("its layers and its head cannot be told apart")
+            raise Unpaged("its layers and its head cannot be separated")
         if len({each.name for each in self.layers}) != wanted:
-            raise Unpaged("a layer attends more than once")
+            raise Unpaged("a layer has more than one attention")
         if self._config.max_position_embeddings is None:
-            raise Unpaged("its config.json does not say how long a context may be")
+            raise Unpaged("its config.json does not state the context length")
         return logits
 
     def _refuse_what_steps_decide(self) -> None:
@@ -144,7 +144,7 @@ class _Seen:
         if num_heads % num_kv_heads:
             raise Unpaged(f"{num_heads} query heads share {num_kv_heads} key heads")
         if sinks is not None and sinks.shape != (num_heads,):
-            raise Unpaged("its sinks are not one for each head")
+            raise Unpaged("it does not have one sink per head")
         for number in (scale, softcap):
             if isinstance(number, Tensor):
                 raise Unpaged("its scores are scaled by a tensor")
@@ -161,8 +161,8 @@ class _Seen:
     def _window(self, mask: Tensor | None) -> int | None:
         is_visible = mask_of(mask)
         if is_visible is None:
-            raise Unpaged("its masks are its own")
+            raise Unpaged("its masks are built by its own code")
         try:
             return window_of(is_visible, self._config.max_position_embeddings or _NUM_TOKENS)
         except ValueError as error:
-            raise Unpaged(f"its masks are no sliding windows: {error}") from error
+            raise Unpaged(f"its masks are not sliding windows: {error}") from error

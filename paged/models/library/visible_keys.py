@@ -23,7 +23,9 @@ def window_of(is_visible: MaskFunction, num_positions: int) -> int | None:
     for query in sorted({each for each in borders if 0 <= each < num_keys}):
         expected = (keys <= query) & (keys > query - width)
         if not torch.equal(_seen(is_visible, query, num_keys), expected):
-            raise ValueError(f"the query at position {query} sees other keys than those before it")
+            raise ValueError(
+                f"the query at position {query} does not see exactly the keys before it"
+            )
     return None if width == num_keys else width
 
 

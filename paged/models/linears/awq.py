@@ -28,7 +28,7 @@ def awq(quantization: JsonObject) -> Unpacked:
     quantization.integer(bits, _NUM_BITS, _NUM_BITS)
     version = quantization.string("version")
     if version is not None and version.lower() != "gemm":
-        raise quantization.error("version", '"gemm", the only layout of AWQ that pagedrun reads')
+        raise quantization.error("version", '"gemm", the only AWQ layout that pagedrun reads')
     if not quantization.boolean("zero_point", True):
         raise quantization.error("zero_point", "true: pagedrun reads AWQ with zero points only")
     size = "q_group_size" if quantization.has("q_group_size") else "group_size"

@@ -135,7 +135,7 @@ class Int8Rows:
         layout = f"{part.name}.weight_format"
         if source.stored.get(layout) is not None and source.read(layout).item() != 0:
             raise ModelError(
-                f"{layout} says that rows are not stored one after the other; use another version "
+                f"{layout} describes rows that are not stored consecutively; use another version "
                 "of the model"
             )
         scales = source.read(f"{part.name}.SCB").to(source.device).float()[:, None] / 127

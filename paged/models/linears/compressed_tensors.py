@@ -101,7 +101,9 @@ def _format(group: JsonObject, quantization: JsonObject) -> WeightFormat:
         return PackQuantized(num_bits(weights, "num_bits"), size, is_symmetric)
     weights.integer("num_bits", 8, 8)
     if not is_symmetric:
-        raise weights.error("symmetric", f"true in the format {name}, as far as pagedrun reads it")
+        raise weights.error(
+            "symmetric", f"true, the only variant of the format {name} that pagedrun reads"
+        )
     return ScaledCodes(_PLAIN_CODES[name], _block(weights, strategy))
 
 

@@ -77,7 +77,8 @@ class FourBitFloats:
         if in_features % self.group_size:
             raise ModelError(
                 f"{part.name}: weights of four bits have groups of {self.group_size}, and "
-                f"{in_features} of them are not whole groups; use another version of the model"
+                f"{in_features} weights are not a whole number of groups; use another version of "
+                "the model"
             )
         scales = source.read(f"{part.name}.weight_scale")
         if self.whole is None:

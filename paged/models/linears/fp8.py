@@ -11,7 +11,7 @@ MAX_BLOCK = 2**16
 def fp8(quantization: JsonObject) -> Unpacked:
     """Return the method of a quantization_config; raises `ModelError` for another kind of FP8."""
     if quantization.string("fmt") not in _E4M3:
-        raise quantization.error("fmt", '"e4m3", the only kind of FP8 that pagedrun reads')
+        raise quantization.error("fmt", '"e4m3", the only FP8 format that pagedrun reads')
     return Unpacked((ScaledCodes("F8_E4M3", block_size(quantization, "weight_block_size")),))
 
 

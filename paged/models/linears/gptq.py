@@ -28,7 +28,9 @@ def gptq(quantization: JsonObject) -> Unpacked:
     if layout not in _LAYOUTS:
         raise quantization.error("checkpoint_format", '"gptq" or "gptq_v2"')
     if quantization.get("dynamic"):
-        raise quantization.error("dynamic", "empty: pagedrun reads modules that are all alike")
+        raise quantization.error(
+            "dynamic", "empty: pagedrun does not support different settings for each module"
+        )
     if quantization.boolean("is_marlin_format", False):
         raise quantization.error("is_marlin_format", "false")
     is_symmetric = quantization.boolean("sym", True)
@@ -121,8 +123,8 @@ class Gptq:
             if (stored == -1).all() or (stored == 0).all():
                 return None
             raise ModelError(
-                f"{name}.qzeros: config.json says that codes are symmetric, but these zero points "
-                "are not the middle of their range; use another version of the model"
+                f"{name}.qzeros: config.json says that codes are symmetric, but these zero "
+                "points are not in the middle of their range; use another version of the model"
             )
         if not self.stores_less_one:
             return stored

@@ -28,8 +28,8 @@ def int8_at_load(network: DecoderSpec[LayerT], origin: object) -> DecoderSpec[La
         return network
     if not all(isinstance(method, Dense | Int8) for method in methods):
         raise ModelError(
-            f"{origin}: its weights are quantised already, in another way than "
-            f"{option('quantization')} int8; leave it out, or use the model in plain numbers"
+            f"{origin}: its weights are already quantized, so {option('quantization')} int8 "
+            "does not apply; leave it out, or use the unquantized model"
         )
     network = _changed(network, _in_int8)
     if network.head is not None:

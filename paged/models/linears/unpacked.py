@@ -138,8 +138,8 @@ def check_stray_bias(part: Projection, linear: LinearSpec, source: "WeightSource
     bias = _stray_bias(part, linear, source.stored)
     if bias is not None and source.tensor(bias).any():
         raise ModelError(
-            f"{bias.name} is not zero, but config.json says that there is no such bias; use "
-            "another version of the model"
+            f"{bias.name} is not zero, but config.json declares no such bias; use another "
+            "version of the model"
         )
 
 

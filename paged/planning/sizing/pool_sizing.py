@@ -80,9 +80,9 @@ class PoolSizer:
         sizes = self._choose(demand, min(num_needed, self.most, self._most_in_use))
         if sizes[0] < demand.largest:
             raise UsageError(
-                f"the memory for keys and values has no room for a row of {demand.largest} blocks "
-                f"beside the windows of {demand.num_together} beams; pass more "
-                f"{option('kv_cache_memory_bytes')}, or a smaller {option('beam_width')}"
+                f"the memory for keys and values has no room for a row of {demand.largest} "
+                f"blocks and the windows of {demand.num_together} beams; raise "
+                f"{option('kv_cache_memory_bytes')}, or lower {option('beam_width')}"
             )
         return sizes
 
@@ -150,8 +150,9 @@ def choose_sizes(
         sizes = split.within(kv_cache_memory_bytes, most_blocks)
         if sizes[0] < 1:
             raise UsageError(
-                f"{option('kv_cache_memory_bytes')} {kv_cache_memory_bytes} holds no block: one "
-                f"takes {block_bytes} bytes; give more, or a smaller {option('block_size')}"
+                f"{option('kv_cache_memory_bytes')} {kv_cache_memory_bytes} is less than one "
+                f"block, which takes {block_bytes} bytes; raise it, or pass a smaller "
+                f"{option('block_size')}"
             )
         if kv_cache_memory_bytes > available:
             raise UsageError(

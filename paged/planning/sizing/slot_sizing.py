@@ -80,10 +80,10 @@ class SlotSizer:
         self._most = min(self._seats + self._seats // 2 + MAX_LEVELS, room)
         if self._most < LEAST_SLOTS and are_opaque:
             raise UsageError(
-                f"no memory for a sequence's keys, values and states: two sequences take "
-                f"{LEAST_SLOTS * bytes_per_slot} bytes at their longest, where {memory} are free "
-                f"for them; pass a smaller {option('max_model_len')} or {option('max_tokens')}, or "
-                "free some memory"
+                "no memory for a sequence's keys, values and states: two sequences of full "
+                f"length take {LEAST_SLOTS * bytes_per_slot} bytes, but only {memory} are free; "
+                f"pass a smaller {option('max_model_len')} or {option('max_tokens')}, or free "
+                "some memory"
             )
         if self._most < LEAST_SLOTS:
             raise UsageError(

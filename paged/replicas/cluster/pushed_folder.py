@@ -84,5 +84,7 @@ class PushedFolder:
                     digest.update(piece)
                     file.write(piece)
         if digest.hexdigest() != self.sha256:
-            raise ModelError(f"{option('push_model')}: the model arrived damaged in {folder}")
+            raise ModelError(
+                f"{option('push_model')}: the model was damaged during the transfer to {folder}"
+            )
         (folder / WHOLE).touch()

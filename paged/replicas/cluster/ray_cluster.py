@@ -148,12 +148,13 @@ class RayCluster:
     def _refused(self, config: ReplicaConfig, error: Exception) -> Exception:
         told = " ".join(str(error).split())[:300]
         if self.is_local:
-            return EngineError(f"Ray does not start on this machine: {told}")
+            return EngineError(f"Ray cannot be started on this machine: {told}")
         return UsageError(
-            f"{option('ray_address')} {config.ray_address}: the cluster cannot be joined ({told}); "
-            "the address must be that of its head node, Ray and Python of the same version there "
-            "and here, and the cluster's token in RAY_AUTH_TOKEN or in the file that "
-            "RAY_AUTH_TOKEN_PATH names, with RAY_AUTH_MODE=token"
+            f"{option('ray_address')} {config.ray_address}: the cluster cannot be joined "
+            f"({told}); check that the address is that of its head node, that Ray and Python "
+            "have the same versions there and here, and that the cluster's token is in "
+            "RAY_AUTH_TOKEN or in the file named by RAY_AUTH_TOKEN_PATH, with "
+            "RAY_AUTH_MODE=token"
         )
 
     def _set(self, variables: Mapping[str, str]) -> None:

@@ -67,6 +67,6 @@ class ReplicaModel:
 
             return resolve_model(f"{found['org']}/{found['name']}", found["commit"])
         raise ModelError(
-            f"{folder} is not there; put it on every node in the same place, or pass "
+            f"{folder} does not exist; put it on every node in the same place, or pass "
             f"{option('push_model')}"
         )

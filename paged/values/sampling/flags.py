@@ -48,35 +48,35 @@ TEMPERATURE = Flag(
 )
 
 TOP_P = Flag(
-    "Keep the likeliest tokens of this mass.",
+    "Keep the most likely tokens up to this cumulative probability.",
     Panel.SAMPLING,
     "X",
     rule=Rule(is_share, "a number above 0 and at most 1"),
 )
 
 TOP_K = Flag(
-    "Keep the K likeliest tokens; 0 keeps all.",
+    "Keep the K most likely tokens; 0 keeps all.",
     Panel.SAMPLING,
     "N",
     rule=integers(-1, _INT32),
 )
 
 MIN_P = Flag(
-    "Drop tokens below this share of the top one.",
+    "Drop tokens below this share of the top probability.",
     Panel.SAMPLING,
     "X",
     rule=floats(0.0, 1.0),
 )
 
 SEED = Flag(
-    "Selects the random stream of every row.",
+    "Seed of the random streams of all rows.",
     Panel.SAMPLING,
     "N",
     rule=integers(0, 2**63 - 1),
 )
 
 MAX_TOKENS = Flag(
-    "Most tokens to generate. 0, with --prompt-logprobs: none.",
+    "Maximum number of tokens to generate. With --prompt-logprobs it may be 0.",
     Panel.SAMPLING,
     "N",
     rule=Rule(
@@ -86,7 +86,9 @@ MAX_TOKENS = Flag(
     declared=("--max-tokens", "-n"),
 )
 
-MIN_TOKENS = Flag("Fewest tokens before a stop.", Panel.SAMPLING, "N", rule=integers(0, _INT32))
+MIN_TOKENS = Flag(
+    "Minimum number of tokens before a stop.", Panel.SAMPLING, "N", rule=integers(0, _INT32)
+)
 
 STOP = Flag(
     "Text that ends an answer. Repeatable.",
@@ -108,34 +110,35 @@ STOP_TOKEN_IDS = Flag(
 )
 
 IGNORE_EOS = Flag(
-    "Go on after the model's end of text.",
+    "Continue after the model's end of text.",
     Panel.SAMPLING,
     rule=SWITCH,
 )
 
 REPETITION_PENALTY = Flag(
-    "Above 1: tokens of the prompt and the answer are less likely again; below: more.",
+    "Above 1, tokens of the prompt and the answer become less likely to recur; "
+    "below 1, more likely.",
     Panel.SAMPLING,
     "X",
     rule=floats(0.01, 100.0),
 )
 
 PRESENCE_PENALTY = Flag(
-    "Taken from the logits of tokens that are in the answer.",
+    "Subtracted from the logits of tokens that are in the answer.",
     Panel.SAMPLING,
     "X",
     rule=floats(-2.0, 2.0),
 )
 
 FREQUENCY_PENALTY = Flag(
-    "Taken from a token's logit for each time it is in the answer.",
+    "Subtracted from a token's logit for each of its occurrences in the answer.",
     Panel.SAMPLING,
     "X",
     rule=floats(-2.0, 2.0),
 )
 
 LOGIT_BIAS = Flag(
-    "Added to the logits of tokens: a JSON object of token ids and numbers.",
+    "Added to the logits of tokens: a JSON object from token ids to numbers.",
     Panel.SAMPLING,
     "JSON",
     form=Form.JSON,
@@ -143,7 +146,7 @@ LOGIT_BIAS = Flag(
 )
 
 ALLOWED_TOKEN_IDS = Flag(
-    "No other tokens are chosen. Repeatable, or comma separated.",
+    "Allow only these tokens. Repeatable, or comma separated.",
     Panel.SAMPLING,
     "IDS",
     form=Form.IDS,
@@ -151,28 +154,28 @@ ALLOWED_TOKEN_IDS = Flag(
 )
 
 BAD_WORDS = Flag(
-    "A word that no answer has. Repeatable.",
+    "Forbid this word in answers. Repeatable.",
     Panel.SAMPLING,
     "TEXT",
     rule=BAD_WORDS_RULE,
 )
 
 LOGPROBS = Flag(
-    "Log-probabilities of the tokens of answers, with the N likeliest at each place.",
+    "Log-probabilities of the tokens of answers, with the N most likely at each position.",
     Panel.SAMPLING,
     "N",
     rule=integers(0, MAX_LOGPROBS),
 )
 
 PROMPT_LOGPROBS = Flag(
-    "Log-probabilities of the prompt's tokens, with the N likeliest at each place.",
+    "Log-probabilities of the prompt's tokens, with the N most likely at each position.",
     Panel.SAMPLING,
     "N",
     rule=integers(0, MAX_LOGPROBS),
 )
 
 JSON_SCHEMA = Flag(
-    "The answer is JSON by this schema, text or @file.",
+    "The answer is JSON that matches this schema, text or @file.",
     Panel.STRUCTURE,
     "TEXT",
     form=Form.PROSE,
@@ -194,7 +197,7 @@ REGEX = Flag(
 )
 
 CHOICE = Flag(
-    "The answer is this text, or another one named. Repeatable.",
+    "The answer is one of these texts. Repeatable.",
     Panel.STRUCTURE,
     "TEXT",
     rule=Rule(is_choice, CHOICE_WANTED),
@@ -208,32 +211,32 @@ GRAMMAR = Flag(
     rule=Rule(is_grammar_text, TEXT_WANTED),
 )
 
-SKIP_SPECIAL_TOKENS = Flag("Leave special tokens out of the text.", Panel.SAMPLING, rule=SWITCH)
+SKIP_SPECIAL_TOKENS = Flag("Omit special tokens from the text.", Panel.SAMPLING, rule=SWITCH)
 
 INCLUDE_STOP_STR_IN_OUTPUT = Flag(
     "Keep the stop string or token in the text.", Panel.SAMPLING, rule=SWITCH
 )
 
 STOP_ON_REPETITION = Flag(
-    "End an answer whose last tokens are the same few N times over; 0: never.",
+    "End an answer whose last tokens are one sequence repeated N times; 0: never.",
     Panel.SAMPLING,
     "N",
     rule=Rule(is_repetition, f"0, or an integer from 2 to {MAX_REPETITION}"),
 )
 
 REASONING_TAGS = Flag(
-    "What marks thoughts, kept apart from the text: auto (what the chat template has), "
-    "none, or two tags such as <think>,</think>.",
+    "Tags of thoughts, which are separated from the text: auto (the chat "
+    "template's), none, or two tags such as <think>,</think>.",
     Panel.SAMPLING,
     "TAGS",
     rule=Rule(
         is_reasoning_tags,
-        f"auto, none, or two tags of at most {MAX_TAG_LENGTH} characters with a comma between",
+        f"auto, none, or two tags of at most {MAX_TAG_LENGTH} characters, separated by a comma",
     ),
 )
 
 THINKING_BUDGET = Flag(
-    "Most tokens of a thought; then its closing tag is forced.",
+    "Maximum number of tokens of a thought, after which its closing tag is forced.",
     Panel.SAMPLING,
     "N",
     rule=Rule(is_budget, "an integer of at least 0"),
@@ -246,27 +249,28 @@ VOTE = Flag(
     "VOTE",
     rule=Rule(
         is_vote,
-        "a regular expression as RE2 takes it (without look-around and back-references), "
-        f"or json: and a path, of at most {MAX_VOTE_LENGTH} characters",
+        "a regular expression in RE2's syntax (no look-around, no backreferences), or "
+        f"json: and a path, of at most {MAX_VOTE_LENGTH} characters",
     ),
 )
 
 BEAM_WIDTH = Flag(
-    "Beam search with N beams, best first, of which --n are returned. 1 is none.",
+    "Beam search with N beams, of which the best --n are returned; 1 disables it.",
     Panel.SAMPLING,
     "N",
     rule=integers(1, MAX_BEAM_WIDTH),
 )
 
 LENGTH_PENALTY = Flag(
-    "Beams are scored by their log-probability over their length to this power.",
+    "Exponent of the length by which a beam's log-probability is divided.",
     Panel.SAMPLING,
     "X",
     rule=floats(-MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY),
 )
 
 EARLY_STOPPING = Flag(
-    "End when as many beams are finished (true), or when no better one is likely.",
+    "End when as many beams are finished (true), when no better one is likely "
+    "(false), or when none is possible (never).",
     Panel.SAMPLING,
     "WHEN",
     rule=Rule(lambda value: isinstance(value, EarlyStopping), 'true, false or "never"'),

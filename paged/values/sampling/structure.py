@@ -50,4 +50,4 @@ def canonical_schema(value: object) -> object:
 
 def refuse_constant(word: str) -> Any:
     """Raise `ValueError`: NaN and Infinity are Python's and not JSON's."""
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")

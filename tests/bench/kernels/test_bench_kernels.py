@@ -216,7 +216,7 @@ class TestPoint:
             self.point(lambda: torch.ones(1), truth=broken),
         ):
             last = list(point.measure(stopwatch, 1, ROOFLINE)["contenders"].values())[-1]
-            assert last == {"failed": "there is nothing to check it against"}
+            assert last == {"failed": "there is no reference to check it against"}
 
     def test_the_truth_decides_where_there_is_one(self, stopwatch: HostStopwatch) -> None:
         ids = torch.tensor([3, 4])
@@ -308,5 +308,5 @@ def test_other_heads_are_said_to_be_others() -> None:
     shape = KernelShape.of("qwen3-0.6b", config, 16, num_heads=64, head_dim=64)
     assert (shape.num_heads, shape.num_kv_heads, shape.head_dim) == (64, 8, 64)
     assert shape.name == "qwen3-0.6b, other heads"
-    with pytest.raises(UsageError, match="heads 12 cannot be shared out among 8 kv heads"):
+    with pytest.raises(UsageError, match="heads 12 cannot be divided among 8 kv heads"):
         KernelShape.of("qwen3-0.6b", config, 16, num_heads=12)

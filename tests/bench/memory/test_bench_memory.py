@@ -74,7 +74,7 @@ class TestShape:
 
     @pytest.mark.parametrize("name", ["gemma-4-e2b", "gemma-4-31b"])
     def test_a_model_with_layers_of_several_sizes_is_refused(self, name: str) -> None:
-        with pytest.raises(UsageError, match=f"^{name} has layers that keep different"):
+        with pytest.raises(UsageError, match=f"^{name} has layers with different numbers of bytes"):
             ModelShape.of_config(name, Shape.named(name).config)
 
     def test_is_what_the_cache_allocates(self) -> None:

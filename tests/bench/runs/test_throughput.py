@@ -43,5 +43,7 @@ class TestThroughput:
     def test_a_setting_is_not_compared_with_itself(self) -> None:
         other = Comparison("--prefix-caching", {"prefix_caching": True})
         bench = ThroughputBench(TINY, self.workload, FLOAT32, other)
-        with pytest.raises(UsageError, match="compare: --prefix-caching is what the other flags"):
+        with pytest.raises(
+            UsageError, match="compare: --prefix-caching is already set by the other flags"
+        ):
             bench.run(silent)

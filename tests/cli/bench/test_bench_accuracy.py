@@ -48,7 +48,7 @@ def test_tables_and_json(model: Path, text: Path, bench: Command, tmp_path: Path
     assert (measured["dtype"], reference["dtype"]) == ("bfloat16", "float32")
     assert reference["weight_bytes"] == 2 * measured["weight_bytes"]
     assert measured["name"].endswith("--dtype bfloat16")
-    for words in ("perplexity", "answers that are the same", "near ties", "river.txt, 180 tokens"):
+    for words in ("perplexity", "identical answers", "near ties", "river.txt, 180 tokens"):
         assert words in err
     assert "| perplexity |" in saved.read_text()
 
@@ -70,13 +70,13 @@ def test_prompts_in_rows(model: Path, bench: Command, tmp_path: Path) -> None:
 FILES: dict[str, tuple[bytes, str]] = {
     "empty.txt": (b"", "empty.txt is empty"),
     "blank.txt": (b"\xef\xbb\xbf \n\t", "blank.txt is empty"),
-    "binary.txt": (b"PK\x03\x04\0\0", "is not a text: there are zero bytes"),
+    "binary.txt": (b"PK\x03\x04\0\0", "is not a text file: it contains zero bytes"),
     "latin.txt": ("Müßig".encode("latin-1"), "latin.txt is not UTF-8 text"),
-    "short.txt": (b"three", "short.txt has 5 tokens, and a chunk 512"),
+    "short.txt": (b"three", "short.txt has 5 tokens, fewer than a chunk of 512"),
     "empty.jsonl": (b"", "empty.jsonl: empty input"),
     "odd.jsonl": (b'{"prompt": "a"}\n{"text": "b"}\n', "--text: line 2: no prompt"),
     "damaged.jsonl": (b'{"prompt": \n', "--text: line 1"),
-    "one.jsonl": (b'{"prompt_token_ids": [7]}\n', "there is no token to score"),
+    "one.jsonl": (b'{"prompt_token_ids": [7]}\n', "it has no token to score"),
 }
 
 
@@ -105,7 +105,10 @@ def test_what_cannot_be_compared_gets_one_sentence(
         (["--model", model, "--text", tmp_path / "gone.txt", *DTYPES], "cannot be read"),
         (["--model", model, "--text", tmp_path, *DTYPES], "cannot be read"),
         ([*given, "--against", tmp_path / "gone"], "no such folder"),
-        ([*given, *DTYPES, "--chunk", "40", "--stride", "41"], "--stride is 41, and a chunk 40"),
+        (
+            [*given, *DTYPES, "--chunk", "40", "--stride", "41"],
+            "--stride is 41, more than a chunk of 40",
+        ),
     ):
         status, out, err = bench("accuracy", *args)
         assert (status, out) == (2, "")

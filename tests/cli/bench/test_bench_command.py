@@ -56,7 +56,7 @@ def test_without_a_command_a_short_run_of_all(
     }
     assert "Rows per second" in err
     assert "Decode attention" in err
-    assert "12 requests that come and go" in err
+    assert "12 requests that join and leave" in err
     assert "The host's own work" in err
 
 
@@ -83,7 +83,7 @@ class TestRefusals:
             (["kernels", *TINY, "--context", "1k"], "--context takes whole numbers"),
             (["kernels", *TINY, "--prefix", "100"], "give a multiple of 128"),
             (["kernels", *TINY, "--only", "everything"], "--only everything: choose from decode"),
-            (["kernels", *TINY, "--heads", "3"], "--heads 3 cannot be shared out"),
+            (["kernels", *TINY, "--heads", "3"], "--heads 3 cannot be divided"),
             (["kernels", "--shape", "gpt-9"], "--shape gpt-9 is not known"),
             (["prefix", *TINY, "--prefix", "1;2"], "--prefix takes whole numbers"),
             (["prefix", *TINY, "--group", "0"], "--group is 0; it must be at least 1"),
@@ -92,10 +92,10 @@ class TestRefusals:
             (["host", "--output", "1"], "--output is 1; it must be at least 2"),
             (
                 ["host", "--seats", "1", "--shared", "999999"],
-                "rows have up to 1000319 tokens, and the model of this benchmark takes 40960; "
-                "lower --shared, --unique or --output",
+                "rows have up to 1000319 tokens, but the model of this benchmark takes at most "
+                "40960; lower --shared, --unique or --output",
             ),
-            (["--json", "throughput", *TINY], "behind the command"),
+            (["--json", "throughput", *TINY], "after the command"),
             (["nonsense"], "nonsense"),
         ],
     )

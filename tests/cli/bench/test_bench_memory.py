@@ -45,8 +45,8 @@ class TestRuns:
             "8 to 128 tokens, normal around 40 with deviation 20, seed 0",
             "Memory that stores tokens, all requests at once",
             "A system prompt of 20 tokens, 4 requests",
-            "When one of the answers goes on: 1 block copied, 3 held.",
-            "20 requests that come and go in 640.0 MiB",
+            "When one of the answers continues: 1 block copied, 3 held.",
+            "20 requests that join and leave in 640.0 MiB",
             "in flight, contiguous",
             "Block sizes, 20 requests",
         ):

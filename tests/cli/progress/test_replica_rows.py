@@ -12,9 +12,9 @@ from pagedrun.cli.progress.replica_rows import MOST_SHOWN, draw_replicas
 from pagedrun.paged.report.record.replica_state import ReplicaState, ReplicatedStep
 from tests.cli.progress.test_progress import play, record, watch_at
 
-WELL = ReplicaState(0, "", "runs", "32 running, 480 rows to do", 12_345, 9_812.4, True, True)
-LOADS = ReplicaState(1, "", "loads its model", "loads its model", 0, 0.0, False, False)
-DEAD = ReplicaState(2, "", "is no more", "died: SIGKILL \x1b[2J" + "x" * 200, 7, 0.0, False, False)
+WELL = ReplicaState(0, "", "running", "32 running, 480 rows left", 12_345, 9_812.4, True, True)
+LOADS = ReplicaState(1, "", "loading the model", "loading the model", 0, 0.0, False, False)
+DEAD = ReplicaState(2, "", "dead", "died: SIGKILL \x1b[2J" + "x" * 200, 7, 0.0, False, False)
 
 
 def drawn(replicas: list[ReplicaState], width: int, most: int = MOST_SHOWN) -> list[str]:
@@ -27,8 +27,8 @@ def drawn(replicas: list[ReplicaState], width: int, most: int = MOST_SHOWN) -> l
 @pytest.mark.parametrize("width", [80, 140])
 def test_each_replica_is_a_line(width: int) -> None:
     lines = drawn([WELL, LOADS, DEAD], width)
-    assert lines[0] == "replicas 0 12,345 rows 9,812 tokens/s 32 running, 480 rows to do"
-    assert lines[1].split() == ["1", "0", "rows", "loads", "its", "model"]
+    assert lines[0] == "replicas 0 12,345 rows 9,812 tokens/s 32 running, 480 rows left"
+    assert lines[1].split() == ["1", "0", "rows", "loading", "the", "model"]
     assert "7 rows" in lines[2]
     assert "died: SIGKILL \\x1b[2Jxx" in lines[2]
     assert lines[2].endswith("…")
@@ -47,7 +47,7 @@ def test_of_many_those_that_are_not_well_are_shown_first_and_the_others_counted(
     many[70] = replace(LOADS, number=70)
     lines = drawn(many, 80, 6)
     assert [each.split()[0] for each in lines[1:5]] == ["1", "2", "60", "70"]
-    assert lines[5].split() == ["and", "95", "more:", "95", "runs"]
+    assert lines[5].split() == ["and", "95", "more:", "95", "running"]
     assert len(lines) == 6
 
 

@@ -80,8 +80,8 @@ def test_a_softcap_and_a_scale_are_seen(tmp_path: Path) -> None:
 
 
 UNPAGED: list[tuple[dict[str, Any], str]] = [
-    ({"model_type": "bloom"}, "attend by code of their own alone"),
-    ({"model_type": "falcon"}, "attend by code of their own alone"),
+    ({"model_type": "bloom"}, "do not use the library's interface for attention"),
+    ({"model_type": "falcon"}, "do not use the library's interface for attention"),
     ({"model_type": "mamba"}, "recurrent layers"),
     ({"model_type": "diffllama"}, "is asked 4 times for its 2 layers"),
     (
@@ -108,11 +108,15 @@ def test_what_paged_memory_cannot_do_runs_without_it(
 
 
 NEITHER: list[tuple[dict[str, Any], str, str]] = [
-    ({"model_type": "bert"}, "no sliding windows", "keeps nothing from which a row could go on"),
+    (
+        {"model_type": "bert"},
+        "not sliding windows",
+        "returns no cache from which a row could continue",
+    ),
     (  # it keeps its state in its layers
         {"model_type": "recurrent_gemma", "num_hidden_layers": 3, "num_key_value_heads": 1},
         "recurrent layers",
-        "keeps nothing from which a row could go on",
+        "returns no cache from which a row could continue",
     ),
 ]
 

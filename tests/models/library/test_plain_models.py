@@ -138,6 +138,6 @@ def test_what_a_library_s_cache_cannot_do_is_refused(
     refused: list[dict[str, Any]] = [{"prefix_store": tmp_path}, {"kv_cache_dtype": "int8"}]
     for wrong in refused:
         [field] = wrong
-        with pytest.raises(UsageError, match=f"{field} does not go with a mamba") as caught:
+        with pytest.raises(UsageError, match=f"{field} is not supported for mamba") as caught:
             answers(make_oracle("mamba"), **wrong)
         assert caught.value.field == field

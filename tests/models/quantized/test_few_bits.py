@@ -157,7 +157,7 @@ BROKEN: dict[str, tuple[str, Change, str]] = {
     "a scale that is no number": (
         "awq",
         replaced("scales", lambda each: each / 0),
-        "no finite numbers",
+        "not finite",
     ),
     "no zero points": ("awq", without("qzeros"), r"missing: \S*qzeros"),
     "words of 64 bits": ("awq", replaced("qweight", lambda each: each.long()), "stored as I64"),

@@ -113,19 +113,19 @@ BROKEN: dict[str, tuple[str, Change, str]] = {
     "a scale of all that is nothing": (
         "nvfp4",
         replaced("weight_global_scale", torch.zeros_like),
-        "no finite numbers",
+        "not finite",
     ),
     "scales of floats": ("nvfp4", replaced("weight_scale", lambda each: each.float()), "as F32"),
     "too few codes": ("nvfp4", replaced("weight_packed", lambda each: each[:, 1:]), "misshapen"),
     "an exponent that is no number": (
         "mxfp4",
         replaced("weight_scale", lambda each: torch.full_like(each, 255)),
-        "no finite numbers",
+        "not finite",
     ),
     "a scale that is no number": (
         "nvfp4, modelopt",
         replaced("weight_scale", lambda each: torch.full_like(each, float("nan"))),
-        "no finite numbers",
+        "not finite",
     ),
     "no table": ("nf4", without("weight.quant_map"), r"missing: \S*quant_map"),
     "a table of three": (
@@ -136,7 +136,7 @@ BROKEN: dict[str, tuple[str, Change, str]] = {
     "a table of nothing": (
         "nf4",
         replaced("weight.quant_map", lambda each: each / 0),
-        "no finite numbers",
+        "not finite",
     ),
     "no description": ("nf4", without(STATE), r"missing: \S*bitsandbytes__nf4"),
     "a description that is none": (
@@ -194,7 +194,7 @@ def test_rows_that_are_no_whole_groups_are_refused(make_model: MakeModel, tmp_pa
 
     dense = make_model("qwen2", "quantized-odd", tie_word_embeddings=False, intermediate_size=88)
     write(dense, tmp_path, NVFP4, padded)
-    with pytest.raises(ModelError, match="88 of them are not whole groups"):
+    with pytest.raises(ModelError, match="88 weights are not a whole number of groups"):
         read(tmp_path)
 
 

@@ -177,7 +177,7 @@ LIES: dict[str, tuple[str, str, Any, str]] = {
         "fp8, blocks",
         "7.down_proj.weight_scale_inv",
         torch.full((3, 1), torch.nan),
-        f"{EXPERTS}.7.down_proj: some of its weights are no finite numbers",
+        f"{EXPERTS}.7.down_proj: some of its weights are not finite",
     ),
 }
 

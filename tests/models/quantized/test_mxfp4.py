@@ -166,11 +166,11 @@ HOSTILE: dict[str, tuple[Callable[[Tensors], object], str]] = {
     "blocks of floats": (changed(BLOCKS, lambda blocks: blocks.float()), "is stored as F32"),
     "a scale that is no number": (
         changed(SCALES, lambda scales: scales.index_fill(2, torch.tensor([1]), 255)),
-        "no finite numbers",
+        "not finite",
     ),
     "weights beyond all numbers": (
         changed(SCALES, lambda scales: torch.full_like(scales, 254)),
-        "no finite numbers",
+        "not finite",
     ),
     "plain ones too": (
         lambda tensors: tensors.update({f"{EXPERTS}.down_proj": torch.zeros(8, 64, 64)}),

@@ -59,7 +59,7 @@ def _compute(forward: CachedForward, rows: list[Tensor], network: PlainSpec) -> 
         expected = network.num_state_numbers + len(ids) * network.num_token_numbers
         if num_kept(cache) > expected:
             raise Disagreement(
-                f"its cache of {len(ids)} tokens holds {num_kept(cache)} numbers, where "
-                f"{expected} were to be expected"
+                f"its cache of {len(ids)} tokens holds {num_kept(cache)} numbers instead of "
+                f"{expected}"
             )
     return [torch.cat(found)[:, : network.vocab_size].float() for found, _ in begun]

@@ -122,7 +122,7 @@ class PlainModel:
 
 def _too_large(num_tokens: int) -> EngineError:
     return EngineError(
-        f"out of memory with a row of {num_tokens} tokens, whose prompt Transformers' code "
-        f"computes in one piece; free some, or pass a smaller {option('max_model_len')} or "
-        f"{option('max_num_seqs')}"
+        f"out of memory with a row of {num_tokens} tokens, whose prompt Transformers' "
+        "code computes in one piece; free some memory, or pass a smaller "
+        f"{option('max_model_len')} or {option('max_num_seqs')}"
     )
