@@ -2,11 +2,12 @@
 
     python benchmarks/time_left.py --scale 1
 
-Answers eight files with the bundled model, looks five times a second at the interval that the
-live display shows, and compares with the truth when the run is over. Printed are, for each file,
-how long it ran, at what share of those moments the truth lay within, how far off the guess was at
-the median moment (as a share of the time left), what was said halfway, and what the plan said before. A short run first leaves what plans are made of. Exit status 1 if fewer
-than seven of eight held, while they ran for nine in ten moments, or when they were planned.
+Answers eight files with the bundled model, looks five times a second at the guess and the interval
+that the live display shows, and compares with the truth when the run is over. Printed are, for each
+file, how long it ran, at what share of those moments the truth lay within, how far off the guess was
+at the median moment (as a share of the time left), what was said halfway, and what the plan said
+before. A short run first leaves what plans are made of. Exit status 1 if fewer than seven of eight
+held, while they ran for nine in ten moments, or when they were planned.
 """
 
 import argparse
@@ -103,16 +104,15 @@ def main() -> None:
     scale = parser.parse_args().scale
     num_held = num_planned = 0
     watched(WORKLOADS[0], 1)
-    print(
-        f"{'':18} {'ran':>8} {'held':>6} {'off':>5}  {'halfway it said':18} {'in all':>8}  the plan said"
-    )
+    head = f"{'':18} {'ran':>8} {'held':>6} {'off':>5}  {'halfway it said':18} {'in all':>8}"
+    print(f"{head}  the plan said")
     for workload in WORKLOADS:
         run = watched(workload, scale)
         num_held += run.share_held >= HELD_SHARE
         num_planned += run.is_as_planned
         print(
-            f"{workload.name:18} {run.run_s:6.1f} s {run.share_held:6.1%} {run.error:5.0%}  {run.halfway:18} "
-            f"{run.total_s:6.1f} s  {show_span(*run.planned)}{'' if run.is_as_planned else ' !'}",
+            f"{workload.name:18} {run.run_s:6.1f} s {run.share_held:6.1%} {run.error:5.0%}  "
+            f"{run.halfway:18} {run.total_s:6.1f} s  {show_span(*run.planned)}{'' if run.is_as_planned else ' !'}",
             flush=True,
         )
     print(f"{num_held} of {len(WORKLOADS)} held, {num_planned} were as planned")
