@@ -4,10 +4,10 @@
 
 Answers eight files with the bundled model, looks five times a second at the guess and the interval
 that the live display shows, and compares with the truth when the run is over. Printed are, for each
-file, how long it ran, at what share of those moments the truth lay within, how far off the guess was
-at the median moment (as a share of the time left), what was said halfway, and what the plan said
-before. A short run first leaves what plans are made of. Exit status 1 if fewer than seven of eight
-held, while they ran for nine in ten moments, or when they were planned.
+file, how long it ran, at what share of those moments the truth lay within, how far off the guess
+was at the median moment (as a share of the time left), what was said halfway, and what the plan
+said before. A short run first leaves what plans are made of. Exit status 1 if fewer than seven of
+eight held, while they ran for nine in ten moments, or when they were planned.
 """
 
 import argparse
@@ -110,9 +110,10 @@ def main() -> None:
         run = watched(workload, scale)
         num_held += run.share_held >= HELD_SHARE
         num_planned += run.is_as_planned
+        planned = f"{show_span(*run.planned)}{'' if run.is_as_planned else ' !'}"
         print(
             f"{workload.name:18} {run.run_s:6.1f} s {run.share_held:6.1%} {run.error:5.0%}  "
-            f"{run.halfway:18} {run.total_s:6.1f} s  {show_span(*run.planned)}{'' if run.is_as_planned else ' !'}",
+            f"{run.halfway:18} {run.total_s:6.1f} s  {planned}",
             flush=True,
         )
     print(f"{num_held} of {len(WORKLOADS)} held, {num_planned} were as planned")
