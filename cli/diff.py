@@ -14,10 +14,10 @@ from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import Display
 from pagedrun.paged.values.flag import Flag, Panel
 
-HELP = """Compare two outputs of `pagedrun generate`: which rows differ, and where their texts part.
+HELP = """Compare two outputs of `pagedrun generate`: changed rows and their first difference.
 
-Rows are matched by their ids where these are unique in both, else by their place in the input. \
-What a row took to compute and the columns that came back with it are not compared.
+Rows are matched by their ids if these are unique in both files, otherwise by their position in \
+the input. Usage and the columns of the input are not compared.
 
 Examples:
 
@@ -25,7 +25,7 @@ Examples:
   pagedrun diff old.out.jsonl new.out.jsonl --show 50
   pagedrun diff old.out.jsonl new.out.jsonl --json --quiet | jq .rows
 
-Exit status: 0 the same answers, 1 different ones, 2 refused.
+Exit status: 0 the same answers, 1 different answers, 2 refused.
 """
 DIFFERENT = 1
 DEFAULT_SHOWN = 10
@@ -44,7 +44,7 @@ class DiffOptions:
     show: Annotated[
         int | None,
         Flag(
-            "How many rows to show of each kind: changed, added, missing.",
+            "Number of rows to show of each kind: changed, added, missing.",
             Panel.DISPLAY,
             "N",
             default="10",

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from pagedrun.cli.options.defaults import DefaultFacts
     from pagedrun.paged.machine.examination import Examination
 
-HELP = """Say what this machine is and has: versions, processor, memory, caches, GPU, hub, defaults.
+HELP = """Check this machine: versions, processor, memory, caches, GPU, hub and defaults.
 
-It says what the processor's features mean for speed and bytes, which kernels a run takes, where \
-compiled kernels and models are kept, and why there is no GPU if there is none. Nothing is \
-compiled, downloaded or written; the hub is asked for 3 seconds at most.
+Shows the effect of the processor's features on speed and bytes, the kernels that a run uses, \
+the folders of compiled kernels and models, and why no GPU is used if there is none. Nothing is \
+compiled, downloaded or written; the hub is queried for 3 seconds at most.
 
 Examples:
 
   pagedrun doctor
   pagedrun doctor --json | jq .problems
 
-Exit status: 0 nothing is broken, 1 something is, with the sentence that mends it.
+Exit status: 0 no problems, 1 problems, each shown with its fix.
 """
 
 

@@ -8,9 +8,9 @@ from pagedrun.cli import exits
 
 HELP = """Evaluate a model on the tasks of lm-evaluation-harness (`lm_eval`).
 
-Everything behind `lm-eval` is the harness's own command line; a run that names no model is of \
-pagedrun's. --model_args has pretrained=FOLDER and settings of the engine, such as dtype=bfloat16. \
-Needs lm_eval: pip install 'lm_eval>=0.4.13', or '.[eval]' from a clone.
+All arguments after `lm-eval` are those of the harness's own command line; without --model, \
+pagedrun's engine is used. --model_args takes pretrained=FOLDER and settings of the engine, such \
+as dtype=bfloat16. Needs lm_eval: pip install 'lm_eval>=0.4.13', or '.[eval]' from a clone.
 
 Examples:
 

@@ -16,12 +16,13 @@ from pagedrun.paged.values.flag import Flag, Panel
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings
 
-HELP = """Say what a run of INPUT would compute, hold and share, without loading the weights.
+HELP = """Show what a run of INPUT would compute, hold and share, without loading the weights.
 
-Shows the tree of shared prefixes, what sharing saves, the KV memory over time, what fits into it, \
-the block size that suits the file, and what in the prompts breaks sharing. Answers are taken to \
-be as long as --max-tokens allows. How long a run takes is known once one was timed here, or with \
---calibrate, which loads the weights.
+Shows the tree of shared prefixes, the savings by sharing, the KV memory over time, the rows \
+that fit into it, the best block size for the file, and parts of the prompts that prevent \
+sharing. Answers are assumed to be as long as --max-tokens allows. The time of a run is \
+estimated once a run has been timed on this machine, or with --calibrate, which loads the \
+weights.
 
 Examples:
 
@@ -53,7 +54,7 @@ class PlanOptions:
     replicas: Annotated[
         int | None,
         Flag(
-            "Say what N replicas compute together: units, prefixes that are computed again.",
+            "Plan for N replicas: units, and prefixes that are computed again.",
             Panel.DISPLAY,
             "N",
             low=1,
@@ -62,7 +63,7 @@ class PlanOptions:
     show_text: Annotated[
         bool,
         Flag(
-            "Show how shared prefixes begin. Off, no text of the file is shown.",
+            "Show the beginnings of shared prefixes. Off, no text of the file is shown.",
             Panel.DISPLAY,
             declared=("--show-text",),
         ),
@@ -70,8 +71,8 @@ class PlanOptions:
     calibrate: Annotated[
         bool,
         Flag(
-            "Load the model and time it for at most ten seconds, so that the time of a run is "
-            "known before the first one.",
+            "Load the model and time it for at most ten seconds, to estimate the time of a "
+            "run before the first one.",
             Panel.DISPLAY,
             declared=("--calibrate",),
         ),

@@ -39,8 +39,8 @@ def draw_recipes(recipes: Mapping[str, Recipe]) -> None:
     """Print the table on stdout: it is what was asked for."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("recipe", no_wrap=True, style="bold")
-    table.add_column("what it does")
-    table.add_column("columns it needs")
+    table.add_column("description")
+    table.add_column("required columns")
     for name, recipe in recipes.items():
         columns = [
             f"{column} (optional)" if what.startswith("optional") else column

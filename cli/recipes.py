@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 HELP = """List the bundled recipes, show one, or copy one to edit.
 
-A recipe is a YAML file with settings of `generate`: the flags' names with underscores, and a \
-prompt. `generate --recipe NAME` runs a bundled one, `generate --recipe FILE` one of your own.
+A recipe is a YAML file with settings of `generate`, named like its flags with underscores, and a \
+prompt. `generate --recipe NAME` runs a bundled recipe, `generate --recipe FILE` your own.
 """
-LIST_HELP = """Say what the bundled recipes do, and which columns they need in a row.
+LIST_HELP = """Describe the bundled recipes and the columns that they need.
 
 Examples:
 
@@ -66,7 +66,7 @@ class InitOptions:
     ]
     folder: Annotated[
         Path,
-        Flag("Where to; it is made if it is not there.", metavar="DIR", is_argument=True),
+        Flag("Folder to copy to; it is created if missing.", metavar="DIR", is_argument=True),
     ] = Path()
     json_result: Annotated[bool, Flag(_JSON_HELP, declared=("--json",))] = False
 

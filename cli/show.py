@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 HELP = """Show the prompt of one row as the model will read it; the model's weights are not needed.
 
-The text goes to stdout: special tokens bold and what other rows begin with too dim on a \
-terminal, exactly as it is elsewhere. Tokens, what is shared with how many rows, what was cut, and \
-the sampling parameters in effect go to stderr. Flags are those of generate.
+The text is written to stdout unchanged; on a terminal, special tokens are bold and the \
+beginning shared with other rows is dim. Tokens, sharing with other rows, truncation, and the \
+sampling parameters in effect are written to stderr. Flags are those of generate.
 
 Examples:
 
@@ -30,8 +30,8 @@ Examples:
   pagedrun show rows.csv --recipe judge --model ./model --id q-204
   pagedrun show prompts.jsonl --model ./model --json --quiet | jq -r .text
 
-Exit status: 0 shown, 1 failure, 2 refused (also for a row that is not there), 3 the row cannot be \
-asked: its error is shown.
+Exit status: 0 shown, 1 failure, 2 refused (also for a row that does not exist), 3 the row is \
+invalid: its error is shown.
 """
 
 

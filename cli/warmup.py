@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings
     from pagedrun.paged.machine.warm_up import WarmUp
 
-HELP = """Compile the kernels that runs of a model use, and keep them on disk.
+HELP = """Compile the kernels for runs of a model, and keep them on disk.
 
-The first run on a machine does it too, and takes a minute longer. In an image or before a job \
-with a time limit it is better done ahead: pass what the job passes, --model above all. Without \
---model the bundled model is taken, in float32 and bfloat16.
+The first run on a machine does this too, and takes a minute longer. In an image, or before a \
+job with a time limit, do it ahead: pass the flags of the job, above all --model. Without \
+--model the bundled model is used, in float32 and bfloat16.
 
 Examples:
 

@@ -82,11 +82,11 @@ def refuse_unset(
         hint = nearest(each.name, [*allowed, *others])
         raise UsageError(f"{each.place}: no such setting{hint or '; see generate --help'}")
     if setting.refusal is not None:
-        raise UsageError(f"{each.place}: not for {source} to set, {setting.refusal}")
+        raise UsageError(f"{each.place}: cannot be set in {source}, {setting.refusal}")
 
 
 def _sample(each: YamlField, folder: Path) -> Path:
     path = beside(folder, each.text())
     if not os.path.exists(path):
-        raise each.error(f"names {path}, which is not there")
+        raise each.error(f"names {path}, which does not exist")
     return path

@@ -93,7 +93,7 @@ def _prose(field: YamlField, folder: Path) -> str:
         return text.removesuffix("\n")
     path = beside(folder, text[len(FROM_FILE) :].strip())
     if not os.path.isfile(path):
-        raise field.error(f"names {path}, which is no file")
+        raise field.error(f"names {path}, which is not a file")
     return f"{FROM_FILE}{path}"
 
 

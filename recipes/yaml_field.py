@@ -74,7 +74,9 @@ class YamlField:
         try:
             return json.dumps(SafeConstructor().construct_document(self.node))
         except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-            raise self.error("holds what JSON does not have; put JSON into quotes") from error
+            raise self.error(
+                "contains a value that JSON does not have; put JSON into quotes"
+            ) from error
 
     def integer(self) -> int:
         """Return an integer."""
@@ -113,7 +115,7 @@ class YamlField:
             raise self._unfit(wanted)
         text = str(node.value)
         if any("\ud800" <= char <= "\udfff" for char in text):
-            raise self.error("holds half a surrogate pair; write the character itself")
+            raise self.error("contains half of a surrogate pair; write the character itself")
         return text
 
     def _unfit(self, wanted: str) -> UsageError:

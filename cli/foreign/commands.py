@@ -4,8 +4,8 @@ _GENERATE = "pagedrun generate INPUT answers the rows of a file"
 _ASK = 'pagedrun ask "TEXT" answers one question'
 _SHOW = "pagedrun show INPUT prints a prompt as the model will read it"
 _NO_SERVER = "pagedrun has no server: pagedrun generate INPUT answers the rows of a file"
-_DOCTOR = "pagedrun doctor says what this machine is and has"
-_HUB = "pagedrun takes models by their name on the hub and downloads them when they are needed: "
+_DOCTOR = "pagedrun doctor checks this machine"
+_HUB = "pagedrun takes models by their name on the hub and downloads them when needed: "
 
 COMMANDS = {
     "run": _GENERATE,
@@ -30,9 +30,9 @@ COMMANDS = {
     "evaluate": "pagedrun lm-eval runs lm-evaluation-harness",
     "pull": _HUB + "see --model",
     "download": _HUB + "see --model",
-    "inspect": "pagedrun inspect-cache TARGET shows where the memory of a run went",
-    "cache": "pagedrun inspect-cache TARGET shows where the memory of a run went",
-    "dry-run": "pagedrun plan INPUT says what a run would do, without weights",
+    "inspect": "pagedrun inspect-cache TARGET shows the memory of a run",
+    "cache": "pagedrun inspect-cache TARGET shows the memory of a run",
+    "dry-run": "pagedrun plan INPUT shows what a run would do, without weights",
     "env": _DOCTOR,
     "collect-env": _DOCTOR,
     "info": _DOCTOR,

@@ -30,7 +30,7 @@ class PanelCommand(TyperCommand):
             if (panel := page.find(word)) is not None:
                 page.draw_panel(panel)
             else:
-                ctx.fail(f"--help {word}: there is no such panel; there are {_listed(page)}")
+                ctx.fail(f"--help {word}: there is no such panel; the panels are {_listed(page)}")
         elif self.daily and "-h" in asked and "--help" not in asked:
             page.draw_daily(self.daily)
             page.draw_line(f"--help shows all flags, --help PANEL one panel: {_listed(page)}.")

@@ -28,14 +28,14 @@ def row_lines(row: InspectedRow, moment: PoolMoment | None, row_stride: int) -> 
         named += f" ({safe(asked, 60)})"
     if not row["is_kept"]:
         yield (
-            f"{named}: of this run the holdings of one row in {row_stride} were kept; "
-            f"row {number - number % row_stride} is the nearest of them"
+            f"{named}: the snapshot of this run has only one row in {row_stride}; row "
+            f"{number - number % row_stride} is the nearest"
         )
         return
     if not row["stays"]:
         yield (
-            f"{named} held no blocks in this run: there is no such row, it was refused, it asks "
-            "the same as another one, or an earlier run had answered it"
+            f"{named} held no blocks in this run: it does not exist, was refused, is a "
+            "duplicate of another row, or was answered by an earlier run"
         )
         return
     spans = ", ".join(_span(*each) for each in row["stays"])
@@ -43,12 +43,12 @@ def row_lines(row: InspectedRow, moment: PoolMoment | None, row_stride: int) -> 
     spans += f" and {more:,} times more" if more else ""
     if not row["tables"] and moment is not None:
         step = row["sampled_at"]
-        where = "where no sample was taken" if step is None else f"--at {step}"
-        yield f"{named} holds nothing here; it did in {spans} ({where})"
+        where = "between two samples" if step is None else f"--at {step}"
+        yield f"{named} holds no blocks here, but it did in {spans} ({where})"
     else:
         yield f"{named} held blocks in {spans}"
     if (beams := row["beams"]) is not None:
-        yield f"{_count(beams['forked'], 'beam')} forked and {beams['died']:,} died" + (
+        yield f"{_count(beams['forked'], 'beam')} forked and {beams['died']:,} were dropped" + (
             f", which freed {_count(beams['freed'], 'block')}" if beams["died"] else ""
         )
     for shared in row["shared"]:

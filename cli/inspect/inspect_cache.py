@@ -53,8 +53,7 @@ class InspectOptions:
     at: Annotated[
         str | None,
         Flag(
-            "The moment: a step (40), a share of the run (50%), a time (1.5s), peak, first or "
-            "last.",
+            "Moment: a step (40), a share of the run (50%), a time (1.5s), peak, first or last.",
             _WHAT,
             "WHEN",
             default="peak",
@@ -76,7 +75,7 @@ class InspectOptions:
     top: Annotated[
         int | None,
         Flag(
-            "How many prefixes, blocks and preemptions to list.",
+            "Number of prefixes, blocks and preemptions to list.",
             _WHAT,
             "N",
             default="10",
@@ -87,19 +86,19 @@ class InspectOptions:
     replica: Annotated[
         int | None,
         Flag(
-            "Which replica's pool, of a run with --replicas.",
+            "Replica whose pool is shown, in a run with --replicas.",
             _WHAT,
             "K",
-            default="that of a run of one engine",
+            default="the pool of a run with one engine",
             low=0,
         ),
     ] = None
     show_text: Annotated[
         bool,
         Flag(
-            "Show how shared prefixes and chosen rows begin, read again from the run's input; "
-            "what the run was given of the three flags below is given again. Off, no text is "
-            "shown.",
+            "Show the beginnings of shared prefixes and selected rows, read again from the "
+            "run's input; if the run used any of the three flags below, pass it again. Off, "
+            "no text is shown.",
             _TEXT,
             declared=("--show-text",),
         ),
@@ -107,7 +106,7 @@ class InspectOptions:
     prune: Annotated[
         bool,
         Flag(
-            "Remove damaged files from a prefix store, for which every byte of it is read.",
+            "Remove damaged files from a prefix store; this reads every byte of the store.",
             _STORE,
             declared=("--prune",),
         ),
@@ -115,7 +114,7 @@ class InspectOptions:
     prune_to: Annotated[
         int | None,
         Flag(
-            "--prune, and remove what was not used for longest until at most SIZE is left.",
+            "Like --prune, and remove the least recently used files until at most SIZE remains.",
             _STORE,
             "SIZE",
             form=Form.SIZE,
@@ -148,7 +147,7 @@ def _run(given: Given) -> None:
         return
     if options.prune or options.prune_to is not None:
         raise UsageError(
-            f"{options.target} is no folder: --prune and --prune-to are for prefix stores"
+            f"{options.target} is not a folder: --prune and --prune-to apply to prefix stores"
         )
     _show_run(options, display, given)
 
@@ -159,7 +158,9 @@ def _show_store(options: InspectOptions, display: Display, given: Given) -> None
 
     ours = ("target", "prune", "prune_to", "top", "quiet", "json_report")
     for name in [name for name in given if name not in ours]:
-        raise UsageError(f"{options.target} is a folder: {option(name)} is for the files of a run")
+        raise UsageError(
+            f"{options.target} is a folder: {option(name)} applies to the files of a run"
+        )
     show_store(
         options.target,
         prune=options.prune,

@@ -95,14 +95,16 @@ def cache_figures(counted: RunCounts, beams: InspectedBeams | None) -> list[Figu
     if counted["bytes_saved"] is not None:
         figures.append(Figure("KV not computed again", show_size(counted["bytes_saved"])))
     events = (
-        ("evictions", counted["evictions"], "cached blocks given up before their last use"),
+        ("evictions", counted["evictions"], "cached blocks lost before their last use"),
         ("copy on write", counted["block_copies"], "blocks copied"),
-        ("forks", counted["forks"], "samples and beams that began on another one's blocks"),
+        ("forks", counted["forks"], "samples and beams that started from another one's blocks"),
     )
     figures += [Figure(label, _count(n), note) for label, n, note in events if n is not None]
     if beams is not None:
-        what = f"their blocks, {beams['freed']:,} of them held by no other, were free at once"
-        figures.append(Figure("beams that died", _count(beams["died"]), what))
+        what = (
+            f"{beams['freed']:,} of their blocks were held by no other beam and freed immediately"
+        )
+        figures.append(Figure("beams dropped", _count(beams["died"]), what))
     if counted["swap"] is not None and counted["recompute"] is not None:
         how = f"{_count(counted['swap'])} by swap, {_count(counted['recompute'])} by recompute"
         total = counted["swap"] + counted["recompute"]

@@ -18,40 +18,39 @@ def run_notes(
     notes = []
     if snapshot is None and report is not None and report.replicas:
         notes.append(
-            "Each replica has a pool of its own: --replica K shows its blocks, lifetimes and "
-            "preemptions, and --row the block table of a row that it answered"
+            "Each replica has its own pool: --replica K shows its blocks, lifetimes and "
+            "preemptions, and with --row the block table of a row that it answered"
         )
     elif snapshot is None:
         notes.append(
-            "There is no snapshot beside the report, so there is no block map, no block table, no "
-            "lifetime and no cause of a preemption: a run of an earlier version left none, nor "
-            "does one without rows for the engine"
+            "There is no snapshot beside the report, so there is no block map, no block "
+            "table, no lifetime and no cause of a preemption: runs of earlier versions, and "
+            "runs without rows for the engine, write none"
         )
         if has_rows:
             notes.append("--row needs the snapshot")
     if report is None and of_replica:
         notes.append(
-            "Hits and misses are counted for all replicas together: they are shown without "
-            "--replica"
+            "Hits and misses are counted for all replicas together; leave out --replica to see them"
         )
     elif report is None:
         notes.append(
-            "There is no report beside the snapshot, so hits and misses are not known: a run that "
-            "did not finish leaves none"
+            "There is no report beside the snapshot, so hits and misses are unknown: an "
+            "unfinished run writes none"
         )
     if snapshot is not None and snapshot.row_stride > 1:
         notes.append(
-            f"Of this run the holdings of one row in {snapshot.row_stride} were kept, to bound "
-            "the snapshot: block tables, lifetimes and rows of shared blocks are of these; the "
-            "map and the counts of holders are of all"
+            "To bound its size, the snapshot of this run has one row in "
+            f"{snapshot.row_stride}: block tables, lifetimes and rows of shared blocks refer "
+            "to these rows; the map and the counts of holders refer to all"
         )
     if snapshot is not None and report is not None and not _is_same_pool(snapshot, report):
-        notes.append("Warning: the report and the snapshot are of pools of different shapes")
+        notes.append("Warning: the report and the snapshot describe pools of different shapes")
     status = files.status()
     if status not in (None, JobStatus.FINISHED):
         notes.append(
-            f"Warning: by its manifest the last run of this output is {status}: the files "
-            "beside it may be of a run before"
+            f"Warning: according to its manifest the last run of this output is {status}: "
+            "the files beside it may belong to an earlier run"
         )
     return notes
 

@@ -83,7 +83,7 @@ def _draw_map(console: Console, found: Inspection) -> None:
     console.print(heading(title, console, _width(console, TEXT_WIDTH)))
     asked = moment["asked"]
     if asked.isdecimal() and int(asked) != moment["step"]:
-        _wrapped(console, f"step {asked} was not sampled; this is the nearest that was")
+        _wrapped(console, f"step {asked} was not sampled; this is the nearest sampled step")
     if found.get("groups"):
         _wrapped(console, "the first group of layers, which keeps whole sequences")
     lines, per_cell = map_lines(block_map["blocks"], width)
@@ -98,8 +98,8 @@ def _draw_map(console: Console, found: Inspection) -> None:
     if per_cell > 1:
         _wrapped(
             console,
-            f"one character is {per_cell} blocks: a capital if all of them are in that state, "
-            "a small letter for what most of those are that are not free",
+            f"one character is {per_cell} blocks: a capital letter if all are in that state, "
+            "a small letter for the most common state of those that are not free",
         )
     if held["count"] and not found["rows"]:
         rows = ", ".join(f"{row}" for row in held["first"])

@@ -58,17 +58,16 @@ def draw_store(listing: StoreListing, top: int, console: Console) -> None:
         size = show_size(sum(each.use.num_bytes for each in listing.removed))
         note(console, f"Removed {_plural(len(listing.removed), 'file')}, {size}")
         for each in listing.removed:
-            note(console, f"  {each.use.path.name[:32]}…  {each.problem or 'not used for longest'}")
+            note(console, f"  {each.use.path.name[:32]}…  {each.problem or 'least recently used'}")
     if listing.entries:
         _draw_table(listing.entries[:top], console)
     if len(listing.entries) > top:
-        note(console, f"{len(listing.entries) - top:,} more, not used for longer; --top shows more")
+        note(console, f"{len(listing.entries) - top:,} more, less recently used; --top shows more")
     if told["damaged"]:
         verb = "is" if told["damaged"] == 1 else "are"
         note(
             console,
-            f"{_plural(told['damaged'], 'file')} {verb} never used; --prune removes what is "
-            "damaged",
+            f"{_plural(told['damaged'], 'file')} {verb} never used; --prune removes damaged files",
             "yellow",
         )
 

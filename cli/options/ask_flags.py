@@ -15,9 +15,7 @@ class AskOptions:
 
     text: Annotated[
         str,
-        Flag(
-            "What to ask. Files and standard input come before it.", None, "TEXT", is_argument=True
-        ),
+        Flag("Question. Files and standard input come before it.", None, "TEXT", is_argument=True),
     ] = ""
     file: Annotated[
         tuple[str, ...],
@@ -26,7 +24,7 @@ class AskOptions:
     raw: Annotated[
         bool,
         Flag(
-            "Give the model the text as it is, also if it has a chat template.",
+            "Complete the text as it is, without the chat template.",
             Panel.PROMPTS,
             declared=("--raw",),
         ),
@@ -34,7 +32,7 @@ class AskOptions:
     json_row: Annotated[
         bool,
         Flag(
-            "Print the output row of generate on stdout instead, when it is done.",
+            "Print the output row of generate on stdout instead, at the end.",
             Panel.DISPLAY,
             declared=("--json",),
         ),

@@ -23,7 +23,7 @@ def question_text(typed: str, files: Iterable[str], wait: Callable[[], None]) ->
     whole = "\n\n".join(part for part in parts if part)
     if not whole.strip():
         raise UsageError(
-            f'there is nothing to ask; type it behind ask, as in pagedrun ask "Why?", name a '
+            f'the question is missing; type it after ask, as in pagedrun ask "Why?", name a '
             f"{option('file')}, or pipe it in"
         )
     return whole

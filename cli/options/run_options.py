@@ -23,8 +23,8 @@ class RunOptions:
     html: Annotated[
         Path | None,
         Flag(
-            "Write the memory report as a page with charts and the block map over time: one file "
-            "of 5 MB, complete without a network.",
+            "Write the memory report as a page with charts and the block map over time: one "
+            "file of 5 MB that needs no network.",
             Panel.FILES,
             "PATH",
         ),
@@ -35,8 +35,8 @@ class RunOptions:
     generation_config: Annotated[
         GenerationDefaults,
         Flag(
-            "auto: what neither flag nor recipe says of temperature, top-p, top-k, min-p and "
-            "repetition-penalty, the model's generation config does. vllm: it does not.",
+            "auto: the model's generation config sets the defaults of temperature, top-p, "
+            "top-k, min-p and repetition-penalty. vllm: it is ignored.",
             Panel.SAMPLING,
         ),
     ] = GenerationDefaults.VLLM
@@ -46,14 +46,14 @@ class RunOptions:
 class Display:
     """What a command shows while it works and when it ends."""
 
-    progress: Annotated[ProgressMode, Flag("How progress is shown on stderr.", Panel.DISPLAY)] = (
-        ProgressMode.AUTO
-    )
+    progress: Annotated[
+        ProgressMode, Flag("Form of the progress display on stderr.", Panel.DISPLAY)
+    ] = ProgressMode.AUTO
     report_view: Annotated[
         ReportView,
         Flag(
-            "What is on the screen at the end, below the first answers: how the rows ended and "
-            "memory in eight lines (short), or the whole report (full).",
+            "Report on the screen at the end, below the first answers: finished rows and "
+            "memory in eight lines (short), or everything (full).",
             Panel.DISPLAY,
         ),
     ] = ReportView.SHORT

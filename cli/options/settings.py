@@ -26,14 +26,14 @@ from pagedrun.recipes.recipe import Recipe
 from pagedrun.recipes.setting import Kind, Setting
 
 T = TypeVar("T")
-_ONE_SCREEN = "as it is for whoever runs it to say; pass it as a flag"
+_ONE_SCREEN = "as it depends on the machine and the user; pass it as a flag"
 # Flags that no recipe sets, and why.
 REFUSED = {
-    "input_name": "as it is the command's argument; `sample` names an input to try it on",
-    "output": "as it is the file of one run; pass it as a flag",
-    "out_dir": "as it is the folder of one run; pass it as a flag",
-    "columns": "as `columns` of a recipe are those of its rows; pass it as a flag",
-    "from_output": "as it names the file of one run; pass it as a flag",
+    "input_name": "as it is the command's argument; set `sample` to an example input",
+    "output": "as it names a file of a single run; pass it as a flag",
+    "out_dir": "as it names the folder of a single run; pass it as a flag",
+    "columns": "as `columns` in a recipe means the columns of its rows; pass it as a flag",
+    "from_output": "as it names a file of a single run; pass it as a flag",
     "recipe": "as recipes do not nest",
     "json_report": _ONE_SCREEN,
     "quiet": _ONE_SCREEN,

@@ -28,7 +28,7 @@ class ShowOptions:
     ] = None
     ids: Annotated[
         bool,
-        Flag("Show the token ids too, behind the text.", Panel.DISPLAY, declared=("--ids",)),
+        Flag("Show the token ids too, after the text.", Panel.DISPLAY, declared=("--ids",)),
     ] = False
     json_row: Annotated[
         bool,

@@ -108,7 +108,7 @@ def headlines(reading: ReportReading) -> list[Headline]:
         Headline(
             "of KV not computed again",
             show_size(prefix["bytes_saved"]),
-            f"about {shown_seconds(seconds)} of computing" if seconds else "",
+            f"about {shown_seconds(seconds)} of computation" if seconds else "",
         ),
         Headline(
             "generated tokens a second",
@@ -178,7 +178,7 @@ def _map_notes(snapshot: Snapshot | None) -> list[str]:
         return []
     notes = []
     if snapshot.first_group is not None:
-        notes.append("It is that of the first group of layers, which keeps whole sequences.")
+        notes.append("It describes the first group of layers, which keeps whole sequences.")
     kept = len(kept_moments(len(snapshot.samples), snapshot.num_blocks))
     if kept < snapshot.num_steps:
         notes.append(f"{kept:,} of {snapshot.num_steps:,} steps are kept.")

@@ -30,9 +30,9 @@ def check_target(
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"{_HTML} {path}: name a file in an existing folder")
     if path.exists() and not path.is_file():
-        raise UsageError(f"{_HTML} {path} is no regular file; name another one")
+        raise UsageError(f"{_HTML} {path} is not a regular file; name another one")
     if overwrite is None and path.exists() and not _is_page(path):
-        raise UsageError(f"{_HTML} {path} exists and is no page of pagedrun; name another file")
+        raise UsageError(f"{_HTML} {path} exists and is not a page of pagedrun; name another file")
     if overwrite is False and path.exists():
         raise UsageError(f"{_HTML} {path} exists; pass {option('overwrite')} or name another file")
     if not os.access(path.parent, os.W_OK | os.X_OK):

@@ -62,7 +62,7 @@ class AnswerWriter:
         self._end_thought()
         if self._text and not self._text.endswith("\n"):
             self._write("\n")
-        return "the answer is not whole"
+        return "the answer is incomplete"
 
     def waited(self, seconds: float) -> None:
         """Take note of nothing: whoever asked waits too."""

@@ -45,7 +45,9 @@ class BadWords:
         found: list[tuple[int, ...]] = []
         for first, within in zip(encoded[: len(bare)], encoded[len(bare) :], strict=True):
             if not first:
-                raise RowError("invalid_param", f"{_NAME} holds a word without tokens", param=_NAME)
+                raise RowError(
+                    "invalid_param", f"{_NAME} contains a word without tokens", param=_NAME
+                )
             found.append(tuple(first))
             if len(within) == len(first) and within[0] != first[0]:
                 found.append(tuple(within))

@@ -74,7 +74,7 @@ def _text_of(part: object, where: str) -> str:
     if not isinstance(text, str):
         raise RowError(
             "unsupported_content",
-            f"{where}.content holds a part that is not text; pagedrun runs text models only",
+            f"{where}.content has a part that is not text; pagedrun supports text only",
             param=where,
         )
     return text

@@ -88,7 +88,7 @@ def check_budget(params: SamplingParams, chat_template: str | None) -> None:
     if ReasoningTags.of(setting, chat_template) is None:
         raise RowError(
             "invalid_param",
-            "thinking_budget needs to know what marks a thought, which the chat template does not "
-            f"tell; pass {option('reasoning_tags')}",
+            "thinking_budget needs reasoning tags, but the chat template has none that are "
+            f"known; pass {option('reasoning_tags')}",
             param="thinking_budget",
         )

@@ -138,7 +138,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _make(self, num_chars: int, *, is_forecast: bool = False) -> None:
         if self._num_made + num_chars > MAX_MADE_CHARS:
-            raise OverflowError(f"the template makes more than {MAX_MADE_CHARS:,} characters")
+            raise OverflowError(f"the template produces more than {MAX_MADE_CHARS:,} characters")
         if not is_forecast:
             self._num_made += num_chars
 

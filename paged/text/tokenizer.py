@@ -167,7 +167,7 @@ class Tokenizer:
         if len(text) > MAX_RENDERED_CHARS:
             raise RowError(
                 "template_error",
-                f"the chat template made {len(text)} characters of these messages, more than the "
+                f"the chat template rendered {len(text)} characters, more than the "
                 f"limit of {MAX_RENDERED_CHARS}",
                 param="messages",
             )
@@ -254,8 +254,8 @@ def require_unicode(text: str, param: str = "prompt") -> None:
     except UnicodeEncodeError as error:
         raise RowError(
             "invalid_unicode",
-            f"{param} holds half a surrogate pair at character {error.start}, which is not text; "
-            "escape the character as a whole pair",
+            f"{param} has half of a surrogate pair at character {error.start}, which is not "
+            "valid text; escape the character as a whole pair",
             param=param,
         ) from error
 
@@ -270,9 +270,9 @@ def _read_backend(path: Path) -> Any:
 
     if not path.is_file():
         raise ModelError(
-            f"{path.parent} needs {TOKENIZER_FILE} (the fast tokenizer); download it, or make it "
-            "from the old files with transformers: AutoTokenizer.from_pretrained(...)"
-            ".save_pretrained(...)"
+            f"{path.parent} needs {TOKENIZER_FILE} (the fast tokenizer); download it, or "
+            "create it from the old files with transformers: "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     refuse_lfs_pointer(path)
     try:

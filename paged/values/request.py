@@ -116,7 +116,7 @@ class Request:
             if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
                 raise RowError(
                     "token_id_out_of_range",
-                    f"{param} holds an id outside the model's vocabulary, 0 to {vocab_size - 1}",
+                    f"{param} has an id outside the model's vocabulary, 0 to {vocab_size - 1}",
                     param=param,
                 )
 

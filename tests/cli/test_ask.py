@@ -89,8 +89,8 @@ def test_several_answers_and_one_that_cannot_be_asked(ask: Command) -> None:
     ("args", "sentence"),
     [
         (["Why?"], "--model is missing: pass a model folder, "),
-        (["--model", "demo"], "there is nothing to ask; type it behind ask, "),
-        ([" ", "--model", "demo"], "there is nothing to ask; "),
+        (["--model", "demo"], "the question is missing; type it after ask, "),
+        ([" ", "--model", "demo"], "the question is missing; "),
         (["Why?", "--model", "demo", "--file", "no.txt"], "--file no.txt: the file cannot be read"),
         (["Why?", "--model", "demo", "--recipe", "judge"], "prompt_template (judge.yaml line "),
     ],
@@ -137,5 +137,5 @@ def test_an_answer_that_is_interrupted_ends_its_line() -> None:
     writer = AnswerWriter(terminal, None)
     assert (writer.has_begun, writer.leave()) == (False, "nothing was answered")
     writer.add("", "half")
-    assert (writer.has_begun, writer.leave()) == (True, "the answer is not whole")
+    assert (writer.has_begun, writer.leave()) == (True, "the answer is incomplete")
     assert terminal.text == "half\n"

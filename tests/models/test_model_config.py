@@ -306,7 +306,7 @@ def test_a_hostile_value_is_shown_short_and_printable(tmp_path: Path) -> None:
         (b"\xff\xfe\x00", "not valid JSON"),
         (b"[" * 100_000, "nested"),
         (b'{"vocab_size": ' + b"9" * 5000 + b"}", "not valid JSON"),
-        (b"[1, 2]", "no JSON object"),
+        (b"[1, 2]", "does not contain a JSON object"),
         (b"", "not valid JSON"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "git lfs pull"),
     ],

@@ -310,7 +310,7 @@ def test_a_replica_that_comes_late_takes_part_unless_it_is_unlike(
 
     def warn(message: str) -> None:
         warnings.append(message)
-        if "node-1 is not taken" in message:
+        if "node-1 is refused" in message:
             is_refused.set()
 
     def made(number: int) -> ScriptedEngine:
@@ -326,7 +326,7 @@ def test_a_replica_that_comes_late_takes_part_unless_it_is_unlike(
     goes_on.set()
     seen += list(found)
     assert answers(seen) == expected(requests(300))
-    assert any("node-1 is not taken: it has another weights" in told for told in warnings)
+    assert any("node-1 is refused: it has another weights" in told for told in warnings)
     run.close()
 
 

@@ -106,7 +106,7 @@ class PoolHistory {
       const hits = known.filter((each) => found[each]).length;
       lines.push(`held since step ${count(Math.min(...known.map((each) => begin[each])))}${hits ? `; ${count(hits)} found it in the cache` : ""}`);
     } else if (holders && this.rowStride > 1) {
-      lines.push(`(only every ${count(this.rowStride)}th row is kept)`);
+      lines.push(`(the snapshot has every ${count(this.rowStride)}th row only)`);
     }
     return lines;
   }

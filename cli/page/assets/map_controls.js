@@ -58,7 +58,7 @@ class MapControls {
   #tellRow() {
     const { row, moment, history } = this.map;
     if (row === null) return "";
-    if (row % history.rowStride) return ` · row ${row} is not kept, only every ${count(history.rowStride)}th row is`;
+    if (row % history.rowStride) return ` · row ${row} is not in the snapshot, which has every ${count(history.rowStride)}th row only`;
     return ` · row ${row} holds ${plural(history.blocksOf(moment, row).length, "block")}, outlined`;
   }
 

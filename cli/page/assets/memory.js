@@ -25,7 +25,7 @@ function atOnceChart(colours) {
       customdata: DATA.at_once.map((each) => size(each[way].bytes)),
     })),
     layout: {
-      xaxis: axis(colours, "requests at once", { type: "category" }),
+      xaxis: axis(colours, "concurrent requests", { type: "category" }),
       yaxis: axis(colours, "slots that store a token", { range: [0, 1.1], tickvals: [0, 0.25, 0.5, 0.75, 1], tickformat: ".0%" }),
     },
   };
@@ -33,7 +33,7 @@ function atOnceChart(colours) {
 
 function sharingChart(colours) {
   const { prompt, rows } = DATA.sharing;
-  const kinds = ["rows that begin<br>with the prompt", "answers to<br>one prompt"];
+  const kinds = ["rows that share<br>the prompt", "answers to<br>one prompt"];
   const bar = (name, values, colour) => ({
     type: "bar", orientation: "h", name, y: kinds, x: values, text: values.map((each) => (each === null ? "" : count(each))),
     textposition: "outside", cliponaxis: false, marker: { color: colour },
@@ -41,9 +41,9 @@ function sharingChart(colours) {
   });
   return {
     traces: [
-      bar("once one answer goes on", [null, prompt.blocks_diverged], colours.cached),
+      bar("when one answer continues", [null, prompt.blocks_diverged], colours.cached),
       bar("shared", [rows.blocks, prompt.blocks], colours.shared),
-      bar("each for itself", [rows.blocks_alone, prompt.blocks_alone], colours.plain),
+      bar("without sharing", [rows.blocks_alone, prompt.blocks_alone], colours.plain),
     ],
     layout: {
       xaxis: axis(colours, "blocks held", { range: [0, 1.1 * Math.max(rows.blocks_alone, prompt.blocks_alone)] }),
@@ -92,7 +92,7 @@ function blockSizesChart(colours) {
     ],
     layout: {
       showlegend: false,
-      xaxis: axis(colours, `tokens in a block; ${count(DATA.block_size)} is marked`, { type: "category", anchor: "y2" }),
+      xaxis: axis(colours, `tokens per block; ${count(DATA.block_size)} is marked`, { type: "category", anchor: "y2" }),
       yaxis: axis(colours, "slots used", { domain: [0.58, 1], range: [0, 1.15], tickvals: [0, 0.5, 1], tickformat: ".0%" }),
       yaxis2: axis(colours, "in flight", { domain: [0, 0.42], range: [0, 1.15 * Math.max(...DATA.block_sizes.map((each) => each.over_time.mean_running), 1)] }),
     },

@@ -63,7 +63,7 @@ function timelineChart(colours) {
         key([["■", "shared", colours.shared], ["■", "private", colours.private], ["▨", "cached", colours.cached],
           ["┈", "the whole pool", colours.muted]], 1.01),
         key(running.length ? [["━", "running", colours.accent], ["╍", "waiting", colours.plain]]
-          : [["", "who ran and who waited is not known", colours.muted]], 0.51),
+          : [["", "running and waiting sequences are unknown", colours.muted]], 0.51),
         key([["━", "tokens held", colours.accent], ["╍", "slots of held blocks", colours.plain]], 0.225),
       ],
       margin: { l: innerWidth < 600 ? 44 : 56, r: 14, t: 24, b: 40 },
@@ -101,7 +101,7 @@ function waysChart(colours) {
       showlegend: false,
       xaxis: axis(colours, "slots that store a token", { range: [0, 1.12], tickvals: [0, 0.25, 0.5, 0.75, 1], tickformat: ".0%", anchor: "y" }),
       yaxis: axis(colours, "", { domain: [0.66, 1] }),
-      xaxis2: axis(colours, "requests at once", { range: [0, most * 1.12], anchor: "y2" }),
+      xaxis2: axis(colours, "concurrent requests", { range: [0, most * 1.12], anchor: "y2" }),
       yaxis2: axis(colours, "", { domain: [0.02, 0.36] }),
     },
   };

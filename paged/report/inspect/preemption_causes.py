@@ -19,10 +19,10 @@ def preemption_events(
 
 
 def _cause(event: PreemptionRecord, is_beam: bool) -> str:
-    way = "swap to host memory" if event["swapped"] else "dropping them, to compute them again"
+    way = "swap to host memory" if event["swapped"] else "dropping and recomputing them"
     who = f"row {event['row']}"
     if is_beam:
-        who += f" (beam {event['sample']}, and the others with it)"
+        who += f" (beam {event['sample']}, together with the others)"
     elif event["sample"]:
         who += f" (sample {event['sample']})"
     gave = f"{who} gave up {_count(event['blocks'], 'block')} ({_count(event['tokens'], 'token')})"

@@ -64,7 +64,7 @@ class SavedReport:
         try:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-                raise UsageError(f"{path} is no report: not a file, or one of far too many bytes")
+                raise UsageError(f"{path} is not a report: not a file, or far too large")
             text = path.read_bytes()
         except OSError as error:
             raise UsageError(f"{path} cannot be read ({error.strerror})") from error
@@ -84,45 +84,45 @@ class SavedReport:
     @classmethod
     def _parse(cls, report: Any) -> "SavedReport":
         if not isinstance(report, dict) or not isinstance(report.get("kv"), dict):
-            raise ValueError('it has no object "kv"')
+            raise ValueError('the object "kv" is missing')
         figures = {}
         for name, (section, key) in _PATHS.items():
             part = report.get(section, {})
             if not isinstance(part, dict):
-                raise ValueError(f'"{section}" is no object')
+                raise ValueError(f'"{section}" is not an object')
             if part.get(key) is not None or name in _NEEDED:
                 figures[name] = _number(f"{section}.{key}", part.get(key))
         timeline = report.get("timeline") or []
         if not isinstance(timeline, list):
-            raise ValueError('"timeline" is no list')
+            raise ValueError('"timeline" is not a list')
         points = tuple(map(_point, timeline))
         steps = [point["step"] for point in points]
         if any(later <= sooner for sooner, later in pairwise(steps)):
-            raise ValueError('the steps of "timeline" do not rise')
+            raise ValueError('the steps of "timeline" do not increase')
         replicas = report.get("replicas") or []
         if not isinstance(replicas, list) or not all(isinstance(one, dict) for one in replicas):
-            raise ValueError('"replicas" is no list of objects')
+            raise ValueError('"replicas" is not a list of objects')
         # Where replicas died, the pools of those that lived are smaller than all were together.
         most = MAX_NUMBER if replicas else figures.get("num_blocks", 0)
         for point in points:
             used, shared, cached = (point[name] for name in _POINT[2:5])
             if shared > used or used + cached > most:
-                raise ValueError('"timeline" holds more blocks than there are')
+                raise ValueError('"timeline" has more blocks than the pool')
         groups = report["kv"].get("groups") or []
         if not isinstance(groups, list):
-            raise ValueError('"kv.groups" is no list')
+            raise ValueError('"kv.groups" is not a list')
         return cls(figures, points, tuple(map(_group, groups)), tuple(replicas))
 
 
 def _point(record: Any) -> dict[str, Number]:
     if not isinstance(record, dict):
-        raise ValueError('"timeline" holds something that is no object')
+        raise ValueError('"timeline" has an item that is not an object')
     return {name: _number(f"timeline.{name}", record.get(name)) for name in _POINT}
 
 
 def _group(record: Any) -> GroupFigures:
     if not isinstance(record, dict):
-        raise ValueError('"kv.groups" holds something that is no object')
+        raise ValueError('"kv.groups" has an item that is not an object')
 
     def figure(name: str) -> int | None:
         value = record.get(name)
@@ -135,6 +135,6 @@ def _group(record: Any) -> GroupFigures:
 
 def _number(name: str, value: Any) -> Number:
     if type(value) not in (int, float) or not 0 <= value < MAX_NUMBER:
-        raise ValueError(f"{name} is no number from 0 up")
+        raise ValueError(f"{name} is not a number of at least 0")
     number: Number = value
     return number

@@ -58,16 +58,16 @@ def _memory(report: JobReport) -> Iterator[Advice]:
     if lost >= MIN_RECOMPUTED_SHARE and _is_felt(report, lost):
         yield Advice(
             "pool_too_small",
-            f"the pool was too small: rows were preempted {_times(num_preempted)}, and {again:,} "
-            f"tokens were computed again; {_more_room(report)}",
+            f"the pool was too small: rows were preempted {_times(num_preempted)}, and "
+            f"{again:,} tokens were recomputed; {_more_room(report)}",
             lost,
         )
     elif gain >= MIN_GAIN and _has_room(report) and _is_felt(report, gain):
         yield Advice(
             "pool_too_small",
-            f"in {short:.0%} of the steps a row had to wait because the pool was full; with more "
-            f"{option('kv_cache_memory_bytes')} more rows run at once, and the run takes up to "
-            f"{gain:.0%} less time",
+            f"in {short:.0%} of the steps a row had to wait because the pool was full; with "
+            f"a higher {option('kv_cache_memory_bytes')} more rows run concurrently, and the "
+            f"run takes up to {gain:.0%} less time",
             gain,
         )
     waste, cost = kv["tail_waste"], max(lost, gain)
@@ -124,7 +124,7 @@ def _hits(report: JobReport) -> Iterator[Advice]:
         if saved >= MIN_LOST_HITS and _is_felt(report, _time_of_prompts(report, saved)):
             why = f"{turned_off('prefix_caching')} is on"
             if library is not None and library["path"] == "plain":
-                why = "Transformers computes this model with caches of its own, which share nothing"
+                why = "Transformers computes this model with its own caches, which share nothing"
             yield Advice(
                 "prefix_caching_off",
                 f"{saved:.0%} of the prompt tokens were computed more than once: {why}",
@@ -172,8 +172,9 @@ def _sharing(report: JobReport) -> Iterator[Advice]:
     ):
         yield Advice(
             "little_in_common",
-            f"only {prefix['possible_hit_rate']:.0%} of the prompt tokens were shared; `pagedrun "
-            "plan` on this file tries whether another order of the prompt's parts would share more",
+            f"only {prefix['possible_hit_rate']:.0%} of the prompt tokens were shared; "
+            "`pagedrun plan` on this file shows whether another order of the prompt's parts "
+            "would share more",
             0.01,
         )
 

@@ -37,7 +37,7 @@ def _check_samples(snapshot: Snapshot) -> None:
     if not np.isfinite(samples.times).all() or (samples.times < 0).any():
         raise ValueError("samples.times are not all seconds since the run began")
     if (np.diff(samples.times) < 0).any():
-        raise ValueError("samples.times go back")
+        raise ValueError("samples.times decrease")
     _in_range("samples.fills", samples.fills, 0, snapshot.block_size)
 
 
@@ -50,7 +50,7 @@ def _check_holdings(snapshot: Snapshot) -> None:
     if (held.begin > held.end).any():
         raise ValueError("holdings end before they begin")
     if (np.diff(held.begin) < 0).any():
-        raise ValueError("holdings are not in the order of their begin")
+        raise ValueError("holdings are not sorted by their beginning")
 
 
 def _check_tables(snapshot: Snapshot) -> None:
@@ -65,7 +65,7 @@ def _check_tables(snapshot: Snapshot) -> None:
     for name in ("start", "rows", "row", "saved"):
         _in_range(f"prefixes.{name}", getattr(nodes, name), 0, np.iinfo(np.int64).max // 2)
     if (nodes.parent < -1).any() or (nodes.parent >= np.arange(len(nodes))).any():
-        raise ValueError("prefixes.parent names no node before its own")
+        raise ValueError("prefixes.parent is not an earlier node")
     if (nodes.start > nodes.end).any():
         raise ValueError("prefixes end before they start")
     _in_range("lengths.tokens", lengths.tokens, 0, MAX_COUNT)
@@ -99,7 +99,7 @@ def _check_group(group: GroupSamples, num_samples: int, block_size: int) -> None
     for name in ("row", "sample", "first", "count"):
         _in_range(f"groups.{name}", getattr(tables, name), 0, MAX_COUNT)
     if group.blocks.shape != (tables.count.sum(dtype=np.int64),):
-        raise ValueError("the tables of a group have other blocks than it lists")
+        raise ValueError("the tables of a group do not match its blocks")
     _in_range("groups.blocks", group.blocks, 0, num_blocks - 1)
 
 
@@ -115,4 +115,4 @@ def _in_range(name: str, column: NDArray[Any], least: int, most: int) -> None:
 
 def _rising(name: str, column: NDArray[Any]) -> None:
     if (np.diff(column) <= 0).any():
-        raise ValueError(f"{name} do not rise")
+        raise ValueError(f"{name} do not increase")

@@ -112,7 +112,7 @@ class GrammarCompiler:
                 except ValueError as error:
                     raise RowError(
                         "unsupported_tokenizer",
-                        f"{field} needs a tokenizer whose tokens are known bytes: {error}",
+                        f"{field} needs a tokenizer that gives the bytes of its tokens: {error}",
                         param=field,
                     ) from error
             return llguidance, self._words
@@ -156,12 +156,11 @@ def refused(field: str, reason: str) -> RowError:
     reason = reason.replace("<non-verbose/>", "").strip()
     if "coerce_one_of" in reason:
         reason = (
-            "of oneOf, alternatives must not allow the same value, which is not certain here; "
-            "write anyOf"
+            "the alternatives of oneOf must exclude each other, which cannot be proved "
+            "here; use anyOf"
         )
     elif reason.startswith("Unimplemented keys"):
         reason += (
-            '; leave them out, or have them ignored by "x-guidance": {"lenient": true} in the '
-            "schema"
+            '; leave them out, or ignore them with "x-guidance": {"lenient": true} in the schema'
         )
     return RowError("invalid_grammar", f"{field} cannot be compiled: {reason}", param=field)

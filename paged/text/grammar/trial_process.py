@@ -38,7 +38,7 @@ class TrialProcess:
             self._process = None
             raise refused(
                 structure.field,
-                f"it takes more than {self._max_seconds} s of a processor, or more than "
+                f"it takes more than {self._max_seconds} s of processor time, or more than "
                 f"{MAX_BYTES >> 30} GiB of memory",
             )
         if answer:
@@ -63,7 +63,7 @@ class TrialProcess:
             *(compiler.vocab_size, compiler.eos_token_ids, self._max_seconds),
         ]
         if _ask(process, about) != [READY]:
-            raise EngineError("the process that tries grammars before they are used does not start")
+            raise EngineError("the process that compiles grammars on trial does not start")
         return process
 
 

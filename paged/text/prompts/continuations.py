@@ -50,7 +50,7 @@ def parse_continuations(value: object, params: SamplingParams) -> tuple[GivenCon
         name = "n" if params.n > 1 else "logprobs"
         raise RowError(
             "invalid_param",
-            f"{name} is about answers, and a row with {CONTINUATIONS} gets scores instead",
+            f"{name} applies to answers, but a row with {CONTINUATIONS} gets scores instead",
             param=name,
         )
     return found
@@ -109,7 +109,7 @@ def decode_token_ids(
     if min(map(min, given)) < 0 or max(map(max, given)) >= vocab_size:
         raise RowError(
             "token_id_out_of_range",
-            f"{CONTINUATIONS} holds an id outside the model's vocabulary, 0 to {vocab_size - 1}",
+            f"{CONTINUATIONS} has an id outside the model's vocabulary, 0 to {vocab_size - 1}",
             param=CONTINUATIONS,
         )
     return tuple(

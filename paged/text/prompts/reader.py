@@ -50,7 +50,7 @@ class PromptReader:
             )
             return Prompt(params, text=text, add_special_tokens=False)
         if kwargs:
-            message = f"{TEMPLATE_KWARGS} are for chats, and the prompt is none"
+            message = f"{TEMPLATE_KWARGS} apply to chats, but the prompt is not a chat"
             raise RowError("invalid_param", message, param=TEMPLATE_KWARGS)
         if fields.get("prompt") is None:
             return Prompt(params, token_ids=checked_token_ids(fields[TOKEN_IDS]))
@@ -66,7 +66,7 @@ def template_variables(given: object) -> dict[str, JSONValue]:
     try:
         return checked_kwargs(plain(given))
     except (TypeError, RecursionError) as error:
-        message = f"{TEMPLATE_KWARGS} must be what JSON can hold ({error})"
+        message = f"{TEMPLATE_KWARGS} must be representable in JSON ({error})"
         raise RowError("invalid_param", message, param=TEMPLATE_KWARGS) from error
 
 

@@ -33,11 +33,11 @@ def checked_kwargs(value: JSONValue) -> dict[str, JSONValue]:
             message = f"{TEMPLATE_KWARGS} cannot set {name}"
             raise RowError("forbidden_field", message, param=TEMPLATE_KWARGS)
         if not name.isidentifier() or name.startswith("_"):
-            raise _invalid("has a name that no template can use")
+            raise _invalid("has a name that is not a valid variable")
     try:
         num_chars = len(json.dumps(value, allow_nan=False))
     except (ValueError, RecursionError):
-        raise _invalid("must hold finite numbers, and not too deep") from None
+        raise _invalid("must have finite numbers only, and limited nesting") from None
     if num_chars > MAX_KWARGS_CHARS:
         raise _invalid(f"has more than {MAX_KWARGS_CHARS:,} characters")
     return value

@@ -136,7 +136,7 @@ class TestRefusals:
             run(bench(folder, stride=49))
 
     def test_of_a_chunk_that_no_model_takes(self, folder: Path) -> None:
-        with pytest.raises(UsageError, match="chunk is 513, and max_model_len 512"):
+        with pytest.raises(UsageError, match="chunk 513 exceeds max_model_len 512"):
             run(bench(folder, chunk=513))
         with pytest.raises(UsageError, match="chunk is 48, and max_model_len 40"):
             run(bench(folder, flags={"max_model_len": 40}))

@@ -340,7 +340,7 @@ class TestListing:
         assert [each.use.path for each in pruned.entries] == [one]
 
     def test_what_is_no_store_is_refused_and_stays(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="no prefix store"):
+        with pytest.raises(UsageError, match="not a prefix store"):
             StoreListing.pruned(tmp_path, 0)
         assert list(tmp_path.iterdir()) == []
         with pytest.raises(UsageError, match="cannot be used"):

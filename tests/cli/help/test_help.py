@@ -47,7 +47,7 @@ def test_help_of_a_panel_shows_that_panel_alone(pagedrun: Command) -> None:
 def test_a_panel_that_is_not_there_is_answered_with_those_that_are(pagedrun: Command) -> None:
     status, out, err = pagedrun("generate", "--help", "nonsense\x1b[2J")
     assert (status, out) == (2, "")
-    assert "--help nonsense\\x1b[2J: there is no such panel; there are files, model," in err
+    assert "--help nonsense\\x1b[2J: there is no such panel; the panels are files, model," in err
 
 
 @pytest.mark.parametrize("words", COMMANDS)

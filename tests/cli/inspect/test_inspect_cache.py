@@ -102,7 +102,7 @@ class TestTarget:
     def test_files_of_different_runs_are_said_to_be(self, run: InspectCache, output: Path) -> None:
         kv = {**REPORT["kv"], "num_blocks": 7}
         beside(output, ".report.json").write_text(json.dumps({**REPORT, "kv": kv}))
-        assert "are of pools of different shapes" in " ".join(run(output)[2].split())
+        assert "describe pools of different shapes" in " ".join(run(output)[2].split())
         manifest = beside(output, ".run.json")
         for status in ("running", "interrupted", "failed"):
             manifest.write_text(json.dumps({"status": status}))
@@ -261,7 +261,7 @@ class TestScreen:
             places = "block 0" if shared == 1 else f"blocks 0 to {shared - 1}"
             assert f"{word}s 0, 1 share {places}" in flat
             assert f"{word} 1: " in flat
-            dead = ("beams that died 2", "1 beam forked and 2 died, which freed 3 blocks")
+            dead = ("beams dropped 2", "1 beam forked and 2 were dropped, which freed 3 blocks")
             assert [words in flat for words in dead] == [bool(len(branchings))] * 2
 
     def test_a_terminal_gets_colour_and_no_color_takes_it(
@@ -315,8 +315,8 @@ class TestScreen:
         beside(output, ".snapshot.npz").write_bytes(part.to_bytes())
         _, _, err = run(output, "--row", "3")
         flat = " ".join(err.split())
-        assert flat.count("the holdings of one row in 2 were kept") == 2
-        assert "row 2 is the nearest of them" in flat
+        assert flat.count("of this run has") == 2
+        assert "row 2 is the nearest" in flat
 
 
 class TestRow:

@@ -72,10 +72,10 @@ def test_what_is_refused(store: Path, tmp_path: Path, run: InspectCache) -> None
     other = tmp_path / "other"
     other.mkdir()
     for target, flags, why in (
-        (store, ["--row", "3"], "--row is for the files of a run"),
-        (output, ["--prune"], "for prefix stores"),
-        (other, [], "no prefix store"),
-        (other, ["--prune-to", "1"], "no prefix store"),
+        (store, ["--row", "3"], "--row applies to the files of a run"),
+        (output, ["--prune"], "apply to prefix stores"),
+        (other, [], "not a prefix store"),
+        (other, ["--prune-to", "1"], "not a prefix store"),
     ):
         status, out, err = run(target, *flags)
         assert (status, out) == (exits.REFUSED, "")

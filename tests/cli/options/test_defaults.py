@@ -212,7 +212,7 @@ def test_what_is_about_one_run_is_no_default(
     path = config(f"{name}: true")
     status, _, err = pagedrun("generate", "rows.jsonl", "--model", "demo")
     assert status == 2
-    assert err.startswith(f"Error: {name} in {path} line 1: not for a configuration file to set")
+    assert err.startswith(f"Error: {name} in {path} line 1: cannot be set in a configuration file")
 
 
 def test_all_that_recipes_refuse_is_refused_too() -> None:

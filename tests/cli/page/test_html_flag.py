@@ -94,7 +94,7 @@ def test_generate_writes_the_page_of_its_run(run: Command) -> None:
         ("rows.out.jsonl.snapshot.npz", "is the snapshot itself"),
         ("x", "--html x: name a file in an existing folder"),
         ("no/page.html", "--html no/page.html: name a file in an existing folder"),
-        ("pipe", "--html pipe is no regular file; name another one"),
+        ("pipe", "--html pipe is not a regular file; name another one"),
         ("shut/page.html", "--html shut/page.html: the folder shut cannot be written to"),
     ],
 )
@@ -137,7 +137,7 @@ def test_bench_memory_writes_a_page(run: Command) -> None:
     assert Path("m.html").stat().st_ino != before
     status, _, err = run("bench", "memory", "--html", "rows.jsonl")
     assert status == 2
-    assert "--html rows.jsonl exists and is no page of pagedrun; name another file" in err
+    assert "--html rows.jsonl exists and is not a page of pagedrun; name another file" in err
     status, _, err = run("bench", "memory", "--html", "m.json", "--save", "m.json")
     assert (status, Path("m.json").exists()) == (2, False)
     assert "--html m.json is the --save file itself" in err
@@ -168,7 +168,7 @@ def test_inspect_cache_writes_the_page_of_a_run_that_is_over(run: Command) -> No
     [
         ("left/rows.out.jsonl", "is the output itself"),
         ("left/rows.out.jsonl.snapshot.npz", "is the snapshot itself"),
-        ("left/rows.jsonl", "exists and is no page of pagedrun"),
+        ("left/rows.jsonl", "exists and is not a page of pagedrun"),
         ("left", "name a file in an existing folder"),
     ],
 )

@@ -83,7 +83,7 @@ UNPAGED: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "bloom"}, "do not use the library's interface for attention"),
     ({"model_type": "falcon"}, "do not use the library's interface for attention"),
     ({"model_type": "mamba"}, "recurrent layers"),
-    ({"model_type": "diffllama"}, "is asked 4 times for its 2 layers"),
+    ({"model_type": "diffllama"}, "is called 4 times for its 2 layers"),
     (
         {"model_type": "stablelm", "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
         "the longest row of a step",  # and code that looks at numbers

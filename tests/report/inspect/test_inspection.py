@@ -141,8 +141,8 @@ def test_every_preemption_says_its_cause() -> None:
     assert [event["cause"] for event in found["preemptions"]["events"]] == [
         "step 41: row 17 gave up 12 blocks (190 tokens) by swap to host memory, because row 3 "
         "needed 2 blocks and 0 were free",
-        "step 1,234: row 2 (sample 1) gave up 1 block (1 token) by dropping them, to compute them "
-        "again, because it needed 1 block and 1 was free",
+        "step 1,234: row 2 (sample 1) gave up 1 block (1 token) by dropping and recomputing "
+        "them, because it needed 1 block and 1 was free",
         "step 2: row 5 gave up 1 block (16 tokens) by swap to host memory",
     ]
     assert found["preemptions"]["count"] == 4
@@ -168,7 +168,7 @@ def test_of_beams_who_forked_and_died_and_what_gave_way_with_them() -> None:
     }
     assert plain["beams"] is None
     [cause] = [event["cause"] for event in beams["preemptions"]]
-    assert cause.startswith("step 4: row 1 (beam 0, and the others with it) gave up 1 block")
+    assert cause.startswith("step 4: row 1 (beam 0, together with the others) gave up 1 block")
     [cause] = [event["cause"] for event in plain["preemptions"]]
     assert cause.startswith("step 4: row 2 gave up 1 block")
 

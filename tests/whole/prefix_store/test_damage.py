@@ -155,8 +155,8 @@ def test_folders_that_are_refused(rows: Path, model: Path, tmp_path: Path) -> No
     open_to_all.chmod(0o777)
     for folder, why in (
         (file, "not a folder"),
-        (other, "other things"),
-        (open_to_all, "by everybody"),
+        (other, "contains other files"),
+        (open_to_all, "writable by all users"),
         (tmp_path / "no" / "parent", "cannot be used"),
     ):
         with pytest.raises(UsageError, match=why):
