@@ -92,7 +92,7 @@ def test_a_value_is_read_as_its_setting_wants_it(read: ReadRecipe, line: str, wa
         ),
         (
             "sample: gone.jsonl",
-            "sample in judge.yaml line 1 names .*gone.jsonl, which is not",
+            "sample in judge.yaml line 1 names .*gone.jsonl, which does not exist",
         ),
         ("stop: [[a]]", "stop in judge.yaml line 1 is a list; it must be text, or a list of texts"),
         (
@@ -104,7 +104,7 @@ def test_a_value_is_read_as_its_setting_wants_it(read: ReadRecipe, line: str, wa
         ("columns:\n  a: x\n  a: y", "columns in judge.yaml names 'a' again in line 3"),
         (
             "output: x.jsonl",
-            "output in judge.yaml line 1: cannot be set in a recipe, as it is",
+            "output in judge.yaml line 1: cannot be set in a recipe, as it names",
         ),
         ("input_name: x", "input_name in judge.yaml line 1: cannot be set in a recipe"),
         ("n: 1\n\nn: 2", "n in judge.yaml line 3: given twice, first in line 1"),

@@ -91,7 +91,7 @@ def test_the_timeline_rises_and_a_listener_is_told_what_each_replica_is_at() -> 
     states = [each.replicas for each in told if isinstance(each, ReplicatedStep)]
     assert len(states) == len(told)
     assert [[each.number for each in some] for some in states[-1:]] == [[0, 1]]
-    assert any("to do" in each.at for some in states for each in some)
+    assert any("rows left" in each.at for some in states for each in some)
     assert max(each.rows for some in states for each in some) > 0
     run.close()
 

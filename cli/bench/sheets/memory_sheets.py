@@ -125,7 +125,7 @@ def _over_time(result: MemoryBenchFigures) -> Sheet:
     fewer = _ratio(contiguous["steps"], paged["steps"])
     header = ("", "most", "in flight", "of held", "of all", "at peak", "preempted", "steps")
     return Sheet(
-        f"{flows['requests']:,} requests that join and leave {show_size(flows['memory_bytes'])}",
+        f"{flows['requests']:,} requests that join and leave in {show_size(flows['memory_bytes'])}",
         header,
         [*rows, ("gain", *gains, NOTHING, NOTHING, fewer)],
         "Requests in flight; slots that store a token, of those held and of all; means "

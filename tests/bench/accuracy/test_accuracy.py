@@ -138,7 +138,7 @@ class TestRefusals:
     def test_of_a_chunk_that_no_model_takes(self, folder: Path) -> None:
         with pytest.raises(UsageError, match="chunk 513 exceeds max_model_len 512"):
             run(bench(folder, chunk=513))
-        with pytest.raises(UsageError, match="chunk is 48, and max_model_len 40"):
+        with pytest.raises(UsageError, match="chunk 48 exceeds max_model_len 40"):
             run(bench(folder, flags={"max_model_len": 40}))
 
     def test_of_a_text_shorter_than_a_chunk(self, folder: Path) -> None:

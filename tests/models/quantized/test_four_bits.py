@@ -171,7 +171,7 @@ BROKEN: dict[str, tuple[str, Change, str]] = {
     "columns first": (
         "bitsandbytes, int8",
         replaced("weight_format", lambda each: each + 1),
-        "weight_format says",
+        "weight_format describes",
     ),
 }
 
