@@ -151,16 +151,16 @@ def _stored(
     )
     if config.reproducible and model.library["rows_depend_on_batch"]:
         raise ModelError(
-            f"{config.model}: what Transformers' code computes of a {model_config.model_type} was "
-            f"seen to depend on what runs beside it; leave out {option('reproducible')}"
+            f"{config.model}: with Transformers' code, rows of a {model_config.model_type} "
+            f"depend on the other rows of a batch; leave out {option('reproducible')}"
         )
     return model, all_stored_bytes(checkpoint)
 
 
 def _unwanted(folder: Path, name: str) -> ModelError:
     return ModelError(
-        f"{folder}: its weights are quantised ({name}), which {option('quantization')} none "
-        "refuses; leave it out, or use a version of the model in plain numbers"
+        f"{folder}: its weights are quantized ({name}), which {option('quantization')} "
+        "none refuses; leave it out, or use an unquantized version of the model"
     )
 
 

@@ -231,7 +231,7 @@ class Run:
             self.cache.transfer(step.transfers)
             return False
         if not step.num_chunks:
-            raise stalled("no sequence can go on", scheduler, self.state())
+            raise stalled("no sequence can continue", scheduler, self.state())
         result = self._runner.run(step, before)
         if self._stored is not None:
             self._stored.note_step(step)

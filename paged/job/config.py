@@ -103,7 +103,7 @@ class JobConfig:
     output: Annotated[
         str,
         Flag(
-            "Where answers go: .jsonl, .jsonl.gz, .parquet or .csv by its ending; - is stdout.",
+            "Output file: .jsonl, .jsonl.gz, .parquet or .csv by its ending; - is stdout.",
             Panel.FILES,
             "OUT",
             default="INPUT's stem + .out.jsonl, in this folder",
@@ -115,7 +115,7 @@ class JobConfig:
     input_format: Annotated[
         InputFormat,
         Flag(
-            "Format of the input files, whatever their names.",
+            "Format of the input files, regardless of their names.",
             Panel.FILES,
             default="auto, by the ending of each",
         ),
@@ -132,7 +132,7 @@ class JobConfig:
     ] = None
     out_dir: Annotated[
         Path | None,
-        Flag("Folder for all files of the run, made if need be.", Panel.FILES, "DIR"),
+        Flag("Folder for all files of the run, created if necessary.", Panel.FILES, "DIR"),
     ] = None
     columns: Annotated[
         tuple[str, ...],
@@ -166,7 +166,7 @@ class JobConfig:
     shards: Annotated[
         int | None,
         Flag(
-            "Write N files in place of one: OUT-00000-of-0000N and so on.",
+            "Write N files instead of one: OUT-00000-of-0000N and so on.",
             Panel.FILES,
             "N",
             low=1,
@@ -201,8 +201,8 @@ class JobConfig:
     from_output: Annotated[
         Path | None,
         Flag(
-            "Take the rows that ask the same from the output of an earlier run, continue "
-            "answers cut by a lower --max-tokens, and compute the rest.",
+            "Reuse answers to the same questions from the output of an earlier run, "
+            "continue those cut by a lower --max-tokens, and compute the rest.",
             Panel.FILES,
             "OLD",
             declared=("--from",),
@@ -211,7 +211,9 @@ class JobConfig:
     overwrite: Annotated[bool, Flag("Replace the output if it exists.", Panel.FILES)] = False
     resume: Annotated[
         bool,
-        Flag("Go on with the output of a run that was stopped: the rows it lacks.", Panel.FILES),
+        Flag(
+            "Continue the output of a run that was stopped: compute the missing rows.", Panel.FILES
+        ),
     ] = False
     retry_errors: Annotated[bool, Flag("With --resume, try failed rows again.", Panel.FILES)] = (
         False
@@ -221,7 +223,7 @@ class JobConfig:
     )
     strict: Annotated[
         bool,
-        Flag("Refuse the whole input for one bad row, before the model loads.", Panel.FILES),
+        Flag("Refuse the whole input if one row is invalid, before the model loads.", Panel.FILES),
     ] = False
     limit: Annotated[int | None, Flag("Answer only the first N rows.", Panel.FILES, "N", low=1)] = (
         None
@@ -229,7 +231,7 @@ class JobConfig:
     on_overlong: Annotated[
         Overlong,
         Flag(
-            "What becomes of a prompt without room for an answer: error, truncate-left or "
+            "Treatment of a prompt without room for an answer: error, truncate-left or "
             "truncate-right.",
             Panel.PROMPTS,
             "MODE",
@@ -238,7 +240,7 @@ class JobConfig:
     stall_timeout: Annotated[
         float,
         Flag(
-            "End the run if a step takes longer, with a dump of its state; 0 for never.",
+            "End the run, with a dump of its state, if a step takes longer; 0 for never.",
             Panel.MEMORY,
             "SECONDS",
             low=0,
@@ -247,8 +249,8 @@ class JobConfig:
     deadline: Annotated[
         float | None,
         Flag(
-            "End in time, counted from the start of the command, with a fair sample of the rows "
-            "done and exit status 4; continue with --resume.",
+            "End after this time from the start of the command, with a fair sample of the "
+            "rows done and exit status 4; continue with --resume.",
             Panel.FILES,
             "TIME",
             form=Form.SPAN,
@@ -257,7 +259,7 @@ class JobConfig:
     ] = None
     report: Annotated[
         Path | None,
-        Flag("Where the memory report goes.", Panel.FILES, "PATH", default="OUT.report.json"),
+        Flag("Path of the memory report.", Panel.FILES, "PATH", default="OUT.report.json"),
     ] = None
     origins: Mapping[str, str] = field(default_factory=dict)
     recipe: RecipeFile | None = None

@@ -107,7 +107,7 @@ def run_job(
                 f"{option('ordered')} sorts the output at the end; name a file with -o"
             )
         if config.resume and not output.is_regular:
-            raise UsageError(f"{option('resume')} goes on with a file; name it with -o")
+            raise UsageError(f"{option('resume')} continues a file; name it with -o")
         config = at_its_time(config)
         resumed = ResumedRun(config, layout, output) if config.resume else None
         config = config if resumed is None else resumed.at_its_time()
@@ -127,8 +127,8 @@ def run_job(
         for name, stamp in zip(config.inputs, stamps, strict=True):
             if file_stamp(name) != stamp:
                 listener.on_warning(
-                    f"{name} was changed during the run; the answers are those of its rows as "
-                    "they were when they were read"
+                    f"{name} was changed during the run; the answers belong to the rows as they "
+                    "were read"
                 )
         return result
 
@@ -289,7 +289,7 @@ class _Job:
         """Return how far the job came, and how the rest is done."""
         rows, rest = self._tally, ""
         if writer.is_resumable:
-            instead = " in place of --overwrite" if self._config.overwrite else ""
+            instead = " instead of --overwrite" if self._config.overwrite else ""
             rest = f"; continue with --resume{instead}"
         return f"{rows.num_rows:,} of {rows.total:,} rows saved{rest}"
 
@@ -352,7 +352,7 @@ class _Job:
         if asked and self._finished.is_all:
             raise UsageError(
                 f"{option('resume')}: {self._config.input_shown} has more rows than "
-                f"{self._layout.shown}, which is finished; pass {option('overwrite')} in place of "
+                f"{self._layout.shown}, which is finished; pass {option('overwrite')} instead of "
                 f"{option('resume')}"
             )
         self._waiting.add(asked)

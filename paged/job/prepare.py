@@ -121,7 +121,7 @@ def _max_model_len(config: JobConfig, model: ModelShape) -> int:
     asked, most = config.engine.max_model_len, model.max_position_embeddings
     if asked is not None and asked > most:
         raise UsageError(
-            f"{option('max_model_len')} is {asked} but the model was made for {most} positions; "
+            f"{option('max_model_len')} is {asked}, but the model has only {most} positions; "
             f"pass at most {most}"
         )
     return asked or most
@@ -132,7 +132,7 @@ def _check_token_ids(config: JobConfig, limits: Limits) -> None:
         for token_id in token_ids:
             if token_id >= limits.vocab_size:
                 raise UsageError(
-                    f"{option(name)} holds {token_id}, but the model's ids end at "
+                    f"{option(name)} has the id {token_id}, but the model's ids end at "
                     f"{limits.vocab_size - 1}"
                 )
 
@@ -191,12 +191,12 @@ def warn_of_rows(rows: Sequence[JobRow], max_model_len: int, listener: JobListen
     num_cut = sum(row.num_truncated_tokens > 0 for row in rows)
     if num_cut:
         listener.on_warning(
-            f"the prompts of {num_cut} rows were cut to fit max_model_len {max_model_len}"
+            f"the prompts of {num_cut} rows were truncated to fit max_model_len {max_model_len}"
         )
     num_clamped = sum(row.clamped for row in rows)
     if num_clamped:
         listener.on_warning(
-            f"max_tokens of {num_clamped} rows was cut to the room that their prompts leave in "
+            f"max_tokens of {num_clamped} rows was reduced to the room that their prompts leave in "
             f"max_model_len {max_model_len}"
         )
 

@@ -139,24 +139,23 @@ class _Reading:
             saved = self._parameters.get(name)
             if saved is not None and text is None:
                 raise TextsUnavailable(
-                    f"the run was given {option(name)}, which its files do not repeat; pass it "
-                    "again"
+                    f"the run used {option(name)}, which is not stored in its files; pass it again"
                 )
             if text_digest(text) != saved:
-                raise TextsUnavailable(f"{option(name)} is not what the run was given")
+                raise TextsUnavailable(f"{option(name)} differs from that of the run")
 
     def _tokenizer(self) -> Tokenizer:
         model = self._model_folder()
         saved = self._parameters.string("tokenizer")
         folder = model if saved is None else Path(saved)
         if files_digest(model, folder) != self._saved.model.files_sha256:
-            raise TextsUnavailable(f"the files of {model} are not those of the run any more")
+            raise TextsUnavailable(f"the files of {model} have changed since the run")
         return Tokenizer.from_folder(folder, self._given.chat_template)
 
     def _model_folder(self) -> Path:
         folder = Path(self._saved.model.path)
         if not (folder if is_gguf(folder) else folder / "config.json").is_file():
-            raise TextsUnavailable(f"the model of the run, {folder}, is not there any more")
+            raise TextsUnavailable(f"the model of the run, {folder}, no longer exists")
         return folder
 
     def _input_name(self, name: str) -> str:
@@ -171,15 +170,15 @@ class _Reading:
         for path in (name, beside):  # a relative path began where the run was started
             if is_repeatable(path):
                 return str(path)
-        raise TextsUnavailable(f"the input of the run, {name}, is not there any more")
+        raise TextsUnavailable(f"the input of the run, {name}, no longer exists")
 
     def _check_digest(self, name: str, source: RowSource) -> None:
         saved = self._saved.input
         if not saved.whole:
-            raise TextsUnavailable("the run read a part of its input only")
+            raise TextsUnavailable("the run read only a part of its input")
         digest = source.digest(whole=source.drain())
         if (digest.num_bytes, digest.sha256) != (saved.num_bytes, saved.sha256):
-            raise TextsUnavailable(f"{name} is not what the run read: it has changed since")
+            raise TextsUnavailable(f"{name} has changed since the run")
 
 
 def _chosen(source: RowSource, rows: Collection[int]) -> Iterator[Row]:

@@ -79,7 +79,7 @@ class TestOrder:
         assert heard.rows == [(0, 0), (0, 1), (1, 1), (2, 1)]
         assert heard.steps == 2
         assert "1 of 3 rows is invalid; the first is line 2" in heard.warnings[0]
-        assert "max_tokens of 1 rows was cut" in heard.warnings[1]
+        assert "max_tokens of 1 rows was reduced" in heard.warnings[1]
 
     def test_the_first_row_that_the_engine_cannot_answer_is_told_once(self, place: Path) -> None:
         def nan(request: Request) -> Completion:

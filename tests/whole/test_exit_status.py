@@ -117,8 +117,8 @@ def test_1_a_step_that_does_not_end(server: CommandServer, args: list[str], tmp_
     status, told = server.run([*args, "--stall-timeout", "1"], tmp_path, before=before)
     assert status == 1
     assert sentence(told) == (
-        "the engine has not finished a step for 1 seconds; --stall-timeout gives it more "
-        "time; its state is in rows.out.jsonl.state.json; 0 of 10 rows saved" + RESUME
+        "the engine has not finished a step for 1 seconds; raise --stall-timeout "
+        "to allow more time; its state is in rows.out.jsonl.state.json; 0 of 10 rows saved" + RESUME
     )
     state = json.loads((tmp_path / "rows.out.jsonl.state.json").read_text())
     assert state["running"] == len(state["sequences"]["running"]) == 2

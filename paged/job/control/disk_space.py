@@ -30,9 +30,9 @@ def space_warning(output: OutputFile, rows: Sequence[JobRow], *, copies: int) ->
     asked = [row.request.params for row in rows if row.request is not None]
     most = least + sum(params.max_tokens * params.n for params in asked) * TOKEN_BYTES * copies
     return (
-        f"{output.path}: the disk has {_size(free)} left, but {len(rows):,} rows take at least "
-        f"{_size(least)}, and up to {_size(most)} if all answers are as long as they may be; when "
-        "the disk is full, the run stops and can be resumed"
+        f"{output.path}: the disk has {_size(free)} left, but {len(rows):,} rows take at "
+        f"least {_size(least)}, and up to {_size(most)} if all answers reach their "
+        "limits; if the disk becomes full, the run stops and can be resumed"
     )
 
 
@@ -43,7 +43,7 @@ def missing_space(error: OutputError, num_bytes: int, num_rows: int, num_left: i
     """
     if error.errno not in FULL or not num_rows or not num_left:
         return None
-    return f"the rows left will take about {_size(num_left * num_bytes // num_rows)}"
+    return f"the remaining rows will take about {_size(num_left * num_bytes // num_rows)}"
 
 
 def _size(num_bytes: int) -> str:

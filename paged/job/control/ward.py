@@ -57,5 +57,5 @@ class JobWard:
             return None
         return (
             f"the engine has not finished a step for {self._stall_timeout_s:g} seconds; "
-            f"--stall-timeout gives it more time; {dump()}"
+            f"raise --stall-timeout to allow more time; {dump()}"
         )

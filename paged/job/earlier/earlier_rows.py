@@ -36,7 +36,7 @@ class EarlierRow:
         if saved is None or not is_whole(saved, request):
             raise EngineError(
                 f"{self.rows.path} was changed while its rows were copied; run it again with an "
-                f"output that nothing writes to, or without {option('from')}"
+                f"output that is not being written, or without {option('from')}"
             )
         vote = request.params.vote
         texts = (output.text for output in saved.outputs)
@@ -85,8 +85,8 @@ class EarlierRows:
         """Tell how many lines cannot be used, if some cannot."""
         if self.num_changed:
             listener.on_warning(
-                f"{self.num_changed:,} of {self.num_rows:,} lines of {self.path} are not as its "
-                "run wrote them; their rows are computed"
+                f"{self.num_changed:,} of {self.num_rows:,} lines of {self.path} have changed "
+                "since its run; their rows are computed"
             )
 
     def find(self, request: Request, num_read_once_tokens: int) -> EarlierRow | None:
@@ -180,7 +180,7 @@ def _digests(path: Path) -> dict[bytes, bytes]:
         return read_digests(beside)
     except OSError as error:
         raise UsageError(
-            f"{option('from')}: {beside} cannot be read ({error.strerror}); it is written beside "
-            f"each output, and without it the rows of {path} are not known again: leave out "
+            f"{option('from')}: {beside} cannot be read ({error.strerror}); it is written "
+            f"beside each output and identifies the rows of {path}; leave out "
             f"{option('from')} to compute all rows"
         ) from error

@@ -79,7 +79,7 @@ class RowDigests:
 
     def _give_up(self, error: OSError) -> None:
         self._listener.on_warning(
-            f"{self._path} cannot be written ({error.strerror}): a later run with --from will "
-            "compute these rows again"
+            f"{self._path} cannot be written ({error.strerror}): a later run with --from "
+            "will recompute these rows"
         )
         self.close()

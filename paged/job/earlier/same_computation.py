@@ -18,13 +18,15 @@ def check_same_computation(new: Manifest, output: Path) -> None:
     try:
         old = read_manifest(output.with_name(output.name + MANIFEST_SUFFIX))
     except UsageError as error:
-        raise _refused(f"{error.marked}, so it is not known what computed {output}") from error
+        raise _refused(f"{error.marked}, so the settings of {output} are unknown") from error
     if old.version != new.version:
-        raise _refused(f"{output} is of pagedrun {old.version} and this is {new.version}")
+        raise _refused(
+            f"{output} was computed by pagedrun {old.version}, and this is {new.version}"
+        )
     models = [(each.model.config_json_sha256, each.model.files_sha256) for each in (old, new)]
     if models[0] != models[1]:
         raise _refused(
-            f"{output} is of another model, or of other weights or another tokenizer "
+            f"{output} was computed with another model, other weights or another tokenizer "
             f"({old.model.path}, now {new.model.path})"
         )
     differences = differing_parameters(old, new, _DECIDING)

@@ -38,4 +38,4 @@ class PlanModel:
 
     def load_engine(self) -> EngineLike:
         """Refuse: a plan runs nothing."""
-        raise AssertionError("a plan loads no weights")
+        raise AssertionError("a plan does not load weights")

@@ -50,7 +50,7 @@ def spoil(output: Path, what: str) -> list[str]:
     saved = json.loads(manifest.read_text())
     if what == "the input of the run":
         rows.unlink()
-    elif what == "it has changed since":
+    elif what == "rows.jsonl has changed since":
         rows.write_text(rows.read_text() + '{"prompt": "one more"}\n')
     elif what == "no manifest":
         manifest.unlink()
@@ -58,7 +58,7 @@ def spoil(output: Path, what: str) -> list[str]:
         manifest.write_text(json.dumps({**saved, "parameters": {}}))
     elif what == "the model of the run":
         manifest.write_text(json.dumps({**saved, "model": {**saved["model"], "path": "/nowhere"}}))
-    elif what == "are not those of the run":
+    elif what == "have changed since the run":
         model = {**saved["model"], "files_sha256": "0"}
         manifest.write_text(json.dumps({**saved, "model": model}))
     elif what == "standard input":
@@ -68,7 +68,7 @@ def spoil(output: Path, what: str) -> list[str]:
         manifest.write_text(json.dumps({**saved, "input": path}))
     elif what == "pass it again":
         return []
-    elif what == "--system is not what":
+    elif what == "--system differs from":
         return ["--system", "another"]
     return ["--system", SYSTEM]
 
@@ -77,15 +77,15 @@ def spoil(output: Path, what: str) -> list[str]:
     "what",
     [
         "the input of the run",
-        "it has changed since",
+        "rows.jsonl has changed since",
         "no manifest",
         "is not a manifest of",
         "the model of the run",
-        "are not those of the run",
+        "have changed since the run",
         "standard input",
         "from the hub",
         "pass it again",
-        "--system is not what",
+        "--system differs from",
     ],
 )
 def test_text_that_cannot_be_had_is_one_warning(run: InspectCache, output: Path, what: str) -> None:

@@ -61,7 +61,7 @@ def test_the_rows_of_the_same_computation_are_read(old: Path) -> None:
 def test_without_a_manifest(old: Path) -> None:
     config = begun(old)
     old.with_name(old.name + ".run.json").unlink()
-    refused(config, "not known what computed .*old.jsonl; leave out from")
+    refused(config, "so the settings of .*old.jsonl are unknown; leave out from")
 
 
 def test_with_a_manifest_of_something_else(old: Path) -> None:
@@ -77,7 +77,7 @@ def test_without_digests(old: Path) -> None:
 
 
 def test_of_another_version(old: Path) -> None:
-    refused(edited(old, version="0.0.1"), "is of pagedrun 0.0.1 and this is")
+    refused(edited(old, version="0.0.1"), "was computed by pagedrun 0.0.1, and this is")
 
 
 def test_of_another_machine(old: Path) -> None:
@@ -86,7 +86,7 @@ def test_of_another_machine(old: Path) -> None:
 
 def test_of_other_weights(old: Path) -> None:
     model = {"path": "m", "config_json_sha256": "0", "files_sha256": "1"}
-    refused(edited(old, model=model), r"another model, or of other weights.*\(m, now ")
+    refused(edited(old, model=model), r"another model, other weights.*\(m, now ")
 
 
 def test_in_another_format(old: Path) -> None:

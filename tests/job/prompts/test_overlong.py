@@ -65,7 +65,7 @@ class TestOverlong:
         usage = [(row["usage"]["truncated_tokens"], row["usage"]["prompt_tokens"]) for row in got]
         assert usage == [(13, 60), (0, 5), (10, 60)]
         assert [row["usage"]["max_tokens_clamped"] for row in got] == [False, True, False]
-        assert "the prompts of 2 rows were cut to fit max_model_len 64" in warnings
+        assert "the prompts of 2 rows were truncated to fit max_model_len 64" in warnings
 
     def test_without_it_the_row_fails(self, place: Path) -> None:
         (row,), _ = run(place, [{"prompt": "x" * 70}])
@@ -126,7 +126,7 @@ class TestDiskSpace:
         _, warnings = run(place, rows)
         assert warnings == [
             f"{place}/out.jsonl: the disk has 512 bytes left, but 5 rows take at least 1.1 KiB, "
-            "and up to 3.5 KiB if all answers are as long as they may be; when the disk is full, "
+            "and up to 3.5 KiB if all answers reach their limits; if the disk becomes full, "
             "the run stops and can be resumed"
         ]
 
@@ -150,7 +150,7 @@ class TestDiskSpace:
         size = sum(map(len, lines[:2]))
         assert caught.value.__notes__ == [
             "2 of 4 rows saved; continue with --resume",
-            f"the rows left will take about {size} bytes",
+            f"the remaining rows will take about {size} bytes",
         ]
 
 
