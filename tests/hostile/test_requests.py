@@ -144,7 +144,7 @@ def test_17_so_do_the_flags(generate: Run, flag: str, value: object) -> None:
         ("--temperature", "nan", "must be a number from 0 to 100"),
         ("--top-p", "1e999", "must be a number above 0"),
         ("--max-tokens", 10**30, "must be an integer from 1 to"),
-        ("--max-model-len", 513, "made for 512 positions"),
+        ("--max-model-len", 513, "has only 512 positions"),
         ("--max-num-seqs", 0, "at least 1"),
         ("--num-blocks", 10**9, "are free; pass at most"),
         ("--kv-cache-memory-bytes", "900TiB", "are free; pass less"),
