@@ -181,7 +181,10 @@ def test_no_test_sees_what_the_developer_has(no_defaults_of_the_developer: Path)
         ("model: demo\nmax_tokens: 0", "max_tokens ({} line 2) must be an integer"),
         ("model: demo\ntop_p: 3", "top_p ({} line 2) must be a number"),
         ("model: ./gone", "model ({} line 1): "),
-        ("model: demo\nprefix_store: s\nprefix_caching: no", "prefix_store ({} line 2) needs prefix caching"),
+        (
+            "model: demo\nprefix_store: s\nprefix_caching: no",
+            "prefix_store ({} line 2) needs prefix",
+        ),
         ("- a", "{}: it must be a mapping of settings"),
         ("a: [", "{} line 1: not valid YAML"),
     ],
