@@ -3,8 +3,10 @@
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 from jinja2 import Environment, meta
 
@@ -56,6 +58,57 @@ def test_the_labels_expected_are_those_of_the_recipe() -> None:
     assert recipe.sample is not None
     labels = set(re.findall(r"^- (\w+):", recipe.values["system"], flags=re.M))
     assert {row["expected"] for row in read_jsonl(recipe.sample)} == labels
+    assert set(recipe.values["choice"]) == labels
+
+
+def test_the_fields_extracted_are_those_that_the_recipe_explains() -> None:
+    """In its order, and its own example is an answer that the schema allows."""
+    recipe = bundled("extract")
+    schema = json.loads(recipe.values["json_schema"])
+    lines = re.findall(r"^- (.+?) \(", recipe.values["system"], flags=re.M)
+    fields = [name for line in lines for name in re.findall(r'"(\w+)"', line)]
+    assert fields == list(schema["properties"]) == schema["required"]
+    (example,) = re.findall(r"^Answer: (.+)$", recipe.values["system"], flags=re.M)
+    jsonschema.validate(json.loads(example), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**json.loads(example), "invented": 1}, schema)
+
+
+def test_no_answer_but_a_label_is_given(pagedrun: Command, tmp_path: Path) -> None:
+    """Also by a model that knows nothing of the sort."""
+    recipe, output = bundled("classify"), tmp_path / "out.jsonl"
+    command = ("generate", recipe.sample, "--recipe", "classify", "--model", "demo", "-o", output)
+    assert pagedrun(*command, "--temperature", 2, "--quiet")[0] == 0
+    answers = read_jsonl(output)
+    assert {answer["finish_reason"] for answer in answers} == {"stop"}
+    found = {answer["text"] for answer in answers}
+    assert 1 < len(found) <= len(found | set(recipe.values["choice"])) == 6
+
+
+def test_a_flag_s_structure_takes_the_place_of_the_recipe_s(
+    pagedrun: Command, tmp_path: Path
+) -> None:
+    recipe, output = bundled("classify"), tmp_path / "out.jsonl"
+    command = ("generate", recipe.sample, "--recipe", "classify", "--model", "demo", "-o", output)
+    assert pagedrun(*command, "--choice", "yes", "--quiet", "--limit", 2)[0] == 0
+    assert [answer["text"] for answer in read_jsonl(output)] == ["yes", "yes"]
+    assert pagedrun(*command, "--regex", "x+", "--quiet", "--limit", 2, "--overwrite")[0] == 0
+    assert all(set(answer["text"]) == {"x"} for answer in read_jsonl(output))
+
+
+@pytest.mark.parametrize(("name", "key"), [("classify", "choice"), ("extract", "json_schema")])
+def test_without_the_library_it_is_one_sentence(
+    name: str, key: str, pagedrun: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    sample = bundled(name).sample
+    status, out, err = pagedrun("generate", sample, "--recipe", name, "--model", "demo", "--quiet")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"Error: {key} ({name}.yaml line ")
+    assert "needs the library llguidance: pip install 'llguidance>=1.5'" in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", bundled_names())
