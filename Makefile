@@ -31,7 +31,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 demo: $(RUNTIME) ## answer the bundled prompts with the bundled model and show the memory report
-	$(BIN)/pagedrun generate recipes/demo/prompts.jsonl --output demo.out.jsonl --overwrite
+	$(BIN)/pagedrun demo --overwrite
 
 test: $(DEV) ## everything: lint, types, import layers, all tests
 	$(MAKE) --no-print-directory --jobs 3 check $(COMPILED)
@@ -52,7 +52,7 @@ unit: $(DEV) $(COMPILED) ## the tests
 test-installed: $(DEV) ## whole-program tests against a real (non-editable) install
 	rm -rf build/installed build/lib
 	$(BIN)/pip install --quiet --no-deps --target build/installed .
-	PYTHONPATH=build/installed PAGEDRUN_EXPECT_INSTALLED=build/installed \
+	PYTHONPATH=$(CURDIR)/build/installed PAGEDRUN_EXPECT_INSTALLED=$(CURDIR)/build/installed \
 		$(PYTEST) tests/house/test_layout.py tests/whole/test_program.py \
 		tests/cli/test_command.py tests/recipes/test_*.py
 
@@ -83,7 +83,7 @@ clean: ## remove what the other targets made
 	rm -f demo.out.jsonl*
 
 $(VENV)/.compiled-%: $(KERNELS) | $(DEV)
-	$(BIN)/pagedrun generate recipes/demo/prompts.jsonl --limit 40 --dtype $* --quiet \
+	$(BIN)/pagedrun generate recipes/demo/prompts.jsonl --model demo --limit 40 --dtype $* --quiet \
 		--temperature 1 --top-k 5 --top-p 0.9 --output $(VENV)/compiled-$*.jsonl --overwrite
 	touch $@
 

@@ -59,7 +59,7 @@ def _generate(context: typer.Context, given: Given) -> None:
     with exits.boundary(guard):
         settings = Settings.of(given)
         with settings.named():
-            raise typer.Exit(_run(settings, guard))
+            raise typer.Exit(run(settings, guard))
 
 
 generate = GENERATE.command(_generate)
@@ -71,7 +71,8 @@ class GenerateCommand(PanelCommand):
     daily = DAILY
 
 
-def _run(settings: "Settings", guard: SignalGuard | None) -> int:
+def run(settings: "Settings", guard: SignalGuard | None) -> int:
+    """Run the job that the settings describe, show how it ended, and return the exit status."""
     # Imported here, because `--help` must not wait for them.
     from pagedrun.kernels.environment.threads import prepare_environment
 

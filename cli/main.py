@@ -10,6 +10,8 @@ from pagedrun.cli import exits
 from pagedrun.cli.ask import HELP as ASK_HELP
 from pagedrun.cli.ask import ask
 from pagedrun.cli.bench.app import app as bench_app
+from pagedrun.cli.demo import HELP as DEMO_HELP
+from pagedrun.cli.demo import demo
 from pagedrun.cli.diff import HELP as DIFF_HELP
 from pagedrun.cli.diff import diff
 from pagedrun.cli.doctor import HELP as DOCTOR_HELP
@@ -51,6 +53,7 @@ app.command(name="generate", help=HELP, cls=GenerateCommand)(generate)
 app.command(name="plan", help=PLAN_HELP)(plan)
 app.command(name="show", help=SHOW_HELP)(show)
 app.command(name="ask", help=ASK_HELP)(ask)
+app.command(name="demo", help=DEMO_HELP)(demo)
 app.command(name="inspect-cache", help=INSPECT_CACHE_HELP)(inspect_cache)
 app.command(name="diff", help=DIFF_HELP)(diff)
 app.command(name="lm-eval", help=EVALUATE_HELP, context_settings=EVALUATE_SETTINGS)(evaluate)

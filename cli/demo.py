@@ -1,0 +1,50 @@
+"""`pagedrun demo`: the bundled prompts, answered by the bundled model."""
+
+from dataclasses import replace
+
+import typer
+
+from pagedrun.cli import exits
+from pagedrun.cli.generate import run
+from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.generate_flags import GENERATE
+
+HELP = """Answer the bundled prompts with the bundled model, and show the memory report.
+
+It needs no model, no network and no checkout. The answers are written to demo.out.jsonl in the \
+current folder; a second time that file is in the way, and --overwrite replaces it. Recipes, \
+PAGEDRUN_MODEL and the configuration file change nothing.
+
+Examples:
+
+  pagedrun demo
+  pagedrun demo --overwrite --report-view full
+  pagedrun demo -o answers.jsonl --html memory.html
+
+Exit status: as of generate: 0 all rows ok, 2 refused, such as for an output that exists.
+"""
+OUTPUT = "demo.out.jsonl"
+
+(_OUTPUT,) = GENERATE.only("output")
+FLAGS = Flags([replace(_OUTPUT, flag=replace(_OUTPUT.flag, default=OUTPUT))]) + GENERATE.only(
+    *("out_dir", "overwrite", "resume", "limit", "report", "html"),
+    *("device", "dtype", "progress", "report_view", "json_report", "quiet"),
+)
+
+
+def _demo(context: typer.Context, given: Given) -> None:
+    """Answer the bundled prompts with the bundled model."""
+    # Here, because `--help` must not wait for it.
+    from pagedrun.cli.options.settings import Settings
+    from pagedrun.paged.models.hub import DEMO
+    from pagedrun.recipes.demo import demo_prompts_path
+
+    guard = context.obj
+    with exits.boundary(guard):
+        known = {"input_name": [str(demo_prompts_path())], "model": DEMO, "output": OUTPUT}
+        settings = Settings({**known, **given})
+        with settings.named():
+            raise typer.Exit(run(settings, guard))
+
+
+demo = FLAGS.command(_demo)
