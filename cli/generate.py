@@ -84,12 +84,15 @@ def run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.cli.report.report import failures
     from pagedrun.cli.report.weight_lines import warn_of_weights
     from pagedrun.cli.terminal.console import note, stderr_console, tell
+    from pagedrun.cli.terminal.json_lines import use_json_lines
     from pagedrun.paged.job.job import run_job
     from pagedrun.paged.job.output.output_layout import OutputLayout
     from pagedrun.paged.job.planned.timed_run import note_run
 
-    console = stderr_console()
     display, page = settings.read(Display), settings.read(RunOptions).html
+    if display.progress is ProgressMode.JSON:  # which the user's configuration file may say too
+        use_json_lines()
+    console = stderr_console()
     config = job_config(settings)
     if page is not None:
         check_job_page(config, page)

@@ -63,21 +63,26 @@ class JsonLines:
         return getattr(self._stream, name)
 
 
+def use_json_lines() -> None:
+    """Make a JSON object of every line on stderr from now on."""
+    if not isinstance(sys.stderr, JsonLines):
+        sys.stderr = cast(TextIO, JsonLines(sys.stderr))
+
+
 @contextmanager
 def json_stderr(words: Sequence[str]) -> Iterator[None]:
-    """Make a JSON object of every line on stderr until the block ends, if the command line `words`
-    ask for that and an outer block does not yet."""
+    """Make JSON objects of the lines on stderr if the command line `words` asks for that, and give
+    stderr back as it was when the block ends, whoever made them JSON."""
     stream = sys.stderr
-    if isinstance(stream, JsonLines) or not wants_json_lines(words):
-        yield
-        return
-    lines = JsonLines(stream)
-    sys.stderr = cast(TextIO, lines)
+    if wants_json_lines(words):
+        use_json_lines()
     try:
         yield
     finally:
-        lines.finish()
-        sys.stderr = stream
+        lines = cast(object, sys.stderr)
+        if lines is not stream and isinstance(lines, JsonLines):
+            lines.finish()
+            sys.stderr = stream
 
 
 def _event(line: str) -> str:

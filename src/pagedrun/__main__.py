@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from pagedrun.cli.terminal.json_lines import json_line, json_stderr, wants_json_lines
+from pagedrun.cli.terminal.json_lines import JsonLines, json_line, json_stderr, wants_json_lines
 from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard, exit_status
 from pagedrun.paged.job.control.watchdog import NOTHING_WRITTEN, SIGNALS, Watchdog
 
@@ -39,7 +39,7 @@ def main() -> None:
 def say(sentence: str) -> None:
     """Write a sentence to stderr, whatever state the program is in."""
     try:
-        if wants_json_lines(sys.argv[1:]):
+        if isinstance(sys.stderr, JsonLines) or wants_json_lines(sys.argv[1:]):
             line = json_line("error", message=sentence.removeprefix("Error: "))
         else:
             line = f"{CLEAN_LINE if os.isatty(2) else ''}{sentence}\n"

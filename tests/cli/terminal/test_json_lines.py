@@ -115,6 +115,20 @@ def test_what_is_refused_ends_with_an_error(pagedrun: Command, tmp_path: Path) -
         assert all(each["event"] in ("error", "note", "phase") for each in events)
 
 
+def test_the_configuration_file_may_ask_for_json(
+    pagedrun: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its progress was JSON, the error that ended the run was not."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "pagedrun").mkdir()
+    (tmp_path / "pagedrun" / "config.yaml").write_text("progress: json\n")
+    before = sys.stderr
+    status, _, err = pagedrun("generate", tmp_path / "none.jsonl", "--model", "demo")
+    assert (status, events_of(err)[-1]["event"]) == (2, "error")
+    assert not isinstance(sys.stderr, JsonLines)
+    assert type(sys.stderr) is type(before)
+
+
 def test_quiet_says_errors_alone(pagedrun: Command, tmp_path: Path) -> None:
     for wanted in (3, 2):  # a row fails, and the output is there then
         status, events = generated(pagedrun, tmp_path, "--quiet")
