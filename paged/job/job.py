@@ -271,6 +271,11 @@ class _Job:
         prepared, columns = self._prepared, self._layout.columns
         rows = (dict(row.input) for row in prepared.rows)
         structure, is_all = self._config.sampling.structure, prepared.more is None
+        if self._config.origins.get("answer_column") == "flag" and not columns.has_answer:
+            self._listener.on_warning(
+                f"{option('answer_column')} has no effect: no column of this output is called "
+                f"{columns.answer}; in CSV and Parquet one is, unless others are chosen"
+            )
         for message in columns.check(rows, prepared.facts(), structure, is_all=is_all):
             self._listener.on_warning(message)
 

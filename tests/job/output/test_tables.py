@@ -289,6 +289,7 @@ def test_a_column_of_the_input_with_the_name_of_the_answers(place: Path) -> None
         "model_error": pytest.approx(float("nan"), nan_ok=True),
     }
     lines = replace(config, output=str(place / "o.jsonl"), answer_column="model")
+    lines = replace(lines, origins={"answer_column": "flag"})
     warnings = run(replace(lines, columns=("prompt,input.answer,text",)))
     assert any("answer_column" in each for each in warnings)  # which has no effect there
     assert json.loads((place / "o.jsonl").read_text()) == {

@@ -93,6 +93,11 @@ class RowColumns:
         return not (self.names or self.flatten or self.begins_with_input or self.explodes)
 
     @property
+    def has_answer(self) -> bool:
+        """Whether there is a column of the answer's text under the name that it is given."""
+        return self.begins_with_input or self.answer in self.names
+
+    @property
     def has_json(self) -> bool:
         """Whether answers are read as JSON."""
         return self.explodes or any(name.startswith(JSON_PREFIX) for name in self.names)
@@ -111,7 +116,7 @@ class RowColumns:
         for a column that no row has, and if one of the input has the name of the answer's.
         """
         if not (self.names or self.begins_with_input):
-            return list(self._unused())
+            return []
         given: dict[str, None] = dict.fromkeys(facts.columns or ())
         missing = {name: path_in_input(name) for name in self.names if self.is_of_input(name)}
         for row in rows:
@@ -124,7 +129,7 @@ class RowColumns:
             for name in missing:
                 raise _refused(self._unknown(name, list(given)))
         self._refuse_json_keys(structure)
-        return [*self._renamed(given), *self._hidden(given), *self._unused()]
+        return [*self._renamed(given), *self._hidden(given)]
 
     def ours(self, given: Iterable[str]) -> dict[str, str]:
         """Return the columns of the answer in a table by what they hold: their names, which none
@@ -151,7 +156,7 @@ class RowColumns:
         return key not in ROW_KEYS and not (self.flatten and name in USAGE_KEYS)
 
     def _refuse_answer(self, given: Mapping[str, None]) -> None:
-        if self.answer in given and (self.begins_with_input or self.answer in self.names):
+        if self.answer in given and self.has_answer:
             raise UsageError(
                 f"the input has a column {shown_key(self.answer)} of its own; name that of the "
                 f"answers with {option('answer_column')}, such as {option('answer_column')} "
@@ -180,13 +185,6 @@ class RowColumns:
                         f"the input has a column {name} of its own, which is kept; that of the "
                         f"answers is {ours}"
                     )
-
-    def _unused(self) -> Iterator[str]:
-        if self.answer not in (ANSWER, *self.names) and not self.begins_with_input:
-            yield (
-                f"{option('answer_column')} has no effect: no column of this output is called "
-                f"{shown_key(self.answer)}; those of CSV and Parquet are, unless others are chosen"
-            )
 
     def _hidden(self, given: Mapping[str, None]) -> Iterator[str]:
         for name in self.names:
