@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.kernels.environment.threads import cpu_quota
+from pagedrun.kernels.whole_code import KernelCompiler
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -99,10 +100,16 @@ def _compiled(parallel: bool) -> Callable[[Callable[..., Any]], Any]:
     """Compile on the first call; keep the machine code on disk where there is a place for it."""
 
     def compile_lazily(function: Callable[..., Any]) -> Any:
+        options: dict[str, Any] = {
+            "parallel": parallel,
+            "nogil": True,
+            "no_cfunc_wrapper": True,
+            "pipeline_class": KernelCompiler,
+        }
         try:
-            return numba.njit(cache=True, parallel=parallel, nogil=True)(function)
+            return numba.njit(cache=True, **options)(function)
         except RuntimeError:  # neither beside the source nor in the user's cache folder
-            return numba.njit(parallel=parallel, nogil=True)(function)
+            return numba.njit(**options)(function)
 
     return compile_lazily
 

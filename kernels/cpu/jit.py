@@ -9,6 +9,7 @@ from typing import Any
 import numba
 
 from pagedrun.kernels.environment.threads import cpu_quota
+from pagedrun.kernels.whole_code import KernelCompiler, ReorderedCompiler
 
 # Sums may be reordered, so that dot products become vector code, and a * b + c may fuse. NaN and
 # infinity keep their meaning.
@@ -33,7 +34,26 @@ def kernel(function: Callable[..., Any]) -> Any:
     The machine code is kept on disk, beside the source, else in the user's cache folder; where
     neither can be written it is compiled anew in each process.
     """
-    options = {"parallel": True, "fastmath": set(ORDERED), "error_model": "numpy", "nogil": True}
+    return _compiled(function, parallel=True)
+
+
+def serial_kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function that Python calls and that runs in one thread; see `kernel`.
+
+    Without `prange`, `parallel` would make a parallel loop of each `np.zeros`, and compile that.
+    """
+    return _compiled(function, parallel=False)
+
+
+def _compiled(function: Callable[..., Any], *, parallel: bool) -> Any:
+    options: dict[str, Any] = {
+        "parallel": parallel,
+        "fastmath": set(ORDERED),
+        "error_model": "numpy",
+        "nogil": True,
+        "no_cfunc_wrapper": True,
+        "pipeline_class": KernelCompiler,
+    }
     try:
         compiled = numba.njit(cache=True, **options)(function)
         # Numba takes kept code for fresh if the file of this one function is unchanged. The code
@@ -50,20 +70,20 @@ def part(fastmath: frozenset[str] = ORDERED) -> Callable[[Callable[..., Any]], A
 
     It has no entry from Python and no place on disk of its own: neither would ever be used.
 
-    It is always inlined. Left as a function, it is compiled twice in a process that compiles its
-    kernel, alone and as a copy beside the kernel, where sums may be reordered in another way. The
-    process calls the former, and one that reads the kernel from disk the latter: other bits.
+    It is always inlined, so that its bits do not depend on what LLVM considers worth inlining.
     """
 
     def compile_lazily(function: Callable[..., Any]) -> Any:
-        decorate = numba.njit(
-            fastmath=set(fastmath),
-            error_model="numpy",
-            forceinline=True,
-            no_cpython_wrapper=True,
-            no_cfunc_wrapper=True,
-        )
-        return decorate(function)
+        options: dict[str, Any] = {
+            "fastmath": set(fastmath),
+            "error_model": "numpy",
+            "forceinline": True,
+            "no_cpython_wrapper": True,
+            "no_cfunc_wrapper": True,
+        }
+        if fastmath is REORDERED:
+            options["pipeline_class"] = ReorderedCompiler
+        return numba.njit(**options)(function)
 
     return compile_lazily
 

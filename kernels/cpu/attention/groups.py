@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.cpu.jit import kernel, part
+from pagedrun.kernels.cpu.jit import part, serial_kernel
 
 BEGIN, END, TABLE, FIRST, LAST, LEVEL = range(6)
 TO_THE_END = 1 << 40
 
 
-@kernel
+@serial_kernel
 def chunk_groups(
     chunk_starts: Any, table_rows: Any, first_positions: Any, block_tables: Any, block_size: Any
 ) -> Any:
@@ -130,7 +130,7 @@ def cut_tiles(groups: Any, num_tokens: Any) -> Any:
     return tiles, level_starts, most_tokens
 
 
-@kernel
+@serial_kernel
 def prefix_levels(
     rows: Any, row_starts: Any, table_rows: Any, first_partitions: Any, last_partitions: Any,
     num_rows: Any,

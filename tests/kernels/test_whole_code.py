@@ -1,0 +1,98 @@
+"""Kernels that are compiled as a whole: what they give, and that each is compiled once."""
+
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from numba.core import caching, codegen
+from numba.core.registry import cpu_target
+
+from pagedrun.kernels.cpu import jit
+
+
+@jit.part()
+def doubled(number: Any) -> Any:
+    return number * 2
+
+
+@jit.part()
+def filled(out: Any, number: Any) -> None:
+    lines = np.zeros(3, np.int64)
+    for i in range(3):
+        lines[i] = doubled(number) + i
+        out[i] = lines[i]
+
+
+def fill(out: Any) -> None:
+    for row in numba.prange(out.shape[0]):
+        filled(out[row], row)
+
+
+def fill_columns(out: Any) -> None:
+    for column in numba.prange(out.shape[1]):
+        filled(out[:, column], column)
+
+
+EXPECTED = np.arange(4)[:, None] * 2 + np.arange(3)
+
+
+def without_a_place(function: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+        return jit.kernel(function)
+
+
+def test_a_kernel_is_translated_once_with_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    translated = []
+    finish = codegen.JITCodeLibrary._finalize_final_module
+
+    def counted(library: Any) -> None:
+        translated.append(library.name)
+        finish(library)
+
+    monkeypatch.setattr(codegen.JITCodeLibrary, "_finalize_final_module", counted)
+    out = np.zeros((4, 3), np.int64)
+    without_a_place(fill)(out)
+    assert (out == EXPECTED).all()
+    assert [name for name in translated if name != "nrt"] == ["fill"]
+
+
+def test_a_part_serves_two_kernels_and_a_function_that_is_none() -> None:
+    rows, columns = np.zeros((4, 3), np.int64), np.zeros((3, 4), np.int64)
+    without_a_place(fill)(rows)
+    without_a_place(fill_columns)(columns)
+    assert (rows == EXPECTED).all()
+    assert (columns == EXPECTED.T).all()
+
+    @numba.njit  # type: ignore[untyped-decorator]
+    def plain(out: Any) -> None:
+        filled(out, 5)
+        out[0] += np.zeros(2, np.int64)[0] + doubled(1)
+
+    line = np.zeros(3, np.int64)
+    plain(line)
+    assert list(line) == [12, 11, 12]
+
+
+@pytest.mark.filterwarnings("ignore::numba.NumbaPerformanceWarning")  # it has no parallel loop
+def test_an_error_of_a_part_reaches_python() -> None:
+    @jit.part()
+    def refuse(number: Any) -> None:
+        if number < 0:
+            raise ValueError("below zero")
+
+    def check(numbers: Any) -> None:
+        for i in range(numbers.shape[0]):
+            refuse(numbers[i])
+
+    compiled = without_a_place(check)
+    compiled(np.ones(2))
+    with pytest.raises(ValueError, match="below zero"):
+        compiled(-np.ones(2))
+
+
+def test_what_is_compiled_elsewhere_is_compiled_as_numba_does() -> None:
+    without_a_place(fill)(np.zeros((4, 3), np.int64))
+    library = cpu_target.target_context.codegen().create_library("any")
+    assert type(library) is codegen.JITCodeLibrary
