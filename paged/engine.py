@@ -69,12 +69,14 @@ class Engine:
         fitted = tuple(name for name in self.config.fitted if name not in changes)
         return Engine(replace(self.config, fitted=fitted, **changes), self.loaded, self.policy)
 
-    def warm_up(self) -> None:
+    def warm_up(self, on_compile: Callable[[], None] = lambda: None) -> None:
         """Compile the kernels that runs will use, by samples enough to read their prompt together.
 
         The first use on a machine takes tens of seconds; the machine code is kept on disk.
+        `on_compile` is called when a kernel is compiled, once or twice.
         """
         began = time.perf_counter()
+        self.loaded.finish_compiling(on_compile)
         rule = replace(self._read_once, min_work=0)
         num_samples = rule.min_rows if rule.row_counts else 1
         params = SamplingParams(max_tokens=2, ignore_eos=True, temperature=1.0, n=num_samples)
@@ -84,8 +86,9 @@ class Engine:
             replace(self.loaded, prefix_store=None),
             replace(self.policy, read_once=rule),
         )
-        for _ in eager.start([Request(0, prompt, params)]):
-            pass
+        with self.loaded.device.compiling_told(on_compile):
+            for _ in eager.start([Request(0, prompt, params)]):
+                pass
         self._times["compile_s"] = time.perf_counter() - began
 
     def start(
@@ -115,6 +118,7 @@ class Engine:
         Raises `UsageError` if the kernels fail their self-check.
         """
         config, loaded = self.config, self.loaded
+        loaded.finish_compiling()
         loaded.device.check(loaded.dtype)
         if warn is not None:
             for notice in self.notices():

@@ -1,9 +1,11 @@
 """LoadedModel: weights on a device and what belongs to them, which engines may share."""
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,7 +26,8 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.model_tensors import ModelTensors
 from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import LayerSpec
+from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec, LayerSpec
+from pagedrun.paged.models.network.mlp_spec import MlpSpec
 from pagedrun.paged.models.network.stored_network import all_stored_bytes
 from pagedrun.paged.models.open_checkpoint import open_checkpoint
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
@@ -36,6 +39,9 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.option_names import option
 
+if TYPE_CHECKING:
+    from pagedrun.kernels.cpu.first_run import CompilingAhead
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
@@ -44,7 +50,8 @@ class LoadedModel:
     `grammar_mask` is the first of the sampler's processors. `memory` is where its runs get their
     pools from, one after the other. `prefix_store` is the one that was opened before the weights
     were read, None without one. `stored_bytes` is what the weights take in their files, None where
-    they are from none. `load_s` is how long the loading took, in seconds.
+    they are from none. `load_s` is how long the loading took, in seconds. `compiling` are the
+    kernels that are compiled meanwhile, None on a GPU.
     """
 
     config: RunnableConfig
@@ -58,6 +65,7 @@ class LoadedModel:
     prefix_store: PrefixStore | None
     stored_bytes: int | None
     load_s: float
+    compiling: "CompilingAhead | None"
 
     @classmethod
     def load(
@@ -89,6 +97,7 @@ class LoadedModel:
         began = time.perf_counter()
         device = device or choose_device(config.device, config.kernel_set)
         dtype = device.dtype(config.dtype, model_config.dtype)
+        compiling = _compiling(config, model_config, device, dtype)
         store, stored_bytes = None, None
         if read is not None:
             assert isinstance(model_config, ModelConfig), "a library reads its weights itself"
@@ -124,7 +133,30 @@ class LoadedModel:
             store,
             stored_bytes,
             load_s,
+            compiling,
         )
+
+    def finish_compiling(self, on_compile: Callable[[], None] | None = None) -> None:
+        """Wait for the kernels that are compiled ahead, and compile some of them here.
+
+        `on_compile` is called first, if there are any.
+        """
+        if self.compiling is not None:
+            self.compiling.finish(on_compile)
+
+
+def _compiling(
+    config: EngineConfig, model_config: RunnableConfig, device: Device, dtype: torch.dtype
+) -> "CompilingAhead | None":
+    """Begin to compile what runs of a model of ours will call."""
+    if not isinstance(model_config, ModelConfig):
+        return None
+    layers = model_config.network.layers
+    ffns = [layer.ffn for layer in layers if isinstance(layer, DecoderLayerSpec)]
+    activations = {ffn.activation for ffn in ffns if isinstance(ffn, MlpSpec)}
+    return device.compile_ahead(
+        dtype, device.cache_dtype(config.kv_cache_dtype, dtype), activations
+    )
 
 
 def _stored(

@@ -79,8 +79,11 @@ class RunLike(Protocol):
 class EngineLike(Protocol):
     """The part of `Engine` that a job drives."""
 
-    def warm_up(self) -> None:
-        """Compile what a run will use, so that its own time is spent on rows."""
+    def warm_up(self, on_compile: Callable[[], None] = ...) -> None:
+        """Compile what a run will use, so that its own time is spent on rows.
+
+        `on_compile` is called if something is compiled.
+        """
 
     def start(
         self,

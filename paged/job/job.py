@@ -331,8 +331,7 @@ class _Job:
             return None
         self._listener.on_phase(Phase.LOAD)
         engine = self._prepared.model.load_engine()
-        self._listener.on_phase(Phase.COMPILE)
-        engine.warm_up()
+        engine.warm_up(lambda: self._listener.on_phase(Phase.COMPILE))
         self._listener.on_phase(Phase.PLAN)
         windows = None if more is None else map(self._read_ahead, more)
 

@@ -78,8 +78,7 @@ class Question:
             return Answer(failed_row(row, row.error), row.error)
         listener.on_phase(Phase.LOAD)
         engine = self._model.load_engine()
-        listener.on_phase(Phase.COMPILE)
-        engine.warm_up()
+        engine.warm_up(lambda: listener.on_phase(Phase.COMPILE))
         listener.on_phase(Phase.RUN)
         reader = _Reader(row.request, AnswerText(self._model.tokenizer), on_text)
         run = engine.start(

@@ -42,8 +42,7 @@ def warm_up(
         listener.on_phase(Phase.LOAD)
         engine = LocalModel(config, tokenizer or config.model, None).load_engine()
         loaded = time.perf_counter()
-        listener.on_phase(Phase.COMPILE)
-        engine.warm_up()
+        engine.warm_up(lambda: listener.on_phase(Phase.COMPILE))
         load_s += loaded - began
         compile_s += time.perf_counter() - loaded
         dtypes.append(str(engine.loaded.dtype).removeprefix("torch."))

@@ -30,9 +30,10 @@ class ReplicaEngine:
         self._offers: list[ReplicaOffer] = []
         self._load_s = 0.0
 
-    def warm_up(self) -> None:
+    def warm_up(self, on_compile: Callable[[], None] = lambda: None) -> None:
         """Wait until the replicas have loaded their models and compiled their kernels.
 
+        They do not say when they compile, so `on_compile` is not called.
         Raises `UsageError` or `EngineError` if one of them cannot.
         """
         if not self._offers:

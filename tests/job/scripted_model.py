@@ -126,7 +126,7 @@ class ScriptedModel:
         self.num_loads += 1
         return self
 
-    def warm_up(self) -> None:
+    def warm_up(self, on_compile: Callable[[], None] = lambda: None) -> None:
         pass
 
     def start(

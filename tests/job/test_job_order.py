@@ -1,5 +1,6 @@
 """What a job looks at first: what is refused, and when the model is loaded."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,21 @@ class TestOrder:
         heard = Heard()
         rows = [{"prompt": "a"}, {"x": 1}, {"prompt": "b" * 63}]
         run_job(config_for(place, rows), heard, ScriptedModel().open())
-        assert heard.phases == [each for each in Phase if each is not Phase.CALIBRATE]
+        seldom = (Phase.CALIBRATE, Phase.COMPILE)
+        assert heard.phases == [each for each in Phase if each not in seldom]
         assert heard.rows == [(0, 0), (0, 1), (1, 1), (2, 1)]
         assert heard.steps == 2
         assert "1 of 3 rows is invalid; the first is line 2" in heard.warnings[0]
         assert "max_tokens of 1 rows was reduced" in heard.warnings[1]
+
+    def test_compiling_is_told_where_the_engine_compiles(self, place: Path) -> None:
+        class Compiling(ScriptedModel):
+            def warm_up(self, on_compile: Callable[[], None] = lambda: None) -> None:
+                on_compile()
+
+        heard = Heard()
+        run_job(config_for(place, [{"prompt": "a"}]), heard, Compiling().open())
+        assert heard.phases == [each for each in Phase if each is not Phase.CALIBRATE]
 
     def test_the_first_row_that_the_engine_cannot_answer_is_told_once(self, place: Path) -> None:
         def nan(request: Request) -> Completion:

@@ -52,9 +52,7 @@ def attend_groups(
     num_workers = num_threads()
     rows_per_task = len(work.rows) * num_heads // (TASKS_PER_THREAD * num_workers)
     tile_rows = min(MAX_TILE_ROWS, max(BLOCK_ROWS, rows_per_task // BLOCK_ROWS * BLOCK_ROWS))
-    attend = _attend_in_floats
-    if q.dtype is torch.bfloat16 and layer.keys.dtype is not torch.float32:
-        attend = _ATTEND.get(kernel_set, _attend_in_floats)
+    attend = attend_kernel(kernel_set, q.dtype, layer.keys.dtype)
     key_scales, value_scales = scale_arrays(layer.scales)
     numba.set_num_threads(num_workers)
     attend(
@@ -69,6 +67,13 @@ def attend_groups(
         _state_arrays(state),
         as_array(torch.empty(0, 0, 0, dtype=q.dtype) if out is None else out),
     )
+
+
+def attend_kernel(kernel_set: KernelSet, dtype: torch.dtype, cache_dtype: torch.dtype) -> Any:
+    """Return the kernel for queries of a dtype and keys and values of another."""
+    if dtype is torch.bfloat16 and cache_dtype is not torch.float32:
+        return _ATTEND.get(kernel_set, _attend_in_floats)
+    return _attend_in_floats
 
 
 def _state_arrays(state: PrefixState | None) -> State:

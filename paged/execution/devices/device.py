@@ -1,10 +1,11 @@
 """Device: where a model runs, with which kernels, and what is true there. This one is the host."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from ctypes import CDLL
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from pagedrun.paged.execution.host_copy import HostCopy
 from pagedrun.paged.planning.sizing.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
+
+if TYPE_CHECKING:
+    from pagedrun.kernels.cpu.first_run import CompilingAhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,29 @@ class Device:
                 f"machine: {wrong}; please report this, and pass {option('kernel_set')} "
                 f"{' or '.join(others)}"
             )
+
+    def compile_ahead(
+        self, dtype: torch.dtype, cache_dtype: torch.dtype, activations: Iterable[str]
+    ) -> "CompilingAhead | None":
+        """Begin to compile the kernels that a decoder's runs call; None where they are no CPU's."""
+        if self.kernel_set is None:
+            return None
+        from pagedrun.kernels.cpu.first_run import CompilingAhead, RunKernels
+
+        own, kept = (str(each).removeprefix("torch.") for each in (dtype, cache_dtype))
+        return CompilingAhead(RunKernels(own, kept, self.kernel_set, tuple(sorted(activations))))
+
+    def compiling_told(self, on_compile: Callable[[], None]) -> AbstractContextManager[None]:
+        """Return a context in which `on_compile` is called once, when a kernel is compiled.
+
+        Where kernels are no CPU's it is called now: nobody says which ones are on disk.
+        """
+        if self.kernel_set is None:
+            on_compile()
+            return nullcontext()
+        from pagedrun.kernels.cpu.first_run import compiling_told
+
+        return compiling_told(on_compile)
 
     def aside(self) -> AbstractContextManager[None]:
         """Launch what is in the context on a stream of its own, for moves to and from the host.

@@ -14,7 +14,7 @@ class Phase(StrEnum):
     READ = "reading rows"
     ENCODE = "encoding prompts"
     LOAD = "loading the model"
-    COMPILE = "compiling the kernels (the first run on a machine takes a minute)"
+    COMPILE = "compiling the kernels (once on a machine; less than a minute)"
     CALIBRATE = "timing a few rows"  # where a plan is asked to
     PLAN = "planning"
     RUN = "running"

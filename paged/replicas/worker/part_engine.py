@@ -49,6 +49,7 @@ class LoadedPartEngine:
         shape = describe_model(config.model, config.model_impl)
         tokenizer = Tokenizer.from_folder(tokenizer_folder)
         loaded = LoadedModel.load(config, shape, tokenizer)
+        loaded.finish_compiling()
         loaded.device.check(loaded.dtype)
         Engine(config, loaded).warm_up()
         if not loaded.device.has_own_memory and num_sharing > 1:

@@ -1,0 +1,38 @@
+"""What a process of `CompilingAhead` runs: compiles the kernels that it is told to, one a line.
+
+Reads the fields of a `RunKernels` as JSON, then an index into its kernels a line; answers each with
+a line. Ends with its input, that is with the process that began it, even while it compiles.
+"""
+
+import json
+import os
+import queue
+import sys
+import threading
+
+
+def main() -> None:
+    """Compile until the input ends."""
+    asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(asked,), daemon=True).start()
+    # Here, since it takes seconds, in which the input may end.
+    from pagedrun.kernels.environment.threads import prepare_environment
+
+    prepare_environment()
+    from pagedrun.kernels.cpu.first_run import RunKernels
+
+    dtype, cache_dtype, kernel_set, activations = json.loads(asked.get())
+    kernels = RunKernels(dtype, cache_dtype, kernel_set, tuple(activations)).all()
+    while True:
+        kernels[int(asked.get())].compile()
+        print("compiled", flush=True)
+
+
+def _read(asked: "queue.SimpleQueue[str]") -> None:
+    for line in sys.stdin:
+        asked.put(line)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Kernels compiled ahead of a run: which they are, by which process, and when that is told."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+from pagedrun.kernels.cpu import first_run, jit
+from pagedrun.kernels.cpu.first_run import CompilingAhead, RunKernels, compiling_told
+from pagedrun.kernels.kernel_set import KernelSet
+
+# A run, and the signatures of all kernels that it called.
+PROGRAM = """
+import gc, json
+from pagedrun.kernels.environment.threads import prepare_environment
+prepare_environment()
+from numba.core.registry import CPUDispatcher
+from pagedrun.kernels.cpu.first_run import RunKernels
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun import SamplingParams
+from pagedrun.paged.values.request import Request
+
+def name(kernel, arguments):
+    return [f"{kernel.py_func.__module__}.{kernel.py_func.__name__}", str(tuple(arguments))]
+
+engine = BenchModel.from_shape("tiny").engine(dtype="DTYPE")
+engine.warm_up()
+params = SamplingParams(max_tokens=4, ignore_eos=True)
+prompts = [tuple(range(1, 140)) + (k,) for k in range(20)]
+for _ in engine.start([Request(i, prompt, params) for i, prompt in enumerate(prompts)]):
+    pass
+kernels = [each for each in gc.get_objects() if isinstance(each, CPUDispatcher)]
+called = [
+    name(each, signature)
+    for each in kernels
+    if each.py_func.__module__.startswith("pagedrun.kernels")
+    and not each.targetoptions.get("no_cpython_wrapper")  # as parts of kernels have
+    for signature in each.signatures
+]
+wanted = RunKernels("DTYPE", "DTYPE", KernelSet.best(), ("silu",)).all()
+print(json.dumps([called, [name(*each) for each in wanted]]))
+"""
+LAST = 14  # `_first_rows`, which takes least
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_run_calls_what_is_compiled_ahead_and_nothing_else(dtype: str) -> None:
+    """A kernel more, or one more form of one, lengthens the first run on every machine."""
+    told = subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("DTYPE", dtype)], capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stderr
+    called, wanted = json.loads(told.stdout)
+    assert sorted(called) == sorted(wanted)
+    assert len(wanted) == LAST + 1
+
+
+def begin(cache: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "pagedrun.kernels.cpu.compile_kernels"],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wanted() -> RunKernels:
+    return RunKernels("float32", "float32", KernelSet.PORTABLE, ("silu",))
+
+
+def test_another_process_leaves_its_code_where_this_one_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with begin(tmp_path) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{json.dumps(wanted())}\n{LAST}\n")
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(30) == 0
+    assert [each.name.partition("-")[0] for each in tmp_path.rglob("*.nbi")] == [
+        "token_rows._first_rows"
+    ]
+
+
+def test_a_process_that_compiles_ends_with_the_one_that_asked(tmp_path: Path) -> None:
+    with begin(tmp_path) as process:
+        assert process.stdin is not None
+        process.stdin.write(f"{json.dumps(wanted())}\n0\n")  # the one that takes longest
+        process.stdin.flush()
+        time.sleep(0.5)
+        process.stdin.close()
+        assert process.wait(30) == 0
+    assert not list(tmp_path.rglob("*.nbi"))
+
+
+class Kernel:
+    """In the place of a kernel that is compiled: notes that it was."""
+
+    def __init__(self, is_kept: bool | None) -> None:
+        self.is_kept = is_kept
+        self.compiled = 0
+
+    def compile(self) -> None:
+        self.compiled += 1
+
+
+class TestAhead:
+    def ahead(
+        self, kernels: list[Kernel], command: str, monkeypatch: pytest.MonkeyPatch
+    ) -> CompilingAhead:
+        monkeypatch.setattr(RunKernels, "all", lambda _: kernels)
+        monkeypatch.setattr(first_run, "num_threads", lambda: 2)
+        monkeypatch.setattr(first_run, "_COMMAND", [sys.executable, "-c", command])
+        return CompilingAhead(wanted())
+
+    def test_what_is_on_disk_begins_no_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        kernels = [Kernel(is_kept=True), Kernel(is_kept=True)]
+        ahead = self.ahead(kernels, "raise SystemExit(1)", monkeypatch)
+        told: list[str] = []
+        ahead.finish(lambda: told.append("compiling"))
+        assert told == []
+        assert [each.compiled for each in kernels] == [0, 0]
+
+    def test_where_nothing_can_be_kept_other_processes_are_of_no_use(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kernels = [Kernel(is_kept=None) for _ in range(3)]
+        self.ahead(kernels, "raise SystemExit(1)", monkeypatch).finish()
+        assert [each.compiled for each in kernels] == [0, 0, 0]
+
+    def test_kernels_are_shared_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The other process says that it is done as soon as it is asked."""
+        answer = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
+        kernels = [Kernel(is_kept=False) for _ in range(4)]
+        ahead = self.ahead(kernels, answer, monkeypatch)
+        told: list[str] = []
+        while any(each.is_alive() for each in ahead._threads):
+            time.sleep(0.01)
+        ahead.finish(lambda: told.append("compiling"))
+        assert told == []  # by now there is nothing to wait for
+        assert [each.compiled for each in kernels] == [0, 0, 0, 0]
+
+    def test_a_process_that_fails_leaves_the_others_kernels_to_this_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        wait = "import time; time.sleep(1); raise SystemExit(1)"
+        kernels = [Kernel(is_kept=False) for _ in range(4)]
+        told: list[str] = []
+        self.ahead(kernels, wait, monkeypatch).finish(lambda: told.append("compiling"))
+        assert told == ["compiling"]
+        assert sum(each.compiled for each in kernels) == 3  # but for the one that it was given
+
+
+def test_compiling_is_told_once_and_reading_from_disk_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def fill(out: Any) -> None:
+        for i in numba.prange(out.shape[0]):
+            out[i] = i
+
+    def times_told() -> int:
+        told: list[str] = []
+        with compiling_told(lambda: told.append("compiling")):
+            compiled = jit.kernel(fill)
+            compiled(np.zeros(3))
+            compiled(np.zeros(3))
+        return len(told)
+
+    assert times_told() == 1
+    assert times_told() == 0
