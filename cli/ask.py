@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 HELP = """Ask a model one question; the answer comes on stdout as it is written.
 
-The text becomes the user's message of a chat, or the prompt as it is where the model has no chat \
-template. Files, then what is piped in, come before it, a blank line between. The answer is \
-the one that generate gives for the same messages, byte for byte. What it took goes to stderr.
+The text becomes the user's message of a chat, or the prompt as it is with --raw and where the \
+model has no chat template. Files, then what is piped in, come before it, a blank line between. \
+The answer is the one that generate gives for the same prompt, byte for byte. What it took goes to \
+stderr.
 
 Examples:
 
@@ -92,7 +93,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
                     listener.stop()
                     writer.add(thought, text)
 
-            question = Question(config, text, as_it_is=options.raw)
+            question = Question(config, text)
             answer = question.answer(listener, on_text)
         if options.json_row:
             writer.write_line(row_line(answer.row))

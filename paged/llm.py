@@ -131,17 +131,19 @@ class LLM:
         params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         progress: bool = False,
+        raw: bool = False,
     ) -> list[Completion]:
         """Answer all prompts and return one completion each, in the order of the prompts.
 
         A prompt is a text, a list of token ids, a list of chat messages, or a mapping that names
-        which it is, in which it may have `continuations` to be scored. `params` is one for all or
-        one for each. `progress` shows a bar on stderr. A prompt that cannot be answered gets a
-        completion with an `error`; the others are answered. `self.report` is then the memory report
-        of this call. Raises `UsageError` if there are not as many `params` as prompts,
-        `PagedrunError` if another call has not ended.
+        which it is, in which it may have `continuations` to be scored. A text is one user message
+        where the model has a chat template; with `raw` it is completed as it stands. `params` is
+        one for all or one for each. `progress` shows a bar on stderr. A prompt that cannot be
+        answered gets a completion with an `error`; the others are answered. `self.report` is then
+        the memory report of this call. Raises `UsageError` if there are not as many `params` as
+        prompts, `PagedrunError` if another call has not ended.
         """
-        completions: Iterable[Completion] = self.as_completed(prompts, params)
+        completions: Iterable[Completion] = self.as_completed(prompts, params, raw=raw)
         if progress:
             completions = _with_bar(completions, _num_prompts(prompts))
         return sorted(completions, key=lambda each: each.request.index)
@@ -179,6 +181,7 @@ class LLM:
         prompts: PromptInput | Iterable[PromptInput],
         params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
+        raw: bool = False,
         window: WindowSize = DEFAULT_WINDOW,
     ) -> CompletionIterator:
         """Yield one completion for each prompt as they finish; `request.index` says whose it is.
@@ -194,7 +197,7 @@ class LLM:
         """
         self._opened()
         pairs = _pairs(_several_prompts(prompts), _several_params(params))
-        iterator = CompletionIterator(self._answers(pairs, window))
+        iterator = CompletionIterator(self._answers(pairs, window, raw=raw))
         self._iterators.add(iterator)
         return iterator
 
@@ -205,7 +208,7 @@ class LLM:
         return self._engine, self._encoder
 
     def _answers(
-        self, prompts: Iterable[tuple[object, SamplingParams]], size: WindowSize
+        self, prompts: Iterable[tuple[object, SamplingParams]], size: WindowSize, *, raw: bool
     ) -> Generator[Completion, None, None]:
         if not self._is_free.acquire(blocking=False):
             raise PagedrunError(
@@ -213,7 +216,8 @@ class LLM:
                 "another LLM"
             )
         try:
-            reader = PromptReader(self.tokenizer)  # of this call: its clock stays where it is now
+            # Of this call: its clock stays where it is now.
+            reader = PromptReader(self.tokenizer, raw=raw)
             engine, encoder = self._opened()
             yield from self._run(engine, PromptWindows(prompts, reader, encoder, size))
         finally:

@@ -22,7 +22,7 @@ SUFFIX = ".jsonl"
 class PromptFile:
     """A file of rows as `generate` reads them; each prompt is scored, and the first are answered.
 
-    What rows say of sampling is not looked at.
+    Plain prompts are texts as they stand, and what rows say of sampling is not looked at.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class PromptFile:
 
     def tokenized(self, tokenizer: Tokenizer, chunk: int, num_prompts: int) -> TokenizedText:
         """Return the prompts' tokens; raises `UsageError` for a row that has no prompt."""
-        builder = PromptBuilder(PromptConfig(), SamplingParams(), tokenizer)
+        builder = PromptBuilder(PromptConfig(raw=True), SamplingParams(), tokenizer)
         with open_rows(str(self.path)) as source:
             rows = list(islice(source, MAX_ROWS + 1))
         if len(rows) > MAX_ROWS:

@@ -21,14 +21,6 @@ class AskOptions:
         tuple[str, ...],
         Flag("A text file to put before the text; repeatable.", Panel.PROMPTS, "PATH"),
     ] = ()
-    raw: Annotated[
-        bool,
-        Flag(
-            "Complete the text as it is, without the chat template.",
-            Panel.PROMPTS,
-            declared=("--raw",),
-        ),
-    ] = False
     json_row: Annotated[
         bool,
         Flag(
@@ -40,11 +32,12 @@ class AskOptions:
 
 
 ASK = (
-    Flags.of(AskOptions).only("text", "file", "raw")
+    Flags.of(AskOptions).only("text", "file")
     + GENERATE.only(
         *("recipe", "model", "revision", "tokenizer", "model_impl", "device", "dtype"),
         *("quantization", "max_model_len", "reproducible", "enforce_eager", "kernel_set"),
-        *("system", "chat_template", "chat_template_kwargs", "on_overlong", "generation_config"),
+        *("raw", "system", "chat_template", "chat_template_kwargs", "on_overlong"),
+        "generation_config",
     )
     + Flags.of(SamplingParams)
     + GENERATE.only(

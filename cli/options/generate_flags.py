@@ -17,7 +17,7 @@ GENERATE = Flags.of(
 ).by_panel(
     *("output", "recipe"),
     *("model", "revision", "tokenizer"),
-    *("system", "prompt_template", "prompt_field", "chat_template"),
+    *("system", "prompt_template", "prompt_field", "raw", "chat_template"),
     *("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p"),
     *("block_size", "num_blocks", "kv_cache_memory_bytes"),
     *("max_num_seqs", "max_num_batched_tokens", "preemption_mode", "swap_space_bytes"),

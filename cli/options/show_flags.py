@@ -41,8 +41,8 @@ SHOW = (
     + Flags.of(ShowOptions).only("row", "id")
     + GENERATE.only(
         *("recipe", "limit", "model", "revision", "tokenizer", "model_impl", "max_model_len"),
-        *("system", "prompt_template", "prompt_field", "chat_template", "chat_template_kwargs"),
-        *("on_overlong", "generation_config"),
+        *("system", "prompt_template", "prompt_field", "raw", "chat_template"),
+        *("chat_template_kwargs", "on_overlong", "generation_config"),
     )
     + Flags.of(SamplingParams)
     + GENERATE.only("progress")

@@ -1,6 +1,6 @@
 """The live display on a terminal: one small block that redraws itself while the job runs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
@@ -17,6 +17,7 @@ from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import tell
 from pagedrun.paged.job.progress.listener import JobListener, Phase
 from pagedrun.paged.job.progress.shown_answer import ShownAnswer
+from pagedrun.paged.text.prompts.prompt_renderer import PromptModes
 
 REDRAWS_PER_SECOND = 4
 LABEL_WIDTH = 8
@@ -25,9 +26,16 @@ FIGURES_WIDTH = 24  # wide enough for most, so that the bars keep their length f
 
 
 @contextmanager
-def show_live(console: Console) -> Iterator[JobListener]:
-    """Give a listener whose figures are drawn until the block ends, and then cleared away."""
-    watch = RunWatch(lambda message: tell(console, f"Warning: {message}", "yellow"))
+def show_live(
+    console: Console, on_prompts: Callable[[PromptModes], None] = lambda modes: None
+) -> Iterator[JobListener]:
+    """Give a listener whose figures are drawn until the block ends, and then cleared away.
+
+    `on_prompts` is called for how prompts are read.
+    """
+    watch = RunWatch(
+        lambda message: tell(console, f"Warning: {message}", "yellow"), tell=on_prompts
+    )
     with Live(
         _LiveFigures(watch, console),
         console=console,

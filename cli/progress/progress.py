@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import note, tell
 from pagedrun.cli.terminal.json_lines import json_line
 from pagedrun.paged.job.progress.listener import JobListener, Phase, SilentListener
+from pagedrun.paged.text.prompts.prompt_renderer import PromptModes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,13 @@ def show_progress(
     if chosen is ProgressMode.RICH:
         from pagedrun.cli.progress.live import show_live
 
-        with show_live(console) as listener:
+        with show_live(console, partial(note_prompts, console)) as listener:
             yield listener
     elif chosen is ProgressMode.JSON:
         with _json_lines(console, pace.json_s) as listener:
             yield listener
     elif chosen is ProgressMode.PLAIN:
-        watch = RunWatch(lambda message: tell(console, f"Warning: {message}"))
+        watch = _watch_in_lines(console)
 
         def show() -> None:
             note(console, line(watch.figures()))
@@ -55,7 +57,12 @@ def show_progress(
         with every(pace.first_line_s, pace.line_s, show):
             yield watch
     else:
-        yield RunWatch(lambda message: tell(console, f"Warning: {message}"))
+        yield _watch_in_lines(console)
+
+
+def note_prompts(console: Console, modes: PromptModes) -> None:
+    """Print the line that tells how prompts are read."""
+    note(console, f"Prompts: {modes}")
 
 
 def line(figures: RunFigures) -> str:
@@ -113,6 +120,12 @@ def every(first: float, then: float, show: Callable[[], None]) -> Iterator[None]
         thread.join()
 
 
+def _watch_in_lines(console: Console) -> RunWatch:
+    return RunWatch(
+        lambda message: tell(console, f"Warning: {message}"), tell=partial(note_prompts, console)
+    )
+
+
 @contextmanager
 def _json_lines(console: Console, seconds: float) -> Iterator[JobListener]:
     def emit(event: str, **values: Any) -> None:
@@ -129,7 +142,10 @@ def _json_lines(console: Console, seconds: float) -> Iterator[JobListener]:
             del values["replicas"]
         emit("progress", **values)
 
-    watch = RunWatch(lambda message: emit("warning", message=message), enter)
+    def tell(modes: PromptModes) -> None:
+        emit("prompts", mode=modes.mode, chat=modes.num_chat, raw=modes.num_raw)
+
+    watch = RunWatch(lambda message: emit("warning", message=message), enter, tell=tell)
     with every(seconds, seconds, show):
         yield watch
     show()

@@ -12,6 +12,7 @@ from pagedrun.paged.job.progress.shown_answer import ShownAnswer
 from pagedrun.paged.job.progress.tally import Tally
 from pagedrun.paged.report.record.replica_state import ReplicaState, ReplicatedStep
 from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.text.prompts.prompt_renderer import PromptModes
 from pagedrun.paged.values.option_names import as_flag, spelled
 
 RATE_WINDOW_SECONDS = 10.0
@@ -72,7 +73,8 @@ class RunFigures:
 class RunWatch:
     """A `JobListener` that keeps the latest of everything; any thread may read `figures`.
 
-    `warn` and `enter` are called, in the job's thread, for a warning and for a new phase.
+    `warn`, `enter` and `tell` are called, in the job's thread, for a warning, for a new phase and
+    for how prompts are read.
     """
 
     def __init__(
@@ -80,9 +82,11 @@ class RunWatch:
         warn: Callable[[str], None],
         enter: Callable[[Phase], None] = lambda phase: None,
         clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[PromptModes], None] = lambda modes: None,
     ) -> None:
         self._warn = warn
         self._enter = enter
+        self._tell = tell
         self._clock = clock
         self._began = clock()
         self._phase = Phase.READ
@@ -100,6 +104,10 @@ class RunWatch:
         if phase is Phase.RUN:
             self.run_began = self._clock()
         self._enter(phase)
+
+    def on_prompts(self, modes: PromptModes) -> None:
+        """Pass it on."""
+        self._tell(modes)
 
     def on_step(self, record: StepRecord) -> None:
         """Keep the record, and those of the last seconds for the rates."""

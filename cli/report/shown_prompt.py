@@ -10,6 +10,7 @@ from rich.text import Text
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
 from pagedrun.cli.terminal.safe_text import safe_lines
+from pagedrun.paged.text.prompts.prompt_renderer import PromptMode
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
@@ -57,7 +58,8 @@ def draw_figures(row: "ShownRow", console: Console) -> None:
 
 
 def _tokens(row: "ShownRow") -> Iterator[Figure]:
-    yield Figure("prompt tokens", f"{row.prompt_tokens:,}")
+    mode = "made by the chat template" if row.prompt_mode is PromptMode.CHAT else "raw"
+    yield Figure("prompt tokens", f"{row.prompt_tokens:,}", mode)
     special = Counter(part.text for part in row.parts if part.special)
     if special:
         named = [f"{text} × {count}" for text, count in special.most_common(MAX_NAMED)]

@@ -81,7 +81,8 @@ def refuse_if_all_fail(rows: Sequence[Row], asked: Sequence[JobRow], config: Job
     if len({(error.code, error.param) for error in errors}) > 1 or errors[0].code not in _READING:
         return
     first = asked[0]
-    about_columns = _columns_of(rows) if errors[0].code == "template_error" else ""
+    is_of_columns = errors[0].code == "template_error" and config.prompts.template is not None
+    about_columns = _columns_of(rows) if is_of_columns else ""
     raise UsageError(
         f"{config.input_shown}: all {len(asked):,} rows fail alike, the first in {first.place}: "
         f"{errors[0].marked}{about_columns}"

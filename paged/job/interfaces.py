@@ -1,7 +1,6 @@
 """What the job asks of tokenizer and engine, so that its tests need neither weights nor torch."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -10,11 +9,10 @@ from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.text.prompts.continuations import TextEncoder
-from pagedrun.paged.values.chat_message import ChatMessage
+from pagedrun.paged.text.prompts.prompt_renderer import ChatRenderer
 from pagedrun.paged.values.deadline import Deadline
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling.structure import Structure
 
@@ -31,25 +29,8 @@ class ModelShape(Protocol):
         """Longest context that the model was made for, in tokens."""
 
 
-class TokenizerLike(TextEncoder, Protocol):
+class TokenizerLike(TextEncoder, ChatRenderer, Protocol):
     """The part of `Tokenizer` that turns rows into ids."""
-
-    @property
-    def chat_template(self) -> str | None:
-        """Return the chat template in force, None without one."""
-
-    def render_chat(
-        self,
-        messages: Sequence[ChatMessage],
-        template_kwargs: Mapping[str, JSONValue] | None = None,
-        *,
-        time: datetime | None = None,
-    ) -> str:
-        """Return the chat as text; `RowError` (`template_error`) if the template refuses it.
-
-        `template_kwargs` are variables of the template beside those that every chat has. `time` is
-        what its clock says, None the present.
-        """
 
 
 class RunLike(Protocol):

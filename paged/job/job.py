@@ -110,7 +110,7 @@ def run_job(
             raise UsageError(f"{option('resume')} continues a file; name it with -o")
         config = at_its_time(config)
         resumed = ResumedRun(config, layout, output) if config.resume else None
-        config = config if resumed is None else resumed.at_its_time()
+        config = config if resumed is None else resumed.with_its_prompts()
         stamps = [file_stamp(name) for name in config.inputs]
         stop = ReadingStop()
         with open_inputs(config.inputs, config.reading, stop) as source:
@@ -427,8 +427,9 @@ class _Job:
 
     def _report(self, engine_report: EngineReport) -> JobReport:
         config = self._config
+        of_prompts = {"prompt_mode": self._prepared.prompt_mode}
         return job_report(
-            engine_report,
+            {**engine_report, "config": {**engine_report["config"], **of_prompts}},
             self._tally,
             template_advice=check_sharing(config, engine_report, self._prepared.model.tokenizer),
             ignore_eos=config.sampling.ignore_eos,

@@ -21,6 +21,7 @@ from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
 from pagedrun.paged.job.windows import RowWindows, refused_row
 from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
+from pagedrun.paged.text.prompts.prompt_renderer import RAW, PromptMode, PromptModes
 from pagedrun.paged.text.reasoning_tags import check_budget
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.option_names import option
@@ -31,7 +32,8 @@ class Prepared:
     """A job whose first rows are read and encoded: all of them, if they make one window.
 
     `more` yields the windows after the first, each read when it is asked for; None if there are
-    none. `source` and `facts` tell what was read so far.
+    none. `source` and `facts` tell what was read so far, `prompt_mode` how the first rows' prompts
+    are read.
     """
 
     model: OpenModel
@@ -39,6 +41,7 @@ class Prepared:
     more: Iterator[Sequence[JobRow]] | None
     source: Callable[[], InputDigest]
     max_model_len: int
+    prompt_mode: PromptMode
     facts: Callable[[], InputFacts]
 
 
@@ -89,11 +92,15 @@ def prepare(
 
     first = encode(rows)
     refuse_if_all_fail(rows, first, config)
+    modes = _prompt_modes(first, config, model)
+    listener.on_prompts(modes)
     warn_of_rows(first, max_model_len, listener)
     more = None if windows.is_last else read_more()
     if config.strict and more is not None and is_repeatable(*config.inputs):
         _refuse_bad_beyond(len(first), config, builder)
-    return Prepared(model, first, more, windows.digest, max_model_len, lambda: source.facts)
+    return Prepared(
+        model, first, more, windows.digest, max_model_len, modes.mode, lambda: source.facts
+    )
 
 
 def check_side_files(config: JobConfig) -> None:
@@ -152,6 +159,21 @@ def _check_thinking_budget(config: JobConfig, model: OpenModel) -> None:
     except RowError as error:
         name = error.param or ""
         raise UsageError(option(name) + error.marked.removeprefix(name)) from error
+
+
+def _prompt_modes(rows: Sequence[JobRow], config: JobConfig, model: OpenModel) -> PromptModes:
+    """Return how the prompts of these rows are read, of those that can be asked."""
+    asked = [row.is_chat for row in rows if row.request is not None]
+    why_raw = None
+    if model.tokenizer.chat_template is None:
+        why_raw = "the model has no chat template"
+    elif config.prompts.raw and config.prompts.system is None:
+        origin = config.origins.get(RAW)
+        why_raw = option(RAW) if origin == "flag" else f"set by the {origin}"
+        if origin is None:  # nobody said so now: `ResumedRun` did
+            why_raw = "as in the run that is resumed"
+    of = "the model" if config.chat_template is None else option("chat_template")
+    return PromptModes(sum(asked), len(asked) - sum(asked), f"chat template of {of}", why_raw)
 
 
 def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:

@@ -110,6 +110,7 @@ class _Reading:
             template=None if template is None else PromptTemplate(template),
             template_kwargs={} if kwargs is None else kwargs.fields,
             system=self._given.system,
+            raw=parameters.boolean("raw", True),
             time=self._saved.prompt_time,
         )
         defaults = SamplingParams().override(sampling)

@@ -51,18 +51,14 @@ class Answer:
 class Question:
     """A text to be answered by the job's model, which is opened but whose weights are not read.
 
-    The model gets a chat if it has a template for one, unless it is to read the text as it is.
     Raises `ModelError` if the model cannot be used.
     """
 
-    def __init__(self, config: JobConfig, text: str, *, as_it_is: bool = False) -> None:
+    def __init__(self, config: JobConfig, text: str) -> None:
         self._config = config
         folder = config.tokenizer or config.engine.model
         self._model = LocalModel(config.engine, folder, config.chat_template)
-        is_chat = self._model.tokenizer.chat_template is not None and not as_it_is
-        self.columns: Columns = (
-            {"messages": [{"role": "user", "content": text}]} if is_chat else {"prompt": text}
-        )
+        self.columns: Columns = {"prompt": text}
 
     def answer(self, listener: JobListener, on_text: OnText) -> Answer:
         """Load the weights and answer. `on_text` gets the first answer's text as it grows.

@@ -11,7 +11,7 @@ from pagedrun.paged.job.output.manifest import Manifest
 from pagedrun.paged.job.output.output_file import OutputFile
 from pagedrun.paged.job.output.output_layout import OutputLayout
 from pagedrun.paged.job.output.same_job import check_same_job
-from pagedrun.paged.job.output.saved_manifest import at_time_of, read_manifest
+from pagedrun.paged.job.output.saved_manifest import at_time_of, raw_as_in, read_manifest
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 
@@ -29,9 +29,11 @@ class ResumedRun:
         has_bytes = bool(Path(output.path).stat().st_size)
         self._manifest = config.manifest_path if has_bytes else None
 
-    def at_its_time(self) -> JobConfig:
-        """Return the job with the prompts of that run, whenever it was."""
-        return at_time_of(self._config, self._manifest)
+    def with_its_prompts(self) -> JobConfig:
+        """Return the job with the prompts of that run, whenever it was, raw if they were."""
+        config = at_time_of(self._config, self._manifest)
+        made_by = config.manifest_path if self._layout.is_made else None
+        return raw_as_in(config, self._manifest or made_by)
 
     def finished_rows(
         self, manifest: Manifest, hold: Callable[[], AbstractContextManager[None]]

@@ -15,6 +15,7 @@ from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.planning.tree.request_tree import request_tree
 from pagedrun.paged.text.prompts.overlong import Overlong
 from pagedrun.paged.text.prompts.prompt_parts import PromptPart, prompt_parts
+from pagedrun.paged.text.prompts.prompt_renderer import PromptMode
 from pagedrun.paged.values.errors import RowError, UsageError, WrittenError
 from pagedrun.paged.values.option_names import as_flag, option
 from pagedrun.paged.values.request import Request
@@ -36,20 +37,22 @@ class ShownRow:
     """A row as the model will read it; written as `json_fields` does, with the same keys for all.
 
     `line` is where the row begins in the input (what it counts is `unit`). `text` is that of the
-    `token_ids`, which is that of its `parts`. `truncated_tokens` were cut off the prompt, at the
-    end `truncated_from` names, to fit `max_model_len`; `max_tokens_clamped` says whether the answer
-    was. `shared` has the prefixes in common with others of the `rows` that are planned together,
-    the shortest first. `continuations` are scored behind the prompt, in place of sampling.
+    `token_ids`, which is that of its `parts`; `prompt_mode` says whether the chat template made it.
+    `truncated_tokens` were cut off the prompt, at the end `truncated_from` names, to fit
+    `max_model_len`; `max_tokens_clamped` says whether the answer was. `shared` has the prefixes in
+    common with others of the `rows` that are planned together, the shortest first. `continuations`
+    are scored behind the prompt, in place of sampling.
     `sampling` has the parameters in effect and where each is from: "flag", "recipe", "model",
     "row", "room" (what the prompt leaves) or "default".
 
-    A row that cannot be asked has an `error` and neither text nor tokens.
+    A row that cannot be asked has an `error`, and neither mode nor text nor tokens.
     """
 
     index: int
     id: str | int
     line: int
     unit: str
+    prompt_mode: PromptMode | None
     text: str | None
     parts: tuple[PromptPart, ...]
     token_ids: tuple[int, ...]
@@ -125,6 +128,7 @@ def _shown(
         id=row.id,
         line=row.line,
         unit=row.unit,
+        prompt_mode=None if request is None else _mode(row),
         text=None if request is None else "".join(part.text for part in parts),
         parts=parts,
         token_ids=ids,
@@ -142,6 +146,10 @@ def _shown(
         input=row.input,
         error=None if row.error is None else row.error.to_dict(as_flag),
     )
+
+
+def _mode(row: JobRow) -> PromptMode:
+    return PromptMode.CHAT if row.is_chat else PromptMode.RAW
 
 
 def _shared(request: Request, window: Sequence[JobRow], block_size: int) -> tuple[SharedPart, ...]:

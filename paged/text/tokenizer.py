@@ -18,6 +18,7 @@ from pagedrun.paged.text.chat_messages import checked_messages, up_to_open_end, 
 from pagedrun.paged.text.cut_character import byte_values, num_cut_bytes
 from pagedrun.paged.text.gguf_tokenizer import read_gguf_tokenizer
 from pagedrun.paged.text.incremental_text import REPLACEMENT
+from pagedrun.paged.text.prompts.prompt import require_unicode
 from pagedrun.paged.text.prompts.prompt_time import present
 from pagedrun.paged.text.sandbox import Sandbox
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError
@@ -245,19 +246,6 @@ def _check_template(chat_template: str) -> None:
         f"{option('chat_template')}: the template never reads `messages`, so that all chats would "
         "be the same text; pass one that does, or leave it out for the tokenizer's own"
     )
-
-
-def require_unicode(text: str, param: str = "prompt") -> None:
-    """Raise `RowError` (`invalid_unicode`) if `text` cannot be written as UTF-8."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise RowError(
-            "invalid_unicode",
-            f"{param} has half of a surrogate pair at character {error.start}, which is not "
-            "valid text; escape the character as a whole pair",
-            param=param,
-        ) from error
 
 
 def _read_config(folder: Path) -> JsonObject:

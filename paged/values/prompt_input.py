@@ -10,9 +10,14 @@ ContinuationsInput = Sequence[str] | Sequence[Sequence[int]]
 
 
 class TextPrompt(TypedDict):
-    """A text, which the tokenizer's special tokens are added to."""
+    """A text: one user message where the model has a chat template, and it is not `raw`.
+
+    Raw ones get the tokenizer's special tokens, and `chat_template_kwargs` are not for them.
+    """
 
     prompt: str
+    raw: NotRequired[bool]
+    chat_template_kwargs: NotRequired[Mapping[str, JSONValue]]
     continuations: NotRequired[ContinuationsInput]
     priority: NotRequired[int]
 

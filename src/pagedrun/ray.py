@@ -35,11 +35,14 @@ class BatchAnswers:
         params: SamplingParams | None = None,
         prompt_column: str = "prompt",
         engine: Mapping[str, Any] | None = None,
+        *,
+        raw: bool = False,
     ) -> None:
-        """engine: further arguments of `LLM`. Raises as `LLM` does."""
+        """engine: further arguments of `LLM`. raw: that of `LLM.generate`. Raises as `LLM` does."""
         self._llm = LLM(model, **(engine or {}))
         self._params = params
         self._column = prompt_column
+        self._raw = raw
 
     def __call__(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """Return the batch with the columns of its answers.
@@ -54,7 +57,7 @@ class BatchAnswers:
                 "prompt_column"
             )
         prompts = [_plain(each) for each in batch[self._column]]
-        answers = self._llm.generate(prompts, self._params)
+        answers = self._llm.generate(prompts, self._params, raw=self._raw)
         tokens = [sum(len(each.token_ids) for each in answer.outputs) for answer in answers]
         return {
             **batch,
@@ -74,11 +77,13 @@ def map_batches(
     prompt_column: str = "prompt",
     batch_size: int = BATCH_ROWS,
     engine: Mapping[str, Any] | None = None,
+    raw: bool = False,
     **options: Any,
 ) -> Any:
     """Return a dataset with the answers to another one's prompts; see `BatchAnswers` for columns.
 
-    batch_size: rows that are planned together. engine: further arguments of `LLM`. options: those
+    batch_size: rows that are planned together. engine: further arguments of `LLM`. raw: texts are
+    completed as they stand, also where the model has a chat template. options: those
     of `Dataset.map_batches`, such as `concurrency`, how many actors there are, `num_cpus`, the
     threads of each, and `num_gpus`.
     """
@@ -87,6 +92,7 @@ def map_batches(
         "params": params,
         "prompt_column": prompt_column,
         "engine": dict(engine or {}),
+        "raw": raw,
     }
     return dataset.map_batches(
         BatchAnswers,

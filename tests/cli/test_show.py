@@ -14,6 +14,7 @@ from rich.console import Console
 from pagedrun.cli.report.shown_prompt import draw_prompt
 from pagedrun.paged.job.shown_row import ShownRow
 from pagedrun.paged.text.prompts.prompt_parts import PromptPart
+from pagedrun.paged.text.prompts.prompt_renderer import PromptMode
 from pagedrun.recipes.demo import demo_model_folder
 from tests.command import Command
 
@@ -83,7 +84,7 @@ def test_each_parameter_says_where_it_is_from(show: Command) -> None:
 
 
 def test_what_was_cut_is_gone_and_counted(show: Command) -> None:
-    row = shown(show, "--id", "long", "--on-overlong", "truncate-left", "--max-tokens", "8")
+    row = shown(show, "--id", "long", "--raw", "--on-overlong", "truncate-left", "--max-tokens", 8)
     assert (row["truncated_from"], row["prompt_tokens"]) == ("left", row["max_model_len"] - 8)
     assert row["text"].endswith("who ")
     assert len(row["text"]) < 3000 * 4
@@ -157,15 +158,15 @@ def test_rows_of_all_inputs_can_be_shown(pagedrun: Command, rows: Path) -> None:
     other.write_text('{"prompt": "the other"}\n')
     num_rows = len(rows.read_text().splitlines())
     status, out, _ = pagedrun("show", rows, other, "--model", "demo", "--row", num_rows)
-    assert (status, out) == (0, "the other\n")
+    assert (status, "the other" in out) == (0, True)
 
 
 def test_a_prompt_does_nothing_to_a_terminal() -> None:
     part = PromptPart("\x1b[2J\u202e[red]\n", special=False, shared=False)
     mark = PromptPart("<s>", special=True, shared=False)
     row = ShownRow(
-        *(0, "a", 1, "line", "", (mark, part), (1, 2), 2, 0, None, False, 9, 1, (), (), {}, {}),
-        None,
+        *(0, "a", 1, "line", PromptMode.RAW, "", (mark, part), (1, 2), 2, 0, None, False, 9, 1),
+        *((), (), {}, {}, None),
     )
     stream = StringIO()
     draw_prompt(row, Console(file=stream, force_terminal=True, width=80), ids=False)

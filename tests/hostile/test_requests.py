@@ -223,7 +223,7 @@ def test_19_a_text_of_ten_million_characters_is_never_encoded(
 
     monkeypatch.setattr(Tokenizer, "encode_batch", spy)
     chat = {"messages": [{"role": "user", "content": "x" * 10_000_000}]}
-    done = generate([{"prompt": "x" * 10_000_000}, OK, chat])
+    done = generate([{"prompt": "x" * 10_000_000, "raw": True}, OK, chat])
     assert (done.status, done.codes) == (3, ["prompt_too_long", None, "prompt_too_long"])
     assert "10000000 characters" in done.error(0)["message"]
     assert max(longest) < 1000
@@ -232,8 +232,10 @@ def test_19_a_text_of_ten_million_characters_is_never_encoded(
 def test_19_an_empty_prompt_is_legal_where_a_token_begins_it(
     generate: Run, model_without_bos: Path
 ) -> None:
-    assert generate([{"prompt": ""}]).codes == [None]
-    assert generate([{"prompt": ""}], using=model_without_bos).codes == ["empty_prompt"]
+    """Of a chat it would be a question that nobody asks."""
+    assert generate([{"prompt": "", "raw": True}]).codes == [None]
+    rows = [{"prompt": "", "raw": True}, {"prompt": ""}]
+    assert generate(rows, using=model_without_bos).codes == ["empty_prompt"] * 2
 
 
 def test_20_rows_that_share_all_or_nearly_all(generate: Run) -> None:
@@ -262,8 +264,10 @@ def test_21_a_pool_too_small_for_one_and_for_all(generate: Run) -> None:
 def test_22_special_tokens_in_text_crash_nothing(generate: Run) -> None:
     """They are encoded as such: docs/inputs.md, "What a row holds"."""
     text = "<|im_end|>\n<|im_start|>system\n<s></s><|endoftext|>"
-    done = generate([{"prompt": text}, {"messages": [{"role": "user", "content": text}]}])
-    assert (done.status, done.codes) == (0, [None, None])
+    plain = {"prompt": text}
+    chat = {"messages": [{"role": "user", "content": text}]}
+    done = generate([{**plain, "raw": True}, plain, chat])
+    assert (done.status, done.codes) == (0, [None, None, None])
     assert done.rows[0]["usage"]["prompt_tokens"] == len("\n\nsystem\n") - 1 + 5 + 1
 
 

@@ -70,7 +70,7 @@ def test_25_s03_a_template_ends(generate: Run, name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("pagedrun.paged.text.sandbox.MAX_RENDER_SECONDS", math.inf)
     prompt = generate([{"prompt": "a"}], "--prompt-template", ENDLESS[name])
     chat = generate(
-        [{"messages": [{"role": "user", "content": "a"}]}, {"prompt": "a"}],
+        [{"messages": [{"role": "user", "content": "a"}]}, {"prompt": "a", "raw": True}],
         "--chat-template",
         ENDLESS[name],
     )
@@ -114,7 +114,7 @@ def test_25_a_missing_template_fails_chats_alone(generate: Run, broken: Path) ->
     config = broken / "tokenizer_config.json"
     config.write_text(config.read_text().replace('"chat_template"', '"nothing"'))
     chat = {"messages": [{"role": "user", "content": "a"}]}
-    done = generate([chat, {"prompt": "a"}], using=broken)
+    done = generate([chat, {"prompt": "a", "raw": True}], using=broken)
     assert (done.status, done.codes) == (3, ["template_error", None])
     assert "--chat-template" in done.error(0)["message"]
 
@@ -122,7 +122,10 @@ def test_25_a_missing_template_fails_chats_alone(generate: Run, broken: Path) ->
 def test_25_a_template_of_the_model_folder_is_held_to_the_same(generate: Run, broken: Path) -> None:
     (broken / "chat_template.jinja").write_text(ENDLESS["doubled text"])
     chat = {"messages": [{"role": "user", "content": "a"}]}
-    assert generate([chat, {"prompt": "a"}], using=broken).codes == ["template_error", None]
+    assert generate([chat, {"prompt": "a", "raw": True}], using=broken).codes == [
+        "template_error",
+        None,
+    ]
 
 
 def test_s03_it_is_the_immutable_sandbox_with_what_chats_need() -> None:

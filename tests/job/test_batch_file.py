@@ -51,8 +51,10 @@ def test_a_body_becomes_columns() -> None:
     neutral = {"stream": False, "tools": [], "top_p": None, "use_beam_search": False}
     body = {"messages": MESSAGES, **sampling, **told, **neutral}
     assert asked(CHAT, body) == {"messages": MESSAGES, **sampling}
-    assert asked(COMPLETIONS, {"prompt": "p", "best_of": 1, "echo": False}) == {"prompt": "p"}
-    assert asked(COMPLETIONS, {"prompt": [1, 2]}) == {"prompt_token_ids": [1, 2]}
+    plain = {"prompt": "p", "raw": True}
+    assert asked(COMPLETIONS, {"prompt": "p", "best_of": 1, "echo": False}) == plain
+    ids = {"prompt_token_ids": [1, 2], "raw": True}
+    assert asked(COMPLETIONS, {"prompt": [1, 2]}) == ids
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, UsageError
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
@@ -179,6 +180,7 @@ def test_what_is_computed_again_is_read_again(make_model: MakeModel, tmp_path: P
         make_model(family, "plan", **overrides),
         num_blocks=45,
         preemption_mode="recompute",
+        prompts=PromptConfig(raw=True),
     )
     forecast = plan_file(config, SilentListener())
     assert forecast["tokens"]["preempted_recomputed"] > 0
@@ -224,7 +226,8 @@ def test_no_text_of_the_file_unless_asked_for(make_model: MakeModel, tmp_path: P
     told = json.dumps(plan_file(config, SilentListener()))
     assert "SECRET" not in told
     shown = plan_file(config, SilentListener(), show_text=True)
-    assert shown["tree"]["top_prefixes"][0]["text"].startswith("SECRET instructions")
+    text = shown["tree"]["top_prefixes"][0]["text"]
+    assert text.startswith("<|im_start|>user\nSECRET instructions")
 
 
 def test_what_a_run_refuses_a_plan_refuses(make_model: MakeModel, tmp_path: Path) -> None:

@@ -15,12 +15,18 @@ from tests.jsonl import read_jsonl, write_jsonl
 
 CHOICES = ["yes", "no", "perhaps not"]
 ROWS: list[dict[str, Any]] = [
-    {"id": "text", "prompt": "The sky is blue today", "prompt_logprobs": 1, "max_tokens": 0},
+    {
+        "id": "text",
+        "prompt": "The sky is blue today",
+        "raw": True,
+        "prompt_logprobs": 1,
+        "max_tokens": 0,
+    },
     {"id": "choice", "prompt": "Is it blue? ", "continuations": CHOICES},
     {"id": "same", "prompt": "Is it blue? ", "continuations": CHOICES},
     {"id": "answer", "prompt": "Is it blue?", "logprobs": 2, "max_tokens": 9, "n": 2},
     {"id": "other", "prompt": "Is it blue?", "logprobs": False, "max_tokens": 3},
-    {"id": "short", "prompt": "x", "prompt_logprobs": 0, "max_tokens": 1},
+    {"id": "short", "prompt": "x", "raw": True, "prompt_logprobs": 0, "max_tokens": 1},
 ]
 
 
@@ -117,7 +123,8 @@ def _without_cached(line: bytes) -> dict[str, Any]:
 def test_columns_of_a_csv_file(folder: Path, tmp_path: Path) -> None:
     source, output = tmp_path / "in.csv", tmp_path / "out.jsonl"
     source.write_text(
-        'prompt,prompt_logprobs,max_tokens,continuations\nabc,0,0,\nIs it?,,4,"[""yes"", ""no""]"\n'
+        "prompt,raw,prompt_logprobs,max_tokens,continuations\n"
+        'abc,TRUE,0,0,\nIs it?,,,4,"[""yes"", ""no""]"\n'
     )
     run(folder, source, output)
     text, choice = read_jsonl(output)

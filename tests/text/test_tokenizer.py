@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedrun.paged.text.tokenizer import Tokenizer, require_unicode
+from pagedrun.paged.text.prompts.prompt import require_unicode
+from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError
 
 BOS, IM_START, IM_END = 259, 257, 258

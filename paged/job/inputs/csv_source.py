@@ -14,6 +14,7 @@ from pagedrun.paged.job.inputs.json_line import parse_value, shown_key
 from pagedrun.paged.job.inputs.lines import BOM
 from pagedrun.paged.job.inputs.row import ID_COLUMNS, Columns, Row, default_id, with_columns
 from pagedrun.paged.job.inputs.row_source import InputFacts, refuse_empty
+from pagedrun.paged.text.prompts.prompt_renderer import RAW
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.option_names import option
@@ -26,6 +27,7 @@ _SAMPLE_RECORDS = 50
 _LEAST_SHARE = 0.5  # of records with as many cells as the header
 # A cell is text. These columns mean more than text, and their cells are read as JSON.
 _TEXT_COLUMNS = {"stop", "regex", "grammar", "reasoning_tags", "vote", "early_stopping"}
+_SWITCHES = {"true": True, "false": False}
 _JSON_COLUMNS = (sampling_keys() - _TEXT_COLUMNS) | {
     *("messages", "prompt_token_ids", "continuations", "priority"),
     *("sampling_params", "response_format"),
@@ -38,9 +40,10 @@ class CsvSource:
     Double quotes around a cell and doubled inside it, newlines inside quotes; blank lines are
     skipped. `delimiter` separates cells; None to find it in the first records. Columns at the
     left that the header gives no name, as pandas writes an index, are left out. Cells are text;
-    those of sampling columns, `messages` and `prompt_token_ids` are read as JSON, and an empty one
-    there or in an id column counts as absent. `packed` is the stream below, if `stream` is unpacked
-    from one: the digest is of its bytes. `can_drain` is false for pipes.
+    those of sampling columns, `messages` and `prompt_token_ids` are read as JSON, true or false
+    under `raw` is a switch, and an empty one there or in an id column counts as absent. `packed` is
+    the stream below, if `stream` is unpacked from one: the digest is of its bytes. `can_drain` is
+    false for pipes.
 
     Raises `UsageError` for a header that cannot name columns, and for a record that has no end.
     """
@@ -245,6 +248,8 @@ def _columns(header: Sequence[str], cells: list[str] | RowError, num_unnamed: in
 def _value(name: str, cell: str) -> JSONValue:
     if name in ID_COLUMNS or name in _TEXT_COLUMNS:
         return cell or None
+    if name == RAW:  # many a table has a column of texts by this name, for --prompt-field
+        return _SWITCHES.get(cell.strip().lower(), cell or None)
     if name not in _JSON_COLUMNS:
         return cell
     if not cell.strip():

@@ -10,6 +10,7 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.config import JobConfig, RecipeFile, UserDefaults
 from pagedrun.paged.job.inputs.input_digest import InputDigest
 from pagedrun.paged.job.output.file_digests import config_digest, files_digest, text_digest
+from pagedrun.paged.text.prompts.prompt_renderer import RAW
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue, plain
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
@@ -166,11 +167,13 @@ class Manifest:
 
         Manifests before 0.2 have no `arithmetic`, and those before `prompt_time` was kept took it
         anew for each row. Before `defaults` were kept there were none.
+        Before there was `raw`, plain prompts were raw.
         """
         recipe = manifest.nested("recipe")
         defaults = manifest.nested("defaults")
         parameters = manifest.section("parameters")
         arithmetic = manifest.nested("arithmetic")
+        settings = {name: _setting(parameters.section(name)) for name in parameters.fields}
         return cls(
             version=manifest.text("version"),
             status=JobStatus(manifest.text("status")),
@@ -183,7 +186,7 @@ class Manifest:
             recipe=None if recipe is None else _recipe_file(recipe),
             defaults=UserDefaults() if defaults is None else _user_defaults(defaults),
             arithmetic={} if arithmetic is None else arithmetic.fields,
-            parameters={name: _setting(parameters.section(name)) for name in parameters.fields},
+            parameters={RAW: Setting(True, DEFAULT_ORIGIN), **settings},
             rows=manifest.section("rows").fields,
         )
 
@@ -238,6 +241,7 @@ def _settings(config: JobConfig, max_model_len: int, device: object) -> dict[str
         "system": text_digest(config.prompts.system),
         "prompt_template": text_digest(template.source if template else None),
         "prompt_field": config.prompts.field,
+        RAW: config.prompts.raw,
         "chat_template_kwargs": config.prompts.template_kwargs,
         "input_format": config.input_format,
         "delimiter": config.delimiter,

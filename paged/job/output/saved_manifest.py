@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.config import JobConfig, UserDefaults
-from pagedrun.paged.job.output.manifest import JobStatus, Manifest
+from pagedrun.paged.job.output.manifest import DEFAULT_ORIGIN, JobStatus, Manifest
+from pagedrun.paged.text.prompts.prompt_renderer import RAW
 from pagedrun.paged.values.errors import ModelError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
 
@@ -85,6 +86,24 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def raw_as_in(config: JobConfig, manifest: Path | None) -> JobConfig:
+    """Return the job with its prompts raw where those of the run of that manifest were.
+
+    It stays as it is if it says so itself, if there is no manifest, or if that does not tell.
+    """
+    if manifest is None or RAW in config.origins:
+        return config
+    try:
+        setting = read_manifest(manifest).parameters[RAW]
+    except UsageError:
+        return config
+    origins = config.origins
+    if setting.origin != DEFAULT_ORIGIN:
+        origins = {**origins, RAW: setting.origin}
+    prompts = replace(config.prompts, raw=setting.value is True)
+    return replace(config, prompts=prompts, origins=origins)
 
 
 def at_time_of(config: JobConfig, manifest: Path | None) -> JobConfig:

@@ -136,7 +136,11 @@ class _FilePlan:
             "time": self._times,
             "run_time": self._run_time(forecast),
             "memory": {"peak_resident": peak_resident_bytes()},
-            "config": {"model": str(config.engine.model), **_engine_flags(self._fitted)},
+            "config": {
+                "model": str(config.engine.model),
+                "prompt_mode": prepared.prompt_mode,
+                **_engine_flags(self._fitted),
+            },
         }
 
     def _calibrate(self) -> None:

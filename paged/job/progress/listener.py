@@ -6,6 +6,7 @@ from typing import Protocol
 from pagedrun.paged.job.progress.shown_answer import ShownAnswer
 from pagedrun.paged.job.progress.tally import Tally
 from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.text.prompts.prompt_renderer import PromptModes
 
 
 class Phase(StrEnum):
@@ -27,6 +28,9 @@ class JobListener(Protocol):
     def on_phase(self, phase: Phase) -> None:
         """Say that a phase began."""
 
+    def on_prompts(self, modes: PromptModes) -> None:
+        """Take how the prompts of the first window are read, once they are encoded."""
+
     def on_step(self, record: StepRecord) -> None:
         """Take the engine's state after a step."""
 
@@ -44,6 +48,9 @@ class SilentListener:
     """Hears everything, says nothing."""
 
     def on_phase(self, phase: Phase) -> None:
+        """Ignore it."""
+
+    def on_prompts(self, modes: PromptModes) -> None:
         """Ignore it."""
 
     def on_step(self, record: StepRecord) -> None:

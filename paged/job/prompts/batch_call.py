@@ -7,6 +7,7 @@ from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.prompts.foreign_params import is_neutral, not_supported
 from pagedrun.paged.job.prompts.prompts import FORBIDDEN_COLUMNS, request_keys
 from pagedrun.paged.text.prompts.priority import PRIORITY
+from pagedrun.paged.text.prompts.prompt_renderer import RAW
 from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
@@ -84,8 +85,8 @@ class BatchCall:
             else:
                 asked[name] = value
         if self.is_chat:
-            asked |= _chat_logprobs(asked.get("logprobs"), self.body.get("top_logprobs"))
-        return asked
+            return asked | _chat_logprobs(asked.get("logprobs"), self.body.get("top_logprobs"))
+        return {**asked, RAW: True}
 
 
 def _chat_logprobs(wants: object, num_top: object) -> dict[str, JSONValue]:

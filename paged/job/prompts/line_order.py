@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.prompts.messages import parse_messages
+from pagedrun.paged.text.prompts.continuations import CONTINUATIONS
+from pagedrun.paged.text.prompts.prompt_renderer import RAW
 from pagedrun.paged.values.errors import RowError
 
 MAX_LINES = 64  # first lines of a prompt that are tried; the rest counts as one
@@ -15,12 +17,14 @@ _TEXT_KEYS = {"role", "content", "name"}  # of messages that are text alone
 @dataclass(frozen=True, slots=True)
 class LineOrder:
     """A prompt as its lines. `roles` has one entry for each message, None for a plain prompt that
-    is in the column `field`; `lines` are (message, line without its end).
+    is in the column `field`; `lines` are (message, line without its end). `mode` is the column
+    that says whether a plain prompt is raw.
     """
 
     field: str
     roles: tuple[str | None, ...]
     lines: tuple[tuple[int, str], ...]
+    mode: Columns
 
     @classmethod
     def of(cls, columns: Columns, field: str | None) -> "LineOrder | None":
@@ -28,7 +32,8 @@ class LineOrder:
         name = field or ("prompt" if isinstance(columns.get("prompt"), str) else "messages")
         value = columns.get(name)
         if isinstance(value, str):
-            return cls(name, (None,), tuple((0, line) for line in value.split("\n")))
+            plain = tuple((0, line) for line in value.split("\n"))
+            return cls(name, (None,), plain, said_of_mode(columns))
         try:
             messages = parse_messages(value) if field is None else []
         except RowError:
@@ -40,7 +45,7 @@ class LineOrder:
             for place, message in enumerate(messages)
             for line in message["content"].split("\n")
         ]
-        return cls(name, tuple(message["role"] for message in messages), tuple(lines))
+        return cls(name, tuple(message["role"] for message in messages), tuple(lines), {})
 
     def columns(self) -> Columns:
         """Return the columns of a row that asks this."""
@@ -49,7 +54,7 @@ class LineOrder:
             texts[place].append(line)
         contents = ["\n".join(lines) for lines in texts]
         if self.roles == (None,):
-            return {self.field: contents[0]}
+            return {**self.mode, self.field: contents[0]}
         pairs = zip(self.roles, contents, strict=True)
         return {self.field: [{"role": role, "content": text} for role, text in pairs]}
 
@@ -80,6 +85,14 @@ class LineOrder:
             if then < best:
                 best, best_number = then, number
         return best_number
+
+
+def said_of_mode(columns: Columns) -> Columns:
+    """Return the column that says whether a row's plain prompt is raw, as one without
+    continuations has it; none if it says nothing."""
+    if columns.get(CONTINUATIONS) is not None:
+        return {RAW: True}
+    return {RAW: columns[RAW]} if isinstance(columns.get(RAW), bool) else {}
 
 
 class _Prefixes:

@@ -1,11 +1,11 @@
 """Chat messages of a row, checked: roles, text, calls of tools; nothing a template could obey."""
 
 from pagedrun.paged.text.chat_messages import REASONING_KEYS
+from pagedrun.paged.text.prompts.prompt_renderer import SYSTEM_ROLES
 from pagedrun.paged.text.tool_calls import parse_tool_calls
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
 
-SYSTEM_ROLES = ("system", "developer")
 # A role is part of the chat's markup, where whatever a row says would be obeyed.
 ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 _IMAGES = ("image", "image_url", "input_image")
@@ -28,13 +28,6 @@ def parse_messages(value: object) -> list[ChatMessage]:
     if not any(message["role"] == "user" for message in messages):
         raise _unsupported("messages has no message of the user")
     return messages
-
-
-def with_system(messages: list[ChatMessage], system: str | None) -> list[ChatMessage]:
-    """Return `messages` with the shared system text in front, unless they bring their own."""
-    if system is None or any(message["role"] in SYSTEM_ROLES for message in messages):
-        return messages
-    return [{"role": "system", "content": system}, *messages]
 
 
 def _message(item: object, index: int) -> ChatMessage:

@@ -18,9 +18,9 @@ from pagedrun.paged.values.option_names import option
 class PromptConfig:
     """Where the prompt comes from: the row's own columns, one named column, or a template.
 
-    With `system`, messages get it in front unless they have one, and a plain prompt becomes the
-    user message of a chat with it. `template_kwargs` are for the chat template. `time` is what the
-    clock of the chat template says in all of them: a run over midnight asks all rows the same.
+    `raw` and `system` are those of `PromptRenderer`. `template_kwargs` are for the chat template.
+    `time` is what the clock of the chat template says in all of them: a run over midnight asks all
+    rows the same.
 
     Raises `UsageError` for `template_kwargs` that no template may be given.
     """
@@ -59,6 +59,14 @@ class PromptConfig:
             form=Form.PROSE,
         ),
     ] = None
+    raw: Annotated[
+        bool,
+        Flag(
+            "Complete each prompt as it stands. Without it, a model with a chat template gets a "
+            "plain prompt as a user message.",
+            Panel.PROMPTS,
+        ),
+    ] = False
     time: datetime = dataclasses.field(default_factory=present, compare=False)
 
     def __post_init__(self) -> None:

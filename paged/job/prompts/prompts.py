@@ -10,7 +10,7 @@ from pagedrun.paged.job.prompts.foreign_params import (
     is_neutral,
     not_supported,
 )
-from pagedrun.paged.job.prompts.messages import parse_messages, with_system
+from pagedrun.paged.job.prompts.messages import parse_messages
 from pagedrun.paged.job.prompts.near_keys import could_be, near_key
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.response_format import RESPONSE_FORMAT, structure_of
@@ -18,10 +18,10 @@ from pagedrun.paged.job.prompts.template_columns import TemplateColumns
 from pagedrun.paged.text.prompts.continuations import CONTINUATIONS, parse_continuations
 from pagedrun.paged.text.prompts.priority import PRIORITY, parse_priority
 from pagedrun.paged.text.prompts.prompt import Prompt
+from pagedrun.paged.text.prompts.prompt_renderer import RAW, PromptRenderer, parse_raw
 from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS
 from pagedrun.paged.text.prompts.token_ids import TOKEN_IDS, checked_token_ids
 from pagedrun.paged.text.reasoning_tags import check_budget
-from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.option_names import nearest, option
@@ -51,6 +51,9 @@ class PromptBuilder:
         self._config = config
         self._defaults = defaults
         self._tokenizer = tokenizer
+        self._renderer = PromptRenderer(
+            tokenizer, config.time, raw=config.raw, system=config.system
+        )
         self._keys = request_keys() | {NESTED_PARAMS, CONTINUATIONS, PRIORITY}
         template = config.template
         self._read = frozenset() if template is None else TemplateColumns.of(template.source).names
@@ -62,25 +65,28 @@ class PromptBuilder:
         check_budget(params, self._tokenizer.chat_template)
         continuations = parse_continuations(columns.get(CONTINUATIONS), params)
         priority = parse_priority(columns.get(PRIORITY))
-        prompt = replace(self._prompt(columns, params), priority=priority)
-        return prompt.followed_by(continuations)
+        prompt = self._prompt(columns, params, is_scored=bool(continuations))
+        return replace(prompt, priority=priority).followed_by(continuations)
 
-    def _prompt(self, columns: Columns, params: SamplingParams) -> Prompt:
+    def _prompt(self, columns: Columns, params: SamplingParams, *, is_scored: bool) -> Prompt:
+        variables, renderer = self._config.template_kwargs, self._renderer
+        raw = None if self._config.field == RAW else parse_raw(columns.get(RAW))
         if self._config.template is not None:
-            return self._from_text(self._config.template.render(columns), params)
+            text = self._config.template.render(columns)
+            return renderer.text(text, params, variables, raw=raw, is_scored=is_scored)
         name = self._prompt_column(columns)
         value = columns[name]
         if self._config.field is None and name == "messages":
-            return self._chat(parse_messages(value), params)
+            return renderer.chat(parse_messages(value), params, variables, raw=raw)
         if self._config.field is None and name == TOKEN_IDS:
             return Prompt(params, token_ids=self._token_ids(value))
         if not isinstance(value, str):
             raise RowError("unsupported_content", f"{shown_key(name)} must be a string", param=name)
-        return self._from_text(value, params)
+        return renderer.text(value, params, variables, raw=raw, is_scored=is_scored)
 
     def carried_columns(self, columns: Columns) -> dict[str, JSONValue]:
         """Return the columns that come back under `input`: all that this layer did not use."""
-        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS, PRIORITY} | request_keys()
+        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS, PRIORITY, RAW} | request_keys()
         if self._config.field is not None:
             used.add(self._config.field)
         elif self._config.template is None:
@@ -122,17 +128,6 @@ class PromptBuilder:
             message = f"{TOKEN_IDS} leaves no place for {option('system')}"
             raise RowError("unsupported_content", message, param=TOKEN_IDS)
         return checked_token_ids(value)
-
-    def _from_text(self, text: str, params: SamplingParams) -> Prompt:
-        if self._config.system is None:
-            return Prompt(params, text=text)
-        return self._chat([{"role": "user", "content": text}], params)
-
-    def _chat(self, messages: list[ChatMessage], params: SamplingParams) -> Prompt:
-        chat = with_system(messages, self._config.system)
-        variables = self._config.template_kwargs
-        text = self._tokenizer.render_chat(chat, variables, time=self._config.time)
-        return Prompt(params, text=text, add_special_tokens=False)
 
 
 def request_keys() -> frozenset[str]:

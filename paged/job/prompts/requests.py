@@ -38,6 +38,7 @@ class JobRow:
     file: str | None = None  # the input, if there are several
     misspelt: tuple[tuple[str, str], ...] = ()  # columns that are near a key, each with that
     used: tuple[str, ...] | None = None
+    is_chat: bool = False  # the prompt is what the chat template made; elsewhere it is raw
 
     @property
     def place(self) -> str:
@@ -61,7 +62,7 @@ class RequestBuilder:
         while batch := list(islice(rows, ENCODE_BATCH_ROWS)):
             prompts = [self._prompt(row) for row in batch]
             encoded = self._encoder.encode([row.index for row in batch], prompts)
-            yield from map(self._job_row, batch, encoded)
+            yield from map(self._job_row, batch, prompts, encoded)
 
     def _prompt(self, row: Row) -> Prompt | RowError:
         if row.error is not None:
@@ -72,7 +73,7 @@ class RequestBuilder:
         except RowError as error:
             return error
 
-    def _job_row(self, row: Row, encoded: EncodedPrompt) -> JobRow:
+    def _job_row(self, row: Row, prompt: Prompt | RowError, encoded: EncodedPrompt) -> JobRow:
         asked = encoded.asked
         expected = row.columns.get("expected")
         call = BatchCall.of(row.columns)
@@ -99,4 +100,5 @@ class RequestBuilder:
             num_truncated_tokens=encoded.num_truncated_tokens,
             misspelt=misspelt,
             used=used,
+            is_chat=isinstance(prompt, Prompt) and prompt.is_chat,
         )

@@ -7,13 +7,14 @@ of its place and put at the end, encoded, and its tree of prefixes compared with
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
 from pagedrun.kernels.token_rows import sort_rows
 from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.interfaces import TokenizerLike
-from pagedrun.paged.job.prompts.line_order import LineOrder
+from pagedrun.paged.job.prompts.line_order import LineOrder, said_of_mode
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
@@ -117,7 +118,7 @@ class TemplateAdvisor:
         texts = [_rendered(template, row) for row in rows]
         rows = [row for row, text in zip(rows, texts, strict=True) if text is not None]
         shown = [text for text in texts if text is not None]
-        now = self._num_distinct([{"prompt": text} for text in shown])
+        now = self._num_distinct(_plain(shown, rows))
         if now is None or len(rows) < 2:
             return [], len(rows)
         places: dict[str, int] = {}
@@ -135,7 +136,7 @@ class TemplateAdvisor:
             *(tuple(early[:n]) for n in range(2, len(early))),
         ]:
             moved = _move(template, rows, shown, names)
-            then = self._num_distinct([{"prompt": text} for text in moved]) if moved else None
+            then = self._num_distinct(_plain(moved, rows)) if moved else None
             if then is not None:
                 varies = _variation([tuple(str(row.get(n)) for n in names) for row in rows])
                 found.append(Advice(names, places[names[0]], varies, now - then, now))
@@ -168,9 +169,13 @@ class TemplateAdvisor:
         builder = self._rendered if plain else self._as_asked
         try:
             prompts = [builder.build(row) for row in rows]
-            texts = [prompt.text or "" for prompt in prompts]
-            special = bool(prompts) and prompts[0].add_special_tokens
-            ids = self._tokenizer.encode_batch(texts, add_special_tokens=special)
+            ids = [
+                token_ids
+                for is_chat, group in groupby(prompts, lambda prompt: prompt.is_chat)
+                for token_ids in self._tokenizer.encode_batch(
+                    [prompt.text or "" for prompt in group], add_special_tokens=not is_chat
+                )
+            ]
         except RowError:
             return None
         offsets = np.cumsum([0, *map(len, ids)], dtype=np.int64)
@@ -193,6 +198,11 @@ def _columns_used(source: str, rows: Sequence[Columns]) -> list[str]:
     """Return the columns that a template names, as variables or through `row`."""
     columns = {name for row in rows for name in row}
     return sorted(TemplateColumns.of(source).names & columns)
+
+
+def _plain(texts: Sequence[str], rows: Sequence[Columns]) -> list[Columns]:
+    """Return rows that ask these texts, raw where the rows are that they were made of."""
+    return [{**said_of_mode(row), "prompt": text} for text, row in zip(texts, rows, strict=True)]
 
 
 def _rendered(template: PromptTemplate, row: Columns) -> str | None:

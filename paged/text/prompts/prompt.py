@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from pagedrun.paged.text.prompts.continuations import GivenContinuation, split_trailing_space
+from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 
@@ -23,6 +24,11 @@ class Prompt:
     space: str = ""
     priority: int = 0
 
+    @property
+    def is_chat(self) -> bool:
+        """Whether a chat template made it."""
+        return not self.add_special_tokens
+
     def followed_by(self, continuations: tuple[GivenContinuation, ...]) -> "Prompt":
         """Return the prompt with what is to be scored behind it, itself if there is nothing."""
         if not continuations:
@@ -31,3 +37,16 @@ class Prompt:
             return replace(self, continuations=continuations)
         text, space = split_trailing_space(self.text)
         return replace(self, text=text, continuations=continuations, space=space)
+
+
+def require_unicode(text: str, param: str = "prompt") -> None:
+    """Raise `RowError` (`invalid_unicode`) if `text` cannot be written as UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RowError(
+            "invalid_unicode",
+            f"{param} has half of a surrogate pair at character {error.start}, which is not "
+            "valid text; escape the character as a whole pair",
+            param=param,
+        ) from error

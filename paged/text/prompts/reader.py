@@ -9,6 +9,7 @@ from typing import Any
 from pagedrun.paged.text.prompts.continuations import CONTINUATIONS, parse_continuations
 from pagedrun.paged.text.prompts.priority import PRIORITY, parse_priority
 from pagedrun.paged.text.prompts.prompt import Prompt
+from pagedrun.paged.text.prompts.prompt_renderer import RAW, PromptRenderer, parse_raw
 from pagedrun.paged.text.prompts.prompt_time import present
 from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
 from pagedrun.paged.text.prompts.token_ids import NOT_LISTS, TOKEN_IDS, checked_token_ids
@@ -19,16 +20,19 @@ from pagedrun.paged.values.json_value import JSONValue, plain
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 _FORMS = ("prompt", TOKEN_IDS, "messages")
-_KEYS = (*_FORMS, CONTINUATIONS, PRIORITY, TEMPLATE_KWARGS)
+_KEYS = (*_FORMS, CONTINUATIONS, PRIORITY, RAW, TEMPLATE_KWARGS)
 
 
 class PromptReader:
     """Tells the forms of `PromptInput` apart, and refuses what is none of them."""
 
-    def __init__(self, tokenizer: Tokenizer, time: datetime | None = None) -> None:
-        """time: what the clock of the chat template says in all prompts; None for the present."""
+    def __init__(
+        self, tokenizer: Tokenizer, time: datetime | None = None, *, raw: bool = False
+    ) -> None:
+        """time: what the clock of the chat template says in all prompts; None for the present.
+        raw: complete texts as they stand, those that do not say for themselves."""
         self._tokenizer = tokenizer
-        self._time = time or present()
+        self._renderer = PromptRenderer(tokenizer, time or present(), raw=raw)
 
     def read(self, given: object, params: SamplingParams) -> Prompt:
         """Return what a prompt asks, a chat rendered; raises `RowError` if it cannot be asked."""
@@ -36,27 +40,26 @@ class PromptReader:
         fields = given if isinstance(given, Mapping) else {_form(given): given}
         _check_keys(fields)
         continuations = parse_continuations(fields.get(CONTINUATIONS), params)
-        prompt = replace(
-            self._prompt(fields, params), priority=parse_priority(fields.get(PRIORITY))
-        )
+        prompt = self._prompt(fields, params, is_scored=bool(continuations))
+        prompt = replace(prompt, priority=parse_priority(fields.get(PRIORITY)))
         return prompt.followed_by(continuations)
 
-    def _prompt(self, fields: Mapping[str, Any], params: SamplingParams) -> Prompt:
-        kwargs, messages = fields.get(TEMPLATE_KWARGS), fields.get("messages")
+    def _prompt(
+        self, fields: Mapping[str, Any], params: SamplingParams, *, is_scored: bool
+    ) -> Prompt:
+        raw, variables = parse_raw(fields.get(RAW)), template_variables(fields.get(TEMPLATE_KWARGS))
+        text, messages = fields.get("prompt"), fields.get("messages")
         if messages is not None:
             messages = list(messages) if isinstance(messages, Seq) else messages
-            text = self._tokenizer.render_chat(
-                messages, template_variables(kwargs), time=self._time
-            )
-            return Prompt(params, text=text, add_special_tokens=False)
-        if kwargs:
+            return self._renderer.chat(messages, params, variables, raw=raw)
+        if variables and (text is None or self._renderer.is_raw(raw, is_scored=is_scored)):
             message = f"{TEMPLATE_KWARGS} apply to chats, but the prompt is not a chat"
             raise RowError("invalid_param", message, param=TEMPLATE_KWARGS)
-        if fields.get("prompt") is None:
+        if text is None:
             return Prompt(params, token_ids=checked_token_ids(fields[TOKEN_IDS]))
-        if not isinstance(fields["prompt"], str):
+        if not isinstance(text, str):
             raise RowError("unsupported_content", "prompt must be a text", param="prompt")
-        return Prompt(params, text=fields["prompt"])
+        return self._renderer.text(text, params, variables, raw=raw, is_scored=is_scored)
 
 
 def template_variables(given: object) -> dict[str, JSONValue]:

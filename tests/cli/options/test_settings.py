@@ -110,7 +110,7 @@ def test_every_setting_of_a_recipe_takes_effect(
 def value_in(config: JobConfig, name: str) -> object:
     places = [
         place
-        for place in (config, config.engine, config.sampling, config.replicas)
+        for place in (config, config.engine, config.prompts, config.sampling, config.replicas)
         if hasattr(place, name)
     ]
     assert len(places) == 1, f"where is {name}?"

@@ -15,6 +15,7 @@ from pagedrun.paged.text.prompts.prompt import Prompt
 from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.option_names import as_flag
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
 
 KWARGS = "chat_template_kwargs"
@@ -74,14 +75,92 @@ def failure(columns: Columns, **config: Any) -> tuple[str, str | None]:
 
 
 def test_the_three_kinds_of_prompt() -> None:
-    assert build({"prompt": "hi"}) == Prompt(SamplingParams(), text="hi")
+    """A text is the user message of a chat, and the same prompt as that."""
     assert build({"prompt_token_ids": [1, 2]}) == Prompt(SamplingParams(), token_ids=(1, 2))
     chat = build({"messages": [{"role": "user", "content": "hi"}]})
     assert chat == Prompt(SamplingParams(), text="<user>hi", add_special_tokens=False)
+    assert chat.is_chat
+    assert build({"prompt": "hi"}) == chat
+    assert build({"q": "hi"}, field="q") == chat
+    assert build({"q": "hi"}, template=PromptTemplate("{{ q }}")) == chat
+
+
+def test_raw_prompts_stand_as_they_are() -> None:
+    """By the job's word or the row's own, which goes before it; chats stay chats."""
+    raw = Prompt(SamplingParams(), text="hi")
+    assert not raw.is_chat
+    asked: list[tuple[Columns, dict[str, Any]]] = [
+        ({"prompt": "hi"}, {"raw": True}),
+        ({"prompt": "hi", "raw": None}, {"raw": True}),
+        ({"prompt": "hi", "raw": True}, {}),
+        ({"q": "hi", "raw": True}, {"field": "q"}),
+        ({"q": "hi"}, {"raw": True, "template": PromptTemplate("{{ q }}")}),
+    ]
+    for columns, config in asked:
+        assert build(columns, **config) == raw
+    assert build({"prompt": "hi", "raw": False}, raw=True).is_chat
+    assert build({"messages": CHAT}, raw=True).is_chat
+    assert "raw" not in builder().carried_columns({"prompt": "hi", "raw": True})
+
+
+def test_a_system_prompt_makes_a_chat_of_a_raw_prompt_too() -> None:
+    asked: list[tuple[Columns, dict[str, Any]]] = [
+        ({"prompt": "hi"}, {"raw": True}),
+        ({"prompt": "hi", "raw": True}, {}),
+    ]
+    for columns, config in asked:
+        assert build(columns, system="S", **config).text == "<system>S<user>hi"
+
+
+def test_what_is_scored_behind_a_prompt_is_scored_behind_the_text_alone() -> None:
+    """But behind a chat where there is one: messages, or a system prompt."""
+    asked: Columns = {"prompt": "hi", "continuations": ["a"]}
+    assert (build(asked).text, build(asked).is_chat) == ("hi", False)
+    assert not build({**asked, "raw": False}).is_chat
+    assert build(asked, system="S").text == "<system>S<user>hi"
+    assert build({"messages": CHAT, "continuations": ["a"]}).is_chat
+
+
+def test_without_a_chat_template_every_text_is_raw() -> None:
+    tokenizer = ShowingTokenizer()
+    tokenizer.chat_template = None
+    prompts = PromptBuilder(PromptConfig(), SamplingParams(), tokenizer)
+    asked: list[Columns] = [{"prompt": "hi"}, {"prompt": "hi", "raw": False}]
+    for columns in asked:
+        assert prompts.build(columns) == Prompt(SamplingParams(), text="hi")
+
+
+@pytest.mark.parametrize("value", ["true", "", 1, 0, [True], {"a": 1}])
+def test_raw_is_true_or_false(value: JSONValue) -> None:
+    assert failure({"prompt": "hi", "raw": value}) == ("invalid_param", "raw")
+
+
+def test_raw_is_the_prompt_where_that_is_the_name_of_its_column() -> None:
+    assert build({"raw": "hi"}, field="raw").text == "<user>hi"
+    assert build({"raw": "hi"}, field="raw", raw=True).text == "hi"
+
+
+def test_what_only_a_chat_can_be_is_not_raw() -> None:
+    assert failure({"messages": CHAT, "raw": True}) == ("invalid_param", "raw")
+    assert failure({"prompt": ""}) == ("empty_prompt", "prompt")
+    assert failure({"prompt": "\ud800"}) == ("invalid_unicode", "prompt")
+
+
+def test_a_template_that_refuses_a_plain_prompt_has_a_way_out() -> None:
+    class Refusing(ShowingTokenizer):
+        def render_chat(self, *args: Any, **named: Any) -> str:
+            raise RowError("template_error", "the chat template failed", param="messages")
+
+    prompts = PromptBuilder(PromptConfig(), SamplingParams(), Refusing())
+    with pytest.raises(RowError) as caught:
+        prompts.build({"prompt": "hi"})
+    assert (caught.value.code, caught.value.param) == ("template_error", "prompt")
+    assert "--raw" in caught.value.shown(as_flag)
+    assert prompts.build({"prompt": "hi", "raw": True}).text == "hi"
 
 
 def test_null_counts_as_absent() -> None:
-    assert build({"prompt": "hi", "messages": None, "max_tokens": None}).text == "hi"
+    assert build({"prompt": "hi", "messages": None, "max_tokens": None}).text == "<user>hi"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +231,8 @@ def test_variables_of_the_chat_template() -> None:
     job: Columns = {"a": 1, "c": [{"deep": None}]}
     ours = builder(template_kwargs=job)
     assert ours.build({"messages": CHAT}).text == '<user>hi{"a": 1, "c": [{"deep": null}]}'
-    assert ours.build({"prompt": "hi"}).text == "hi"
+    assert ours.build({"prompt": "hi"}).text == '<user>hi{"a": 1, "c": [{"deep": null}]}'
+    assert ours.build({"prompt": "hi", "raw": True}).text == "hi"
     nested = builder(template_kwargs={"a": 1}, system="s").build({"prompt": "hi"})
     assert nested.text == '<system>s<user>hi{"a": 1}'
 
@@ -232,7 +312,7 @@ def test_min_and_max_tokens_are_judged_together() -> None:
 
 def test_the_prompt_field_replaces_all_other_places() -> None:
     columns: Columns = {"question": "why?", "prompt": "x", "messages": 3}
-    assert build(columns, field="question").text == "why?"
+    assert build(columns, field="question").text == "<user>why?"
     assert failure({"prompt": "x"}, field="question") == ("missing_prompt", "question")
     assert failure({"question": [1]}, field="question") == ("unsupported_content", "question")
     assert builder(field="question").carried_columns(columns) == {"prompt": "x", "messages": 3}
@@ -258,7 +338,7 @@ def test_with_a_system_prompt_a_plain_prompt_becomes_a_chat() -> None:
 def test_a_template_sees_every_column_and_keeps_them() -> None:
     columns: Columns = {"id": 1, "prompt": "p", "n": 2, "q": "x"}
     prompts = builder(template=PromptTemplate("{{ prompt }}{{ n }}{{ q }}"))
-    assert prompts.build(columns).text == "p2x"
+    assert prompts.build(columns).text == "<user>p2x"
     assert prompts.carried_columns(columns) == {"prompt": "p", "q": "x"}
 
 

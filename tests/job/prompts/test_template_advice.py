@@ -64,7 +64,8 @@ class TestColumns:
         self, advise: Advise, make_tokenizer: Callable[..., Path]
     ) -> None:
         rows = table()
-        (found,) = advise(rows, "Today is {{ date }}. " + INSTRUCTIONS + "{{ text }}")
+        template = "Today is {{ date }}. " + INSTRUCTIONS + "{{ text }}"
+        (found,) = advise(rows, template, raw=True)
 
         def num_distinct(texts: list[str]) -> int:
             return len({text[:end] for text in texts for end in range(1, len(text) + 1)})
@@ -95,6 +96,19 @@ class TestColumns:
     def test_a_column_that_decides_what_is_written_is_left_alone(self, advise: Advise) -> None:
         template = "{% if date %}" + INSTRUCTIONS + "{% endif %}{{ number }}" + "{{ text }}"
         assert all("date" not in found["columns"] for found in advise(table(), template))
+
+    def test_raw_rows_are_weighed_as_raw_ones(self, advise: Advise) -> None:
+        """By their own word, or because something is scored behind them."""
+        template = "Today is {{ date }}. " + INSTRUCTIONS + "{{ text }}"
+        (raw,) = advise(table(), template, raw=True)
+        (chat,) = advise(table(), template)
+        assert chat["sample_computed_tokens"] > raw["sample_computed_tokens"]
+        for own in ({"raw": True}, {"continuations": [" a"]}):
+            assert advise([{**row, **own} for row in table()], template) == [raw]
+        mixed = [{**row, "raw": row["number"] % 2 == 0} for row in table()]
+        (found,) = advise(mixed, template)
+        assert found["columns"] == ["date"]
+        assert found["sample_computed_tokens"] > raw["sample_computed_tokens"]
 
     def test_within_a_chat(self, advise: Advise) -> None:
         template = "{{ date }} " + INSTRUCTIONS + "{{ text }}"

@@ -40,11 +40,20 @@ def test_each_form_is_the_same_prompt_as_a_mapping(llm: LLM) -> None:
         CHAT,
         {"messages": CHAT},
     ]
-    completions = llm.generate(prompts, SHORT)
-    text, named_text, tokens, named_tokens, messages, named_messages = completions
+    text, named_text, tokens, named_tokens, messages, named_messages = llm.generate(prompts, SHORT)
+    assert ids(text) == ids(named_text) == ids(messages) == ids(named_messages) == tuple(chat)
+    assert ids(tokens) == ids(named_tokens) == tuple(encoded)
+    assert text.outputs == named_text.outputs == named_messages.outputs
+    text, named_text, tokens, named_tokens, messages, _ = llm.generate(prompts, SHORT, raw=True)
     assert ids(text) == ids(named_text) == ids(tokens) == ids(named_tokens) == tuple(encoded)
-    assert ids(messages) == ids(named_messages) == tuple(chat)
+    assert ids(messages) == tuple(chat)
     assert text.outputs == named_text.outputs == named_tokens.outputs
+
+
+def test_what_becomes_a_chat_may_have_variables_of_the_template(llm: LLM) -> None:
+    (plain,) = llm.generate({"prompt": "Why?", "chat_template_kwargs": {"x": 1}}, SHORT)
+    (chat,) = llm.generate({"messages": CHAT, "chat_template_kwargs": {"x": 1}}, SHORT)
+    assert ids(plain) == ids(chat)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +104,7 @@ def test_white_space_before_token_ids_is_part_of_the_prompt(llm: LLM) -> None:
     prompts: list[PromptInput] = [
         {"prompt": "Say: ", "continuations": [[5]]},
         {"prompt": "Say: ", "continuations": ["b"]},
-        "Say: ",
+        {"prompt": "Say: ", "raw": True},
     ]
     tokens, text, plain = llm.generate(prompts, SHORT)
     assert ids(tokens) == ids(plain)
@@ -110,6 +119,8 @@ def test_white_space_before_token_ids_is_part_of_the_prompt(llm: LLM) -> None:
         ({}, "missing_prompt", "prompt", "prompt_token_ids"),
         ({"prompt": None}, "missing_prompt", "prompt", "messages"),
         ({"prompt": "a", "messages": CHAT}, "ambiguous_prompt", "messages", "exclude"),
+        ({"prompt": "a", "raw": "yes"}, "invalid_param", "raw", "true or false"),
+        ({"messages": CHAT, "raw": True}, "invalid_param", "raw", "messages are a chat"),
         ({"prompt": 5}, "unsupported_content", "prompt", "text"),
         ({"prompt_token_ids": "ab"}, "token_id_out_of_range", "prompt_token_ids", "integers"),
         ({"prompt_token_ids": b"ab"}, "token_id_out_of_range", "prompt_token_ids", "integers"),
@@ -133,7 +144,7 @@ def test_white_space_before_token_ids_is_part_of_the_prompt(llm: LLM) -> None:
             "vocabulary",
         ),
         (
-            {"prompt": "a", "chat_template_kwargs": {"x": 1}},
+            {"prompt": "a", "raw": True, "chat_template_kwargs": {"x": 1}},
             "invalid_param",
             "chat_template_kwargs",
             "chats",
