@@ -137,7 +137,7 @@ class LLM:
 
         A prompt is a text, a list of token ids, a list of chat messages, or a mapping that names
         which it is, in which it may have `continuations` to be scored. A text is one user message
-        where the model has a chat template; with `raw` it is completed as it stands. `params` is
+        where the model has a chat template; with `raw` it is completed as it is. `params` is
         one for all or one for each. `progress` shows a bar on stderr. A prompt that cannot be
         answered gets a completion with an `error`; the others are answered. `self.report` is then
         the memory report of this call. Raises `UsageError` if there are not as many `params` as

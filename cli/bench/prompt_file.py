@@ -22,7 +22,7 @@ SUFFIX = ".jsonl"
 class PromptFile:
     """A file of rows as `generate` reads them; each prompt is scored, and the first are answered.
 
-    Plain prompts are texts as they stand, and what rows say of sampling is not looked at.
+    Plain prompts are texts as they are, and what rows say of sampling is not looked at.
     """
 
     path: Path

@@ -83,7 +83,7 @@ def map_batches(
     """Return a dataset with the answers to another one's prompts; see `BatchAnswers` for columns.
 
     batch_size: rows that are planned together. engine: further arguments of `LLM`. raw: texts are
-    completed as they stand, also where the model has a chat template. options: those
+    completed as they are, also where the model has a chat template. options: those
     of `Dataset.map_batches`, such as `concurrency`, how many actors there are, `num_cpus`, the
     threads of each, and `num_gpus`.
     """

@@ -62,7 +62,7 @@ class PromptConfig:
     raw: Annotated[
         bool,
         Flag(
-            "Complete each prompt as it stands. Without it, a model with a chat template gets a "
+            "Complete each prompt as it is. Without it, a model with a chat template gets a "
             "plain prompt as a user message.",
             Panel.PROMPTS,
         ),

@@ -1,4 +1,4 @@
-"""PromptRenderer: texts and chats as prompts, by the model's chat template or as they stand."""
+"""PromptRenderer: texts and chats as prompts, by the model's chat template or as they are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ class PromptRenderer:
         self._system = system
 
     def is_raw(self, raw: bool | None, *, is_scored: bool) -> bool:
-        """Return whether a plain text is completed as it stands.
+        """Return whether a plain text is completed as it is.
 
         raw: what the prompt itself says, None for as all prompts. is_scored: whether it has
         continuations.
@@ -168,7 +168,7 @@ def parse_raw(value: object) -> bool | None:
         return value
     raise RowError(
         "invalid_param",
-        f"{RAW} must be true or false: whether the prompt is completed as it stands, without the "
+        f"{RAW} must be true or false: whether the prompt is completed as it is, without the "
         f"chat template, as with {option(RAW)}; rename the column if it holds something else",
         param=RAW,
     )

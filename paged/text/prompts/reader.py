@@ -30,7 +30,7 @@ class PromptReader:
         self, tokenizer: Tokenizer, time: datetime | None = None, *, raw: bool = False
     ) -> None:
         """time: what the clock of the chat template says in all prompts; None for the present.
-        raw: complete texts as they stand, those that do not say for themselves."""
+        raw: complete texts as they are, those that do not say for themselves."""
         self._tokenizer = tokenizer
         self._renderer = PromptRenderer(tokenizer, time or present(), raw=raw)
 
