@@ -25,7 +25,11 @@ KERNELS := $(shell find kernels -name '*.py')
 # every program that they start, would make it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check unit test-installed test-long test-eval test-gpu dist docs format clean help
+# A level of test-processors compiles its own kernels, a test file in one process.
+LEVELS ?=
+PROCESSORS := $(BIN)/python -m tests.processors --processes 2
+
+.PHONY: demo test check unit test-installed test-processors test-v3 test-long test-eval test-gpu dist docs format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -55,6 +59,12 @@ test-installed: $(DEV) ## whole-program tests against a real (non-editable) inst
 	PYTHONPATH=$(CURDIR)/build/installed PAGEDRUN_EXPECT_INSTALLED=$(CURDIR)/build/installed \
 		$(PYTEST) tests/house/test_layout.py tests/whole/test_program.py \
 		tests/cli/test_command.py tests/recipes/test_*.py
+
+test-processors: $(DEV) ## kernels, parity and same bytes under each feature level below the host's
+	$(PROCESSORS) $(LEVELS:%=--level %)
+
+test-v3: $(DEV) ## the quick part of test-processors, on processors with AVX2 and no more
+	$(PROCESSORS) --level x86-64-v3 --subset
 
 test-long: $(DEV) ## the thorough forms, minutes each
 	$(PYTEST) -m long --ignore=tests/whole/test_neighbour.py
