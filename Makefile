@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LEVELS ?=
 PROCESSORS := $(BIN)/python -m tests.processors --processes 2
 
-.PHONY: demo test check unit test-installed test-processors test-v3 test-long test-eval test-gpu dist docs format clean help
+.PHONY: demo test check unit test-installed test-processors test-processors-quick test-long test-eval test-gpu dist docs format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -63,7 +63,7 @@ test-installed: $(DEV) ## whole-program tests against a real (non-editable) inst
 test-processors: $(DEV) ## kernels, parity and same bytes under each feature level below the host's
 	$(PROCESSORS) $(LEVELS:%=--level %)
 
-test-v3: $(DEV) ## the quick part of test-processors, on processors with AVX2 and no more
+test-processors-quick: $(DEV) ## the quick part of test-processors, on processors with AVX2 and no more
 	$(PROCESSORS) --level x86-64-v3 --subset
 
 test-long: $(DEV) ## the thorough forms, minutes each

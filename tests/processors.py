@@ -93,7 +93,8 @@ TESTS = (
     *("tests/kernels", "tests/whole/test_equivalence.py", "tests/whole/test_reproducible.py"),
     *("-k", "not gpu"),
 )
-# What has failed on one level only, and what is quick: for each landing.
+# For each landing: what has failed on one level only, and two minutes of CPU time with no compiled
+# kernels at hand.
 SUBSET = (
     *("tests/kernels/linears", "tests/kernels/attention/test_decode_attention.py"),
     *("tests/kernels/cpu/test_row_invariance.py", "tests/whole/test_equivalence.py"),
