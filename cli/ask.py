@@ -16,11 +16,11 @@ from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings
 
-HELP = """Ask a model one question; the answer comes on stdout as it is written.
+HELP = """Ask a model one question; the answer is streamed to stdout.
 
-The text becomes the user's message of a chat, or the prompt as it is with --raw and where the \
-model has no chat template. Files, then what is piped in, come before it, a blank line between. \
-The answer is the one that generate gives for the same prompt, byte for byte. What it took goes to \
+The text becomes the user message of a chat, or a plain prompt with --raw or if the model has no \
+chat template. It follows the files and the text piped in, separated by blank lines. The answer is \
+the one that generate gives for the same prompt, byte for byte. Statistics are written to \
 stderr.
 
 Examples:

@@ -11,9 +11,9 @@ from pagedrun.cli.options.generate_flags import GENERATE
 
 HELP = """Answer the bundled prompts with the bundled model, and show the memory report.
 
-It needs no model, no network and no checkout. The answers are written to demo.out.jsonl in the \
-current folder; a second time that file is in the way, and --overwrite replaces it. Recipes, \
-PAGEDRUN_MODEL and the configuration file change nothing.
+No model, network or checkout is needed. The answers are written to demo.out.jsonl in the \
+current folder; if that file exists, --overwrite replaces it. Recipes, PAGEDRUN_MODEL and the \
+configuration file have no effect.
 
 Examples:
 
@@ -21,7 +21,7 @@ Examples:
   pagedrun demo --overwrite --report-view full
   pagedrun demo -o answers.jsonl --html memory.html
 
-Exit status: as of generate: 0 all rows ok, 2 refused, such as for an output that exists.
+Exit status: as for generate: 0 all rows ok, 2 refused, for example for an existing output.
 """
 OUTPUT = "demo.out.jsonl"
 

@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 
 HELP = """Answer every row of INPUT: one output row each, and a memory report at the end.
 
-A row has a column "prompt", "messages" or "prompt_token_ids". It may have an "id" and sampling \
-parameters of its own; other columns come back under "input". Rows are the lines of a .jsonl \
+A row has a column "prompt", "messages" or "prompt_token_ids". It may have an "id" and its own \
+sampling parameters; other columns are returned under "input". Rows are the lines of a .jsonl \
 file, the elements of a .json array, the records of a .csv or .tsv file with a header, of a \
-.parquet file or of a dataset (a save_to_disk folder, or hf:NAME@CONFIG:SPLIT from the hub or its \
-cache); in a .txt file each line is a prompt. A folder of files of one kind is read file by file. \
-Rows of OpenAI batch files are answered in OpenAI's format. \
-Answers are written as JSONL, or to .csv or .parquet as the table of the input with the columns \
-answer, finish_reason and error.
+.parquet file or of a dataset (a save_to_disk folder, or hf:NAME@CONFIG:SPLIT from the hub or \
+its cache); in a .txt file each line is a prompt. A folder of files of one kind is read file by \
+file. Rows of OpenAI batch files are answered in OpenAI's format. Answers are written as JSONL, \
+or to .csv or .parquet as the input's table with the columns answer, finish_reason and error.
 
 Examples:
 
@@ -51,7 +50,7 @@ Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, 4 s
 
 
 def _generate(context: typer.Context, given: Given) -> None:
-    """Answer every row of INPUT, and report where the memory went."""
+    """Answer every row of INPUT, and report the use of memory."""
     # Here, because `--help` must not wait for it.
     from pagedrun.cli.options.settings import Settings
 

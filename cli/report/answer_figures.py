@@ -20,7 +20,7 @@ def answer_line(answer: "Answer", wall_s: float) -> str:
         f"{wall_s:.1f} s in all, {answer.load_s:.1f} s of it loading the model",
     ]
     if FinishReason.LENGTH in completion.finish_reasons:
-        told.append("cut: --max-tokens gives it more")
+        told.append("cut; raise --max-tokens for more")
     return "; ".join(told)
 
 

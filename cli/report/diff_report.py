@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _WHAT = {
     "error": "their errors",
     "text": "text",
-    "finish_reason": "why it ended",
-    "details": "tokens, scores or samples behind the first",
+    "finish_reason": "finish reason",
+    "details": "tokens, scores or further samples",
 }
 _MIN_TEXT = 20  # characters
 
@@ -39,11 +39,11 @@ def draw_comparison(found: "Comparison", console: Console) -> None:
     for change in found["changes"]:
         for line in _change_lines(change, console.width):
             console.print(line, soft_wrap=True)
-    _draw_ids("in B alone", found["added"], rows["added"], console)
-    _draw_ids("in A alone", found["missing"], rows["missing"], console)
+    _draw_ids("only in B", found["added"], rows["added"], console)
+    _draw_ids("only in A", found["missing"], rows["missing"], console)
     left = rows["changed"] - len(found["changes"])
     if left:
-        told = f"… and {left:,} more that changed; --show {rows['changed']} shows all"
+        told = f"… and {left:,} more changed rows; --show {rows['changed']} shows all"
         console.print(Text(told, style="dim"), soft_wrap=True)
 
 
@@ -56,7 +56,7 @@ def _described(side: "OutputFigures") -> str:
         share = side["correct"] / side["expected"]
         words.append(f"{side['correct']:,} of {side['expected']:,} as expected ({share:.1%})")
     if side["torn"]:
-        words.append("the last line is cut off")
+        words.append("the last line is incomplete")
     return ", ".join(words)
 
 

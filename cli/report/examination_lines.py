@@ -33,7 +33,7 @@ def _processor(facts: ProcessorFacts) -> list[Line]:
     others = [name for name in facts["kernel_sets"] if name != facts["kernel_set"]]
     return [
         ("name", facts["name"]),
-        ("features", ", ".join(facts["features"]) or "none that decide"),
+        ("features", ", ".join(facts["features"]) or "none of the relevant ones"),
         ("kernel set", facts["kernel_set"] or "none"),
         ("  others", ", ".join(others) or "none"),
         ("speed", facts["speed"]),
@@ -46,7 +46,7 @@ def _processor(facts: ProcessorFacts) -> list[Line]:
 def _limits(facts: LimitFacts) -> list[Line]:
     threads = f"{facts['threads']} of {facts['cpus']} CPUs"
     if facts["threads"] < facts["cpus"]:
-        threads += ", which is what the container or OMP_NUM_THREADS allows"
+        threads += ", limited by the container or OMP_NUM_THREADS"
     lines = [("threads", threads)]
     machine, memory, left = facts["machine_memory"], facts["memory"], facts["available_memory"]
     if memory is not None and left is not None:
@@ -57,7 +57,7 @@ def _limits(facts: LimitFacts) -> list[Line]:
 
 def _cache(facts: CacheFacts) -> str:
     if facts["path"] is None:
-        return "none: --prefix-store DIR keeps shared prefixes for the next run"
+        return "none: --prefix-store DIR keeps shared prefixes for later runs"
     if not facts["files"]:
         return f"nothing yet, in {facts['path']}"
     return f"{show_size(facts['bytes'])} in {facts['files']:,} files, in {facts['path']}"

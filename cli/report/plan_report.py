@@ -80,14 +80,14 @@ def _rows(forecast: PlanReport) -> list[Line]:
     lines: list[Line] = [("rows", _count(rows["total"]), "")]
     if rows["refused"]:
         refused = sum(rows["refused"].values())
-        lines.append(("refused", _count(refused), "each would say why under error"))
+        lines.append(("refused", _count(refused), "with the reason under error"))
         lines += [(f"  {code}", _count(n), "") for code, n in rows["refused"].items()]
     if forecast["clamped"]:
-        note = "max_tokens cut to the room that the prompt leaves"
+        note = "max_tokens reduced to the room left by the prompt"
         lines.append(("cut", _count(forecast["clamped"]), note))
     lines.append(("duplicates", _count(rows["duplicates"]), "answered without being computed"))
     if not rows["is_simulated_whole"]:
-        note = "in run order; memory over time and attention are of these (--simulate-rows)"
+        note = "in run order; memory over time and attention refer to these (--simulate-rows)"
         lines.append(("simulated", _count(rows["simulated"]), note))
     return lines
 
@@ -95,7 +95,7 @@ def _rows(forecast: PlanReport) -> list[Line]:
 def _time(forecast: PlanReport) -> list[Line]:
     time = forecast["run_time"]
     if time is None:
-        note = "nothing like it was timed on this machine yet; pass --calibrate"
+        note = "not timed on this machine yet; pass --calibrate"
         return [("a run takes", "unknown", note)]
     note = "with loading; answers of one token, to as long as max_tokens allows"
     return [("a run takes", show_span(time["low_s"], time["high_s"]), note)]
@@ -107,7 +107,10 @@ def _tokens(forecast: PlanReport) -> list[Line]:
     achievable = f"{prefix['achievable_hit_rate']:.1%} if prefixes were shared to the token"
     most = "as far as max_tokens allows"
     if forecast["voting"]:
-        most += f"; all samples of {_count(forecast['voting'])} rows that vote, a run draws fewer"
+        most += (
+            f"; all samples of {_count(forecast['voting'])} rows that vote, of which a run "
+            "draws fewer"
+        )
     lines: list[Line] = [
         ("prompt tokens", _count(tokens["prompt"]), ""),
         ("from the cache", _count(tokens["cached"]), f"{prefix['hit_rate']:.1%}; {achievable}"),
@@ -238,7 +241,7 @@ def _cost(compared: BlockSizeComparison, current: int) -> str:
         )
     hits, memory = by_size[compared["most_hits"]], by_size[compared["least_memory"]]
     if hits is best and memory is best:
-        return f"no other size computes fewer prompt tokens or holds less memory than {current}"
+        return f"no other size computes fewer prompt tokens or uses less memory than {current}"
     gains = []
     if hits is not best:
         fewer = _change(hits, best, "computed_tokens", "fewer prompt tokens")
@@ -246,7 +249,7 @@ def _cost(compared: BlockSizeComparison, current: int) -> str:
     if memory is not best:
         less = _change(memory, best, "peak_bytes", "less memory")
         gains.append(f"{less} with {memory['block_size']}")
-    return f"beside prompts and answers, smaller blocks gain little: {', '.join(gains)}"
+    return f"compared with prompts and answers, smaller blocks gain little: {', '.join(gains)}"
 
 
 def _change(
@@ -263,7 +266,7 @@ def _change(
 def _draw_advice(console: Console, advice: TemplateAdvice | None) -> None:
     _heading(console, "Order of the prompts' parts")
     if advice is None:
-        _plain(console, "  not looked at: the input is a stream and was read once")
+        _plain(console, "  not checked: the input is a stream and was read once")
     elif not advice["found"]:
         _plain(console, f"  nothing to gain (tried on {_count(advice['sample_rows'])} rows)")
     else:

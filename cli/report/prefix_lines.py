@@ -19,7 +19,7 @@ def draw_prefixes(console: Console, prefixes: Sequence[SharedPrefix | HeldPrefix
 
     Each has `tokens`, `rows` and `tokens_saved`; it may have `bytes_saved` and a `text`.
     """
-    tree = Tree(Text("  those that save most"), guide_style="dim")
+    tree = Tree(Text("  largest savings"), guide_style="dim")
     nodes: dict[int | None, Tree] = {None: tree}
     # A prefix may come before the shorter one that it continues.
     left = dict(enumerate(prefixes))

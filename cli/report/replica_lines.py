@@ -8,7 +8,7 @@ def replica_lines(replicas: ReplicaFigures) -> list[tuple[str, str, str]]:
     again, most = replicas["split_prefix_tokens"], replicas["computed_at_most"]
     efficiency = f"{replicas['expected_efficiency']:.1%}"
     return [
-        ("units", f"{replicas['units']:,}", "rows that are handed to a replica together"),
+        ("units", f"{replicas['units']:,}", "rows assigned to a replica together"),
         ("computed again", f"{again:,}", "at most: prefixes with rows in several units"),
         ("to compute in all", f"{most:,}", "prompt tokens, at most, if no row runs twice"),
         ("expected efficiency", efficiency, "of equally fast replicas, without loading the model"),

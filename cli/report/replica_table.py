@@ -124,12 +124,12 @@ def draw_replicas(report: Mapping[str, object], console: Console, width: int) ->
     drawn.add_row(*total, style="bold")
     console.print(drawn)
     if table["more"]:
-        console.print(f"  and {table['more']:,} more, which the report lists", soft_wrap=True)
+        console.print(f"  and {table['more']:,} more, listed in the report", soft_wrap=True)
     for told in table["deaths"][:_MOST_DEATHS]:
         console.print(f"  {told}"[:width], soft_wrap=True, markup=False, highlight=False)
     if len(table["deaths"]) > _MOST_DEATHS:
         more = len(table["deaths"]) - _MOST_DEATHS
-        console.print(f"  and {more:,} more died, which the report lists", soft_wrap=True)
+        console.print(f"  and {more:,} more died, listed in the report", soft_wrap=True)
 
 
 def _total(replicas: Sequence[_Replica]) -> _Replica:

@@ -65,9 +65,9 @@ def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, lis
 
 
 def _library(library: LibraryFigures) -> list[Figure]:
-    seen = "rows keep their bytes, as far as was tried"
+    seen = "rows kept their bytes in all tests"
     if library["rows_depend_on_batch"]:
-        seen = "rows were seen to depend on their batch"
+        seen = "rows depend on their batch"
     difference = f"{library['largest_difference']:.1e}"
     over = "paged memory" if library["path"] == "paged" else "a cache"
     return [
@@ -92,10 +92,10 @@ def _answers(report: JobReport) -> list[Figure]:
         note = f"{_count(correct)} of {_count(expected)} as expected"
         figures.append(Figure("accuracy", _share(correct, expected), note))
     if reasoning := report.get("reasoning"):
-        note = f"rows; in {_count(reasoning['cut'])} a thought was cut, and there is no answer"
+        note = f"rows; {_count(reasoning['cut'])} have no answer, as the thought was cut"
         figures.append(Figure("with thoughts", _count(reasoning["rows"]), note))
     if votes := report.get("votes"):
-        note = f"of {_count(votes['samples'])} that {_count(votes['rows'])} rows with a vote have"
+        note = f"of {_count(votes['samples'])} samples of {_count(votes['rows'])} rows with a vote"
         figures.append(Figure("samples drawn", _count(votes["drawn"]), note))
     return figures
 
@@ -107,7 +107,7 @@ def failed_rows(report: JobReport) -> list[Figure]:
     if not failed:
         return []
     done = f", {_count(before)} of them before" if before else ""
-    note = f"{_share(failed, rows['total'])}{done}; each says why under error"
+    note = f"{_share(failed, rows['total'])}{done}; reasons under error"
     codes = sorted(report["errors"].items(), key=lambda item: -item[1])
     return [
         Figure("failed", _count(failed), note, "bold red"),
@@ -128,7 +128,7 @@ def _tokens(report: JobReport) -> list[Figure]:
     figures.append(Figure("generated tokens", _count(tokens["generated"])))
     if tokens["generated_copied"]:
         copied = _count(tokens["generated_copied"])
-        figures.append(Figure("  of these copied", copied, "from rows that ask the same"))
+        figures.append(Figure("  of these copied", copied, "from duplicate rows"))
     return figures
 
 
@@ -145,7 +145,9 @@ def _times(times: TimeFigures) -> list[Figure]:
         Figure("run", shown_seconds(times["run_s"])),
         *_wall_time(times),
         Figure(
-            "prompt tokens/s", f"{times['prompt_tokens_per_s']:,.0f}", "those of the cache included"
+            "prompt tokens/s",
+            f"{times['prompt_tokens_per_s']:,.0f}",
+            "including those from the cache",
         ),
         Figure("generated tokens/s", f"{times['generated_tokens_per_s']:,.0f}"),
     ]
@@ -180,7 +182,7 @@ def _pool(report: JobReport, sparkline_chars: int) -> list[Figure]:
             f"{_share(kv['peak_blocks'], kv['num_blocks'])} of the pool",
         ),
         Figure(
-            "utilisation at peak",
+            "utilization at peak",
             f"{kv['utilization_at_peak']:.1%}",
             "of slots in use",
         ),
@@ -198,7 +200,7 @@ def _pool(report: JobReport, sparkline_chars: int) -> list[Figure]:
         Figure(
             "if contiguous",
             _count(kv["contiguous_max_requests"]),
-            f"in the same bytes, {kv['contiguous_utilization']:.1%} utilised",
+            f"in the same bytes, {kv['contiguous_utilization']:.1%} utilized",
         ),
     ]
 
@@ -208,7 +210,9 @@ def _prefixes(prefix: PrefixFigures) -> list[Figure]:
     figures = [Figure("hit rate", f"{prefix['hit_rate']:.1%}", achievable)]
     if prefix["duplicate_rows"]:
         repeated = _count(prefix["duplicate_rows"])
-        figures.append(Figure("rows that ask the same", repeated, "as another; computed once"))
+        figures.append(
+            Figure("duplicate rows", repeated, "identical to another row; computed once")
+        )
     seconds = prefix["seconds_saved"]
     figures += [
         Figure("shared blocks at peak", _count(prefix["shared_blocks_peak"])),
@@ -236,7 +240,7 @@ def _stored(store: StoreFigures | None) -> list[Figure]:
     ]
     if store["ignored_files"]:
         ignored = store["ignored_files"]
-        note = f"{_plural(ignored, 'file')} of it that cannot be used"
+        note = f"{_plural(ignored, 'file')} that cannot be used"
         figures.append(Figure("ignored", _count(ignored), note, "bold yellow"))
     return figures
 

@@ -52,7 +52,7 @@ def _rows(report: JobReport) -> Iterator[Figure]:
         yield Figure("accuracy", share, note)
     if replicas := report.get("replicas"):
         died = sum("died" in each for each in replicas)
-        note = f"{died:,} of them died" if died else "their figures: --report-view full"
+        note = f"{died:,} of them died" if died else "details: --report-view full"
         yield Figure("replicas", f"{len(replicas):,}", note, "bold red" if died else "bold")
     if report["tokens"]["generated"]:
         rows_per_s = show_rate(rows["ok"] / max(times["run_s"], 1e-9))
@@ -77,7 +77,7 @@ def _memory(report: JobReport) -> Iterator[Figure]:
     if swap + recompute:
         how = f"{swap:,} by swap, {recompute:,} by recompute"
         yield Figure("preemptions", f"{swap + recompute:,}", how)
-    yield Figure("utilisation at peak", f"{kv['utilization_at_peak']:.1%}", "of slots in use")
+    yield Figure("utilization at peak", f"{kv['utilization_at_peak']:.1%}", "of slots in use")
     contiguous = f"that the pool can hold; {kv['contiguous_max_requests']:,} contiguous"
     yield Figure("requests at once", f"{kv['paged_max_requests']:,}", contiguous)
     read, alone = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]

@@ -44,7 +44,7 @@ def draw_figures(row: "ShownRow", console: Console) -> None:
     note_width = max(width - NOTE_BEGINS, MIN_NOTE_WIDTH)
     sections = {
         f"Prompt of row {row.index}, id {row.id}, {row.unit} {row.line}": _tokens(row),
-        "Scored behind it": (
+        "Scored after it": (
             Figure(f"continuation {n}", "", text) for n, text in enumerate(row.continuations)
         ),
         "Sampling": _sampling(row),
@@ -75,7 +75,7 @@ def _tokens(row: "ShownRow") -> Iterator[Figure]:
 def _shared(row: "ShownRow") -> tuple[str, str]:
     """Return how much of the prompt others begin with too, and how many these are."""
     if not row.shared:
-        return "0", f"tokens; of {row.rows:,} rows" if row.rows > 1 else "there is no other row"
+        return "0", f"tokens; of {row.rows:,} rows" if row.rows > 1 else "no other rows"
     *shorter, longest = row.shared[::-1][:MAX_NAMED][::-1]
     told = [f"tokens, by {longest.rows - 1:,} of {row.rows - 1:,} other rows"]
     told += [f"{each.tokens:,} by {each.rows - 1:,}" for each in reversed(shorter)]
@@ -90,7 +90,7 @@ def _sampling(row: "ShownRow") -> Iterator[Figure]:
         if name in ALWAYS or setting.origin != DEFAULT_ORIGIN or setting.value != defaults[name]:
             origin = "default" if setting.origin == DEFAULT_ORIGIN else f"from the {setting.origin}"
             if setting.origin == "room":
-                origin = "what the prompt leaves"
+                origin = "the room left by the prompt"
             value = _brief(setting.value)
             short = len(value) <= 12
             yield Figure(name, value if short else "", origin if short else f"{value} ({origin})")

@@ -28,6 +28,6 @@ def state_figures(states: StateFigures) -> list[Figure]:
     return [
         Figure("slots", f"{states['num_slots']:,}", f"of {each}, one for each sequence"),
         Figure("in use at peak", f"{states['peak_slots']:,}", peak),
-        Figure("kept", f"{states['kept_states']:,}", "where rows part, for those that come later"),
-        Figure("found", f"{states['found_states']:,}", "sequences began with a kept one"),
+        Figure("kept", f"{states['kept_states']:,}", "where rows diverge, for later rows"),
+        Figure("found", f"{states['found_states']:,}", "sequences started from a kept state"),
     ]

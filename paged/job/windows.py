@@ -79,6 +79,6 @@ def refused_row(name: str, row: Row | JobRow, error: RowError) -> UsageError:
     """Return the refusal of a whole input because of one row, as `strict` asks for."""
     place = place_of(row.unit, row.line, row.file or name)
     return UsageError(
-        f"{place}: {error.marked} ({error.code}); {option('strict')} refuses the whole input for "
-        "it, without it the row gets an error for an answer"
+        f"{place}: {error.marked} ({error.code}); {option('strict')} refuses the whole "
+        "input; without it the row gets an error instead of an answer"
     )

@@ -63,7 +63,7 @@ def test_the_answer_is_that_of_generate(
     assert told is not None, err
     run_s, wall_s, load_s = map(float, told.groups())
     assert wall_s > run_s + load_s - 0.15  # each is rounded
-    assert "cut: --max-tokens gives it more" in err
+    assert "cut; raise --max-tokens for more" in err
 
 
 def test_of_samples_that_vote_the_winner_is_the_answer(ask: Command) -> None:

@@ -135,7 +135,7 @@ def test_2_refused(server: CommandServer, args: list[str], tmp_path: Path) -> No
     assert status == 2
     assert sentence(told) == (
         "rows.jsonl, line 2: prompt must be a string (unsupported_content); --strict "
-        "refuses the whole input for it, without it the row gets an error for an answer"
+        "refuses the whole input; without it the row gets an error instead of an answer"
     )
     assert (tmp_path / "rows.out.jsonl").read_text() == "precious"
 
@@ -151,7 +151,7 @@ def test_4_the_disk_is_full(server: CommandServer, args: list[str], tmp_path: Pa
     status, told = server.run([*args, "-o", "/dev/full"], tmp_path)
     assert status == 4
     assert sentence(told) == (
-        "/dev/full cannot be written any further (No space left on device; make room on "
+        "/dev/full can no longer be written (No space left on device; make room on "
         "its disk); 0 of 10 rows saved"
     )
 
@@ -180,7 +180,7 @@ def test_4_and_0_a_limit_on_the_size_of_files(
     num_rows = whole_rows(tmp_path / "rows.out.jsonl")
     assert status == 4
     assert 0 < num_rows < 10
-    assert f"(File too large; find out why, or write to another disk); {num_rows} of 10" in told
+    assert f"(File too large; check the disk, or write to another one); {num_rows} of 10" in told
     status, _ = server.run([*args, "--resume"], tmp_path)
     assert (status, whole_rows(tmp_path / "rows.out.jsonl")) == (0, 10)
 

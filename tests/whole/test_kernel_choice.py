@@ -76,9 +76,9 @@ def test_another_set_is_not_resumed_with(job: JobConfig) -> None:
     with pytest.raises(UsageError) as refusal:
         run(resumed, kernel_set=other)
     sentence = str(refusal.value)
-    assert sentence.startswith("resume: the rows that are there and those to come would not be")
+    assert sentence.startswith("resume: the existing and the new rows would be")
     assert f"kernel set was {one} and is {other}" in sentence
-    assert f"pass kernel_set {one} where the processor has it, or pass overwrite" in sentence
+    assert f"pass kernel_set {one} if the processor supports it, or pass overwrite" in sentence
     assert Path(job.output).read_bytes() == before
     run(resumed, kernel_set=one)  # as the sentence says
 

@@ -141,7 +141,7 @@ def test_the_snapshot_agrees_with_report_and_rows(demo_run: tuple[Path, str]) ->
 def test_the_screen_names_the_model_the_accuracy_and_the_memory(demo_run: tuple[Path, str]) -> None:
     _, screen = demo_run
     assert "bundled demo model" in screen.splitlines()[0]
-    for word in ("accuracy", "hit rate", "KV pool", "utilisation"):
+    for word in ("accuracy", "hit rate", "KV pool", "utilization"):
         assert word in screen
     assert "\x1b" not in screen  # not a terminal: no escapes
 

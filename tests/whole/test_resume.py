@@ -179,14 +179,14 @@ def test_another_job_is_refused_and_nothing_is_lost(
 ) -> None:
     job = died_at(whole, 4000, tmp_path)
     before = Path(job.output).read_bytes()
-    with pytest.raises(UsageError, match=f"^resume: the output was begun with another .*{named}"):
+    with pytest.raises(UsageError, match=f"^resume: the output was started with another .*{named}"):
         run(replace(job, **changes))
     assert Path(job.output).read_bytes() == before
 
 
 def test_weights_rounded_otherwise_are_another_job(whole: JobConfig, tmp_path: Path) -> None:
     job = died_at(whole, 4000, tmp_path)
-    with pytest.raises(UsageError, match=r"begun with another .*quantization \(auto, now int8\)"):
+    with pytest.raises(UsageError, match=r"started with another .*quantization \(auto, now int8\)"):
         run(replace(job, engine=replace(job.engine, quantization="int8")))
     assert_same_in_the_end(whole, replace(job, engine=replace(job.engine, quantization="none")))
 
@@ -197,7 +197,7 @@ def test_another_input_and_another_model_are_told_apart(
     job = died_at(whole, 4000, tmp_path)
     other = tmp_path / "other.jsonl"
     other.write_text(Path(whole.input).read_text() + '{"prompt_token_ids": [1]}\n')
-    with pytest.raises(UsageError, match="begun with another input; run it with the same"):
+    with pytest.raises(UsageError, match="started with another input; run it with the same"):
         run(replace(job, input=str(other)))
     model = make_model("qwen3", "resume2", max_position_embeddings=200, num_hidden_layers=1)
     with pytest.raises(UsageError, match="another model, another set of weights or tokenizer;"):

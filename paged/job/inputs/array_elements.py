@@ -53,8 +53,8 @@ class ArrayElements:
                 return
             if not chunk:
                 raise UsageError(
-                    f"{self._name}: the array is not closed, record {self._number + 1} or what "
-                    f"should follow it is cut off; is the file complete?"
+                    f"{self._name}: the array is not closed, record {self._number + 1} or the "
+                    "text after it is cut off; is the file complete?"
                 )
             chunk = yield from self._cut(chunk)
             if self._depth:
@@ -73,8 +73,8 @@ class ArrayElements:
             raise UsageError(f"{self._name}: empty input, there is no row to answer")
         if not first.startswith(b"["):
             raise UsageError(
-                f"{self._name} is no JSON array of rows, it does not begin with [; "
-                f"if it has one object a line, let its name end in .jsonl"
+                f"{self._name} is not a JSON array of rows, since it does not begin with [; if "
+                "it has one object per line, let its name end in .jsonl"
             )
         self._depth = 1
         return first[1:] or self._read()
@@ -132,8 +132,8 @@ class ArrayElements:
         self._number += 1
         if self._begin is None:
             raise UsageError(
-                f"{self._name}: record {self._number} is empty, a comma is followed by a comma or "
-                f"by the end of the array; take it out"
+                f"{self._name}: record {self._number} is empty: a comma is followed by a comma "
+                "or by the end of the array; remove it"
             )
         data = b"".join(self._held).rstrip(JSON_BLANKS) if self._held is not None else None
         if data is not None and len(data) > self._max_bytes:
@@ -147,8 +147,9 @@ class ArrayElements:
         while chunk:
             if chunk.strip(JSON_BLANKS):
                 raise UsageError(
-                    f"{self._name}: something follows the array's end, after record "
-                    f"{self._number}; if it has one value a line, let its name end in .jsonl"
+                    f"{self._name}: there is text after the end of the array, after record "
+                    f"{self._number}; if the file has one value per line, let its name end in "
+                    ".jsonl"
                 )
             chunk = self._read()
 

@@ -82,7 +82,7 @@ class CsvSource:
         if header is None:
             raise refuse_empty(self._name)
         if isinstance(header, RowError):
-            raise UsageError(f"{self._name}: the header is no CSV ({header.message})")
+            raise UsageError(f"{self._name}: the header is not valid CSV ({header.message})")
         num_unnamed = self._check_header(header)
         self.facts.columns = tuple(header[num_unnamed:])
         self._has_values = not _JSON_COLUMNS.isdisjoint(header)
@@ -131,7 +131,7 @@ class CsvSource:
         found = find_delimiter(self._stream.peek())
         if found != COMMA:
             self.facts.notes["delimiter"] = (
-                f"{self._name}: cells are separated by {found!r}; {option('delimiter')} names "
+                f"{self._name}: cells are separated by {found!r}; {option('delimiter')} sets "
                 "another character"
             )
         return found
@@ -168,12 +168,13 @@ class CsvSource:
             raise UsageError(f"{where}: the header names more than {MAX_COLUMNS} columns")
         num_unnamed = next((place for place, name in enumerate(names) if name.strip()), None)
         if num_unnamed is None:
-            raise UsageError(f"{where}: the header names no column; give each one a name")
+            raise UsageError(f"{where}: the header names no columns; give each column a name")
         if num_unnamed:
             which = "the first column has" if num_unnamed == 1 else f"{num_unnamed} columns have"
             self.facts.notes["unnamed"] = (
-                f"{where}: {which} no name, as the index that pandas writes, and "
-                f"{'is' if num_unnamed == 1 else 'are'} left out; name it in the header to keep it"
+                f"{where}: {which} no name, like the index written by pandas, and "
+                f"{'is' if num_unnamed == 1 else 'are'} dropped; name it in the header to keep "
+                "it"
             )
         seen: set[str] = set()
         for number, name in enumerate(names[num_unnamed:], num_unnamed + 1):

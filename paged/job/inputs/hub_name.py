@@ -27,12 +27,12 @@ class HubName:
             raise UsageError(f"{text}: write hf:NAME, hf:NAME:SPLIT or hf:NAME@CONFIG:SPLIT")
         if not _NAME.fullmatch(name):
             raise UsageError(
-                f"{text}: {name!r} is no dataset's name; write hf:NAME or hf:ORG/NAME, each of "
-                "letters, digits, '-', '_' and '.'"
+                f"{text}: {name!r} is not the name of a dataset; write hf:NAME or hf:ORG/NAME, "
+                "each of letters, digits, '-', '_' and '.'"
             )
         if "[" in split or "+" in split:
             raise UsageError(
-                f"{text}: only whole splits are read; {option('limit')} takes the first rows of one"
+                f"{text}: only whole splits are read; {option('limit')} limits the number of rows"
             )
         return cls(name, config or None, split or None)
 

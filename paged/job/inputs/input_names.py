@@ -44,7 +44,7 @@ def expand(
         if name in found[:place]:
             raise UsageError(f"{name} is named twice; its rows would be answered twice")
     if STDIN in found and len(found) > 1:
-        raise UsageError(f"{STDIN}, standard input, cannot be read beside other inputs")
+        raise UsageError(f"{STDIN}, standard input, cannot be combined with other inputs")
     return tuple(found)
 
 
@@ -93,18 +93,19 @@ def _files_of(name: str, reading: Reading, side_suffixes: tuple[str, ...]) -> li
     for each in files:
         if not os.path.isfile(os.path.join(name, each)):
             raise UsageError(
-                f"{name} has {each} in it, which is no file; name the files to read by a pattern, "
-                f"such as '{os.path.join(name, '*.csv')}'"
+                f"{name} contains {each}, which is not a file; select the files to read by a "
+                f"pattern, such as '{os.path.join(name, '*.csv')}'"
             )
     kinds: dict[str, str] = {}
     for each in files:
         kinds.setdefault(str(reading.format_of(each) or Path(each).suffix), each)
     if not files:
-        raise UsageError(f"{name} has no file to read in it; check the path")
+        raise UsageError(f"{name} contains no file to read; check the path")
     if len(kinds) > 1:
         one, other, *_ = kinds.values()
         raise UsageError(
-            f"{name} holds files of several kinds, such as {one} and {other}; name those of one by "
-            f"a pattern, such as '{os.path.join(name, '*' + Path(one).suffix)}'"
+            f"{name} contains files of several kinds, such as {one} and {other}; select "
+            "those of one kind by a pattern, such as "
+            f"'{os.path.join(name, '*' + Path(one).suffix)}'"
         )
     return [os.path.join(name, each) for each in files]

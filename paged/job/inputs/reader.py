@@ -58,7 +58,9 @@ def open_rows(
     mode = _mode(name)
     if stat.S_ISDIR(mode):
         if not is_saved_dataset(name):
-            raise UsageError(f"{name} is a folder that save_to_disk did not write; {_what_is()}")
+            raise UsageError(
+                f"{name} is a folder that was not written by save_to_disk; {_what_is()}"
+            )
         _refuse_reading(name, reading)
         yield DatasetSource.from_folder(name, reading.max_line_bytes)
         return
@@ -149,14 +151,14 @@ def _format_of(name: str, reading: Reading) -> InputFormat:
     found, packing = reading.format_of(name), packing_of(name)
     if found is None or (found is InputFormat.PARQUET and packing):
         raise UsageError(
-            f"{name} is of no kind known by its name; {_what_is()}; {option('input_format')} names "
-            "the kind of a file whose name does not",
+            f"{name} has an unknown ending; {_what_is()}; {option('input_format')} sets the "
+            "format of a file with another ending",
             field="input_format",
         )
     if reading.delimiter is not None and found not in _WITH_CELLS:
         raise UsageError(
-            f"{option('delimiter')} is for CSV files, and {name} is read as {found}; leave it out, "
-            f"or pass {option('input_format')} csv"
+            f"{option('delimiter')} applies to CSV files, but {name} is read as {found}; "
+            f"leave it out, or pass {option('input_format')} csv"
         )
     return found
 
@@ -166,7 +168,9 @@ def _refuse_reading(name: str, reading: Reading) -> None:
     asked = {"input_format": reading.format is not InputFormat.AUTO, "delimiter": reading.delimiter}
     for field, is_given in asked.items():
         if is_given:
-            raise UsageError(f"{option(field)} is for files, and {name} is a dataset; leave it out")
+            raise UsageError(
+                f"{option(field)} applies to files, but {name} is a dataset; leave it out"
+            )
 
 
 def _file_source(file: BinaryIO, name: str, reading: Reading) -> RowSource:
@@ -182,7 +186,7 @@ def _pipe_source(stream: BinaryIO, name: str, reading: Reading) -> RowSource:
     found = InputFormat.JSONL if reading.format is InputFormat.AUTO else reading.format
     if found is InputFormat.PARQUET:
         raise UsageError(
-            f"{name} cannot be read as Parquet, of which the end is read first: write it to a file"
+            f"{name} cannot be read as Parquet, which is read from its end: write it to a file"
         )
     if reading.delimiter is not None and reading.format is InputFormat.AUTO:
         found = InputFormat.CSV
@@ -243,7 +247,7 @@ def _unreadable(name: str, error: OSError | ValueError) -> UsageError:
 
 def _what_is() -> str:
     return (
-        f"what is read is {', '.join(TEXT_SUFFIXES)} (each also with {' or '.join(PACKINGS)}), "
-        f"{PARQUET}, a folder of such files, a save_to_disk folder, hf:NAME:SPLIT, and JSONL piped "
-        "into -"
+        f"supported inputs are {', '.join(TEXT_SUFFIXES)} (each also with "
+        f"{' or '.join(PACKINGS)}), {PARQUET}, a folder of such files, a save_to_disk "
+        "folder, hf:NAME:SPLIT, and JSONL piped into -"
     )

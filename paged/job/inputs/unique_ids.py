@@ -34,8 +34,8 @@ class UniqueIds:
         if found:
             more = f" and {num_duplicates - len(found)} more" if num_duplicates > len(found) else ""
             raise UsageError(
-                f"{self._source}: ids must be unique, but {'; '.join(found)}{more}; "
-                "give each row its own id or leave the column out"
+                f"{self._source}: ids must be unique, but {'; '.join(found)}{more}; give each "
+                "row its own id, or leave the column out"
             )
 
     def fail_repeated(self, rows: Iterable[Row]) -> Iterator[Row]:

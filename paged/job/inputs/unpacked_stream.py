@@ -71,8 +71,8 @@ class UnpackedStream(io.RawIOBase):
             data = self._decoder.decompress(self._pieces)
         except self._damage as error:
             raise UsageError(
-                f"{self._name} is not whole {self._packing} data: damaged near byte "
-                f"{self._num_packed}; unpack or fetch it again"
+                f"{self._name} is not valid {self._packing} data: damaged near byte "
+                f"{self._num_packed}; unpack it, or download it again"
             ) from error
         self._pieces = self._decoder.unused_data if self._decoder.eof else b""
         if self._decoder.eof:
@@ -85,8 +85,8 @@ class UnpackedStream(io.RawIOBase):
     def _finish(self) -> None:
         if self._decoder is not None:
             raise UsageError(
-                f"{self._name} is cut off: the {self._packing} data ends before its end at byte "
-                f"{self._num_packed}; fetch it again"
+                f"{self._name} is truncated: the {self._packing} data ends at byte "
+                f"{self._num_packed}; download it again"
             )
 
     def _refuse_bomb(self) -> None:
@@ -94,8 +94,8 @@ class UnpackedStream(io.RawIOBase):
         if self._num_unpacked > most:
             raise UsageError(
                 f"{self._name} unpacks to more than {most:,} bytes from its first "
-                f"{self._num_packed:,}, as files do that are made to fill a machine; if it is not "
-                f"one, unpack it and pass the plain file"
+                f"{self._num_packed:,}, as malicious files do; if it is not one, unpack it and "
+                "pass the plain file"
             )
 
 

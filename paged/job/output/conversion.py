@@ -70,8 +70,8 @@ class Conversion:
             self._facts = replace(self._facts, schema=None)
             reason = str(error).splitlines()[0][:200]
             self._warnings.append(
-                f"columns of the input have the types of their values, not those of the input "
-                f"({reason})"
+                "columns of the input get the types of their values instead of the input's "
+                f"types ({reason})"
             )
             shaper = self._write_files()
         return [*self._warnings, *(shaper.warnings() if self._num_rows else ())]

@@ -64,16 +64,15 @@ class FinishedRows:
         row = SavedRow.parse(line)
         if row is None:
             raise UsageError(
-                f"{option('resume')}: {path}, line {number} is not an output row; this file cannot "
-                f"be gone on with: name another output, or pass {option('overwrite')} in place of "
-                f"{option('resume')}"
+                f"{option('resume')}: {path}, line {number} is not an output row; this file "
+                f"cannot be continued: name another output, or pass {option('overwrite')} "
+                f"instead of {option('resume')}"
             )
         if row.index in self.rows:
             raise UsageError(
-                f"{option('resume')}: {path}, line {number} answers row {row.index} a second time; "
-                "this file cannot be gone on with: name another output, or pass "
-                f"{option('overwrite')} in place of "
-                f"{option('resume')}"
+                f"{option('resume')}: {path}, line {number} has a second answer to row "
+                f"{row.index}; this file cannot be continued: name another output, or pass "
+                f"{option('overwrite')} instead of {option('resume')}"
             )
         self.rows[row.index] = FinishedRow(row.index, self.num_bytes, len(line), row.has_failed)
         self.num_bytes += len(line)

@@ -25,7 +25,7 @@ def all_rows_of(layout: OutputLayout, new: Manifest, path: Path) -> FinishedRows
         before = old.parameters.get(name)
         if before is not None and before.value != new.parameters[name].value:
             raise UsageError(
-                f"{option('resume')}: {layout.shown} was finished with another {option(name)} "
+                f"{option('resume')}: {layout.shown} was written with another {option(name)} "
                 f"({before.value}); {_instead()}"
             )
     rows = {name: value for name, value in old.rows.items() if isinstance(value, int)}
@@ -33,10 +33,10 @@ def all_rows_of(layout: OutputLayout, new: Manifest, path: Path) -> FinishedRows
     if old.status is JobStatus.FINISHED and not failed:
         return FinishedRows.all(total)
     raise UsageError(
-        f"{option('resume')}: {layout.shown} can only be gone on with if its journal "
-        f"({layout.journal}) is there; {_instead()}"
+        f"{option('resume')}: {layout.shown} cannot be continued without its journal "
+        f"({layout.journal}); {_instead()}"
     )
 
 
 def _instead() -> str:
-    return f"pass {option('overwrite')} in place of {option('resume')} to compute all rows again"
+    return f"pass {option('overwrite')} instead of {option('resume')} to recompute all rows"

@@ -20,10 +20,10 @@ STDOUT_DESCRIPTOR = 1
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
 _WAYS_OUT = {
     errno.ENOSPC: "make room on its disk",
-    errno.EDQUOT: "make room, or have the quota raised",
-    errno.EIO: "the disk may be failing: look at the system's log",
+    errno.EDQUOT: "make room, or raise the quota",
+    errno.EIO: "the disk may be failing: check the system's log",
     errno.EROFS: "its disk is mounted read-only",
-    errno.EBADF: "name a file with -o if it is closed",
+    errno.EBADF: "name a file with -o instead",
 }
 _UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -214,12 +214,12 @@ class OutputFile:
 
     def _error(self, error: OSError) -> OutputError:
         name = "standard output" if self.path == STDOUT else self.path
-        return OutputError(f"{name} cannot be written any further ({reason_of(error)})", error)
+        return OutputError(f"{name} can no longer be written ({reason_of(error)})", error)
 
 
 def reason_of(error: OSError) -> str:
     """Return why a file cannot be written, and what to do."""
-    way_out = _WAYS_OUT.get(error.errno or 0, "find out why, or write to another disk")
+    way_out = _WAYS_OUT.get(error.errno or 0, "check the disk, or write to another one")
     return f"{error.strerror}; {way_out}"
 
 
@@ -257,8 +257,8 @@ def _refuse_kind(path: str, mode: int, input_name: str, overwrite: bool) -> None
         raise UsageError(f"{path} is a pipe or socket; use -o - and a shell pipe instead")
     if not overwrite:
         raise UsageError(
-            f"{path} exists; pass {option('resume')} to go on with it, {option('overwrite')} to "
-            "replace it, or name another file with -o"
+            f"{path} exists; pass {option('resume')} to continue it, {option('overwrite')} "
+            "to replace it, or name another file with -o"
         )
 
 
@@ -304,13 +304,13 @@ def _refuse_removed(path: str, descriptor: int) -> None:
     """Refuse a file that a run removed at its end, between opening it here and locking it."""
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and not status.st_nlink and not os.path.exists(path):
-        raise UsageError(f"another run has just finished with {path}; look at what it wrote")
+        raise UsageError(f"another run has just finished writing {path}; check its output")
 
 
 def _cannot_open(path: str, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{path}: the folder does not exist; create it, or name another file with -o"
     if isinstance(error, FileExistsError):
-        return f"{path} is a link that leads nowhere, or was just created; name another with -o"
+        return f"{path} is a broken link, or was just created; name another file with -o"
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return f"{path} cannot be written ({reason}); name another file with -o"

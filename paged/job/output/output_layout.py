@@ -38,8 +38,8 @@ class OutputLayout:
         """
         if is_remote(config.output):
             raise UsageError(
-                f"{config.output}: answers are written to a disk of this machine, where a run that "
-                "is cut off can go on; name a file there, and copy it afterwards",
+                f"{config.output}: answers are written to a local disk, so that an interrupted "
+                "run can continue; name a local file, and copy it afterwards",
                 field="output",
             )
         kind = OutputFormat.JSONL if config.output == STDOUT else OutputFormat.of(config.output)
@@ -112,8 +112,8 @@ class OutputLayout:
         for each in found:
             if name.fullmatch(each) and each not in ours:
                 raise UsageError(
-                    f"{folder / each} is of another number of shards; move those files away, or "
-                    "name another output with -o",
+                    f"{folder / each} belongs to another number of shards; move those files "
+                    "away, or name another output with -o",
                     field="shards",
                 )
 
@@ -130,7 +130,8 @@ def folder_for(path: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(
-            f"{option('out_dir')} {path}: the folder cannot be made ({reason}); name another one",
+            f"{option('out_dir')} {path}: the folder cannot be created ({reason}); name "
+            "another one",
             field="out_dir",
         ) from error
     try:

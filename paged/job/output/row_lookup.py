@@ -32,8 +32,8 @@ def find_rows(names: Sequence[str], output: Path | None) -> dict[str, int]:
     if output is None:
         name = next(iter(missing.values()))
         raise UsageError(
-            f"{option('row')} {name}: ids are looked up in the output, which is not there; name "
-            "the row by its index, counted from 0"
+            f"{option('row')} {name}: ids are looked up in the output, which does not exist; "
+            "name the row by its index, counted from 0"
         )
     try:
         for line in saved_lines(output):

@@ -77,8 +77,9 @@ class RunFiles:
         path = replica_snapshot(known.with_name(name + SNAPSHOT_SUFFIX), number)
         if not path.is_file():
             raise UsageError(
-                f"{option('replica')} {number}: {path.name} is not beside {known.name}; the report "
-                "lists the replicas under `replicas`, and those that died left no blocks to show"
+                f"{option('replica')} {number}: {path.name} is not beside {known.name}; the "
+                "report lists the replicas under `replicas`, and those that died have no blocks "
+                "to show"
             )
         return RunFiles(self.output, None, path, self.manifest)
 

@@ -69,22 +69,22 @@ def check_same_job(new: Manifest, path: Path) -> None:
     except OSError as error:
         raise UsageError(
             f"{option('resume')}: {path} cannot be read ({error.strerror}), so it is unknown "
-            f"whether the output is of the same job; pass {option('overwrite')} in place of "
+            f"whether the output is of the same job; pass {option('overwrite')} instead of "
             f"{option('resume')}"
         ) from error
     except NotAManifest as error:
         raise UsageError(
             f"{option('resume')}: {path} is not a manifest of this version; pass "
-            f"{option('overwrite')} in place of {option('resume')}"
+            f"{option('overwrite')} instead of {option('resume')}"
         ) from error
     if old.arithmetic != new.arithmetic:
         raise UsageError(_other_arithmetic(old.arithmetic, new.arithmetic))
     differing = _differing(_identity(old), _identity(new))
     if differing:
         raise UsageError(
-            f"{option('resume')}: the output was begun with another "
+            f"{option('resume')}: the output was started with another "
             f"{', another '.join(differing)}; run it with the same, or pass "
-            f"{option('overwrite')} in place of {option('resume')}"
+            f"{option('overwrite')} instead of {option('resume')}"
         )
 
 
@@ -122,16 +122,16 @@ def _other_arithmetic(old: Mapping[str, JSONValue], new: Mapping[str, JSONValue]
     differences = ", ".join(
         f"{name.replace('_', ' ')} was {old.get(name)} and is {new.get(name)}" for name in names
     )
-    way_out = f"pass {option('overwrite')} in place of {option('resume')} to compute all rows here"
+    way_out = f"pass {option('overwrite')} instead of {option('resume')} to compute all rows here"
     if old.get("kernel_set") != new.get("kernel_set") and old.get("kernel_set"):
         kernel_set = f"{option('kernel_set')} {old['kernel_set']}"
-        way_out = f"pass {kernel_set} where the processor has it, or {way_out}"
+        way_out = f"pass {kernel_set} if the processor supports it, or {way_out}"
     if "pagedrun" in (old["computed_by"], new["computed_by"]) and "computed_by" in names:
         model_impl = "auto" if old["computed_by"] == "pagedrun" else "transformers"
         way_out = f"pass {option('model_impl')} {model_impl}, or {way_out}"
     return (
-        f"{option('resume')}: the rows that are there and those to come would not be computed "
-        f"alike: {differences}; {way_out}"
+        f"{option('resume')}: the existing and the new rows would be computed "
+        f"differently: {differences}; {way_out}"
     )
 
 

@@ -82,7 +82,7 @@ def _read_bytes(path: Path) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
-            raise UsageError(f"{path} is no manifest: not a file, or one of far too many bytes")
+            raise UsageError(f"{path} is not a manifest: not a file, or far too large")
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror})") from error

@@ -67,8 +67,8 @@ class SideFiles:
                 replace_file(path, [each.to_bytes()])
             except OSError as error:
                 self._listener.on_warning(
-                    f"{path} cannot be written ({error.strerror}): inspect-cache will have no "
-                    "blocks to show of this run"
+                    f"{path} cannot be written ({error.strerror}): inspect-cache will not be "
+                    "able to show the blocks of this run"
                 )
 
     def write_state(self, state: Mapping[str, object]) -> str:

@@ -150,7 +150,7 @@ class RowWriter:
             replace_file(path, self.sorted_lines())
         except OSError as error:
             raise OutputError(
-                f"{path} could not be put in input order ({error.strerror}); the rows are in "
-                "it in the order in which they finished",
+                f"{path} could not be sorted by input order ({error.strerror}); its rows are in "
+                "the order in which they finished",
                 error,
             ) from error

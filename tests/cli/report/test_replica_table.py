@@ -66,7 +66,7 @@ def test_each_replica_and_the_total_fit_the_screen(width: int) -> None:
 def test_of_many_replicas_the_first_are_shown_and_the_total_is_that_of_all() -> None:
     lines = drawn([replica(number) for number in range(1000)], 80)
     assert len(lines) == 2 + MOST_SHOWN + 3
-    assert lines[-1] == f"  and {1000 - MOST_SHOWN} more, which the report lists"
+    assert lines[-1] == f"  and {1000 - MOST_SHOWN} more, listed in the report"
     assert "1,499,500" in lines[-2]
 
 
@@ -75,7 +75,7 @@ def test_a_dead_one_has_its_cause_and_no_pool_and_the_causes_of_many_are_cut() -
     lines = drawn([replica(0), *(dead(number, hostile) for number in range(1, 6))], 80)
     assert lines[3].split() == ["1", "1,001", "500", "75.0%", "7,000", "gone"]
     assert [line for line in lines if "replica 1 died: SIGKILL \\x1b[2J[/red]" in line]
-    assert lines[-1] == "  and 2 more died, which the report lists"
+    assert lines[-1] == "  and 2 more died, listed in the report"
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in "".join(lines)
 

@@ -207,7 +207,7 @@ class TestWard:
         assert ward.waited(9.0) is None
         told = ward.waited(1.0)
         assert told is not None
-        assert told.startswith("the engine has not finished a step for 10 seconds; --stall-timeout")
+        assert told.startswith("the engine has not finished a step for 10 seconds; raise")
         assert told.endswith("; its state is there")
         ward.rest()
         assert ward.waited(1e6) is None

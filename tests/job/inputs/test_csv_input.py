@@ -83,7 +83,7 @@ def test_what_the_standard_library_writes_is_read_back(cells: list[list[str]]) -
         (b",a,a\n0,1,2\n", "line 1: the header names the column 'a' twice"),
         (b"a, \n1,2\n", "line 1: column 2 has no name"),
         (b"a\xff,b\n1,2\n", "name of column 1 is not valid UTF-8"),
-        (b'"a"x,b\n1,2\n', "the header is no CSV"),
+        (b'"a"x,b\n1,2\n', "the header is not valid CSV"),
         (b",".join(b"c%d" % i for i in range(10_001)) + b"\n1\n", "more than 10000 columns"),
         (b'a,b\n1,2\n3,"4\n5,6\n', "on line 3 and never closed"),
         (b"a,b\n1,2\n3," + b"x" * 300_000 + b"\n", "record on line 3 is longer than"),

@@ -111,12 +111,12 @@ class TestParquet:
     def test_what_is_no_parquet_is_refused(self, tmp_path: Path, data: bytes) -> None:
         path = tmp_path / "in.parquet"
         path.write_bytes(data)
-        assert "in.parquet is no whole Parquet file" in refused(path)
+        assert "in.parquet is not a complete Parquet file" in refused(path)
 
     def test_damage_is_one_sentence(self, tmp_path: Path) -> None:
         path = tmp_path / "in.parquet"
         path.write_bytes(b"PAR1" + b"x" * 40 + (40).to_bytes(4, "little") + b"PAR1")
-        assert "cannot be read on after record 0" in refused(path)
+        assert "cannot be read after record 0" in refused(path)
         path.write_bytes(b"PAR1" + b"x" * 40 + b"\xff\xff\xff\x7f" + b"PAR1")
         assert "the footer is longer" in refused(path)
         words = [hashlib.sha256(bytes([i % 256, i // 256])).hexdigest() for i in range(4000)]
@@ -126,7 +126,7 @@ class TestParquet:
         data[middle : middle + 20_000] = b"\xff" * 20_000
         path.write_bytes(data)
         message = refused(path)
-        assert "cannot be read on after record" in message
+        assert "cannot be read after record" in message
         assert "\n" not in message
 
     def test_no_rows_and_a_column_twice(self, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ class TestParquet:
         parquet.write_table(pa.table({"prompt": pa.array([], pa.string())}), path)
         assert "empty input" in refused(path)
         parquet.write_table(pa.Table.from_arrays([pa.array([1])] * 2, names=["a", "a"]), path)
-        assert "'a' occurs in it twice" in refused(path)
+        assert "'a' occurs twice" in refused(path)
 
 
 def test_missing_packages_are_one_sentence_each(
@@ -186,7 +186,7 @@ class TestFolder:
         assert len(read(tmp_path / "one")) == 1
 
     def test_other_folders_and_damaged_ones(self, tmp_path: Path, library: Any) -> None:
-        assert "save_to_disk did not write" in refused(tmp_path)
+        assert "not written by save_to_disk" in refused(tmp_path)
         (tmp_path / "state.json").write_text("{")
         assert "cannot be read (" in refused(tmp_path)
         library.Dataset.from_list([{"prompt": "a"}]).save_to_disk(tmp_path / "d")

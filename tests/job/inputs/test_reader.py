@@ -213,7 +213,7 @@ def test_other_suffixes_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b'{"prompt":"a"}\n')
     with (
-        pytest.raises(UsageError, match=r"what is read is \.jsonl, .*hf:NAME"),
+        pytest.raises(UsageError, match=r"supported inputs are \.jsonl, .*hf:NAME"),
         open_rows(str(path)),
     ):
         pass

@@ -90,14 +90,14 @@ def test_every_input_is_that_of_the_run(changed: int, place: Path, inputs: tuple
     assert result.report["rows"]["skipped"] == 4
     path = Path(inputs[changed])
     path.write_text(path.read_text().replace("a", "z"))
-    with pytest.raises(UsageError, match="begun with another input"):
+    with pytest.raises(UsageError, match="started with another input"):
         answers(replace(config, resume=True))
 
 
 def test_an_input_that_is_not_there_is_found_at_once(place: Path, inputs: tuple[str, ...]) -> None:
     """A misspelt name, found after the hours that the files before it took."""
     model = ScriptedModel()
-    for name, sentence in (("none.jsonl", "cannot be read"), ("a.xml", "of no kind")):
+    for name, sentence in (("none.jsonl", "cannot be read"), ("a.xml", "an unknown ending")):
         (place / "a.xml").write_text("<a/>")
         config = job(place, (*inputs, str(place / name)))
         with pytest.raises(UsageError, match=rf"{name}.*{sentence}"):
@@ -120,7 +120,7 @@ def test_patterns(place: Path, inputs: tuple[str, ...]) -> None:
         expand([str(place / "*.parquet")])
     with pytest.raises(UsageError, match=r"a\.jsonl is named twice"):
         expand([inputs[0], str(place / "a*")])
-    with pytest.raises(UsageError, match="beside other inputs"):
+    with pytest.raises(UsageError, match="combined with other inputs"):
         expand(["-", inputs[0]])
 
 
@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_read_as_one_input(place: Path) -> None:
     assert len(expand([str(folder)], Reading(format=InputFormat.TXT))) == 2
     (folder / "b.jsonl").unlink()
     (folder / "2024").mkdir()
-    with pytest.raises(UsageError, match="2024 in it, which is no file"):
+    with pytest.raises(UsageError, match="contains .*2024, which is not a file"):
         expand([str(folder)])
 
 
@@ -187,7 +187,7 @@ def test_object_stores(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert inputs_stem(("s3://bucket/a.jsonl.gz",)) == "a"
     assert inputs_stem(("hf://datasets/org/name/b.csv", "c.csv")) == "b+1"
     config = config_for(place, [{"prompt": "a"}], output="s3://bucket/out.jsonl")
-    with pytest.raises(UsageError, match="written to a disk of this machine"):
+    with pytest.raises(UsageError, match="written to a local disk"):
         run_job(config, None, ScriptedModel().open())
     monkeypatch.setitem(sys.modules, "fsspec", None)
     unknown = pytest.raises(

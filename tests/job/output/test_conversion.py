@@ -137,7 +137,7 @@ def test_a_finished_output_needs_no_journal(undisturbed: JobConfig) -> None:
 
 def test_another_shape_is_no_resume(undisturbed: JobConfig) -> None:
     """A table with other columns than those asked for, said to be finished."""
-    with pytest.raises(UsageError, match=r"finished with another .*columns"):
+    with pytest.raises(UsageError, match=r"written with another .*columns"):
         run_job(replace(undisturbed, resume=True, columns=("id",)), None, ScriptedModel().open())
 
 

@@ -177,7 +177,7 @@ def test_shards_hold_every_row_once(place: Path) -> None:
     answered(place, "lines.jsonl", shards=20)  # more than rows
     lines = b"".join(path.read_bytes() for path in sorted(place.glob("lines-*")))
     assert lines == answered(place, "plain.jsonl", ordered=True).read_bytes()
-    with pytest.raises(UsageError, match=r"out-00000-of-00005.parquet is of another number"):
+    with pytest.raises(UsageError, match=r"out-00000-of-00005.parquet belongs to another number"):
         answered(place, "out.parquet", shards=2, overwrite=True)
 
 
@@ -226,8 +226,8 @@ def test_a_column_that_no_row_has_is_named(place: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"output": "x.xlsx"}, r"not written as \.xlsx.*\.parquet or \.csv"),
-        ({"output": "x.json"}, r"not written as \.json"),
+        ({"output": "x.xlsx"}, r"\.xlsx is not an output format.*\.parquet or \.csv"),
+        ({"output": "x.json"}, r"\.json is not an output format"),
         ({"output": "-", "explode_json": True}, r"explode_json.*file with -o"),
         ({"output": "/dev/null", "explode_json": True}, r"explode_json.*file with -o"),
         ({"output": "-", "shards": 2}, r"shards.*file with -o"),

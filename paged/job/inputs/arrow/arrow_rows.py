@@ -81,8 +81,8 @@ def _records(table: Any) -> Iterator[Mapping[str, object] | RowError]:
         try:
             (record,) = table.slice(place, 1).to_pylist()
         except UnicodeDecodeError:
-            yield RowError("invalid_utf8", "the record holds text that is not valid UTF-8")
+            yield RowError("invalid_utf8", "the record contains text that is not valid UTF-8")
         except (ValueError, OverflowError) as error:  # a date beyond the year 9999
-            yield RowError("invalid_value", f"the record holds a value without a form: {error}")
+            yield RowError("invalid_value", f"the record contains an unsupported value: {error}")
         else:
             yield record

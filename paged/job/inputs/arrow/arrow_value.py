@@ -42,10 +42,10 @@ def _json_value(value: object, column: str, depth: int) -> JSONValue:
         return value
     if isinstance(value, float):
         if math.isinf(value):
-            raise _refused(column, "holds an infinite number")
+            raise _refused(column, "contains an infinite number")
         return None if math.isnan(value) else value
     if depth > MAX_DEPTH:
-        raise _refused(column, f"nests deeper than {MAX_DEPTH} levels")
+        raise _refused(column, f"is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
         return {str(name): _json_value(each, column, depth + 1) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -58,7 +58,7 @@ def _json_value(value: object, column: str, depth: int) -> JSONValue:
         return str(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
-    raise _refused(column, f"holds a {type(value).__name__}, which has no form in JSON")
+    raise _refused(column, f"contains a {type(value).__name__}, which JSON cannot represent")
 
 
 def _refused(column: str, reason: str) -> RowError:

@@ -40,7 +40,7 @@ class DatasetSource:
             names = list(found)
             if len(names) != 1:
                 raise UsageError(
-                    f"{folder} holds the splits {_listed(names)}; name the folder of one, such as "
+                    f"{folder} has the splits {_listed(names)}; name the folder of one, such as "
                     f"{folder.rstrip('/')}/{names[0] if names else 'train'}"
                 )
             found = found[names[0]]
@@ -103,7 +103,7 @@ class DatasetSource:
                 num_rows += table.num_rows
         except Exception as error:  # of the network, of a cached file, of any format
             raise UsageError(
-                f"{self._name}: cannot be read on after record {num_rows} ({_reason(error)})"
+                f"{self._name}: cannot be read after record {num_rows} ({_reason(error)})"
             ) from error
 
 

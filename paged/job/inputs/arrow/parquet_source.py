@@ -73,15 +73,15 @@ class ParquetSource:
             names = opened.schema_arrow.names
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:
-                raise UsageError(f"{self._name}: the column {repeated[0]!r} occurs in it twice")
+                raise UsageError(f"{self._name}: the column {repeated[0]!r} occurs twice")
             for batch in opened.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
                 yield batch
                 num_rows += batch.num_rows
         except (pyarrow.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0][:200]
             raise UsageError(
-                f"{self._name}: cannot be read on after record {num_rows} ({reason}); "
-                f"is the file damaged?"
+                f"{self._name}: cannot be read after record {num_rows} ({reason}); is the file "
+                "damaged?"
             ) from error
 
     def _check_ends(self) -> None:
@@ -92,7 +92,7 @@ class ParquetSource:
         self._file.seek(0)
         if size < 12 or self._file.read(4) != MAGIC or end[4:] != MAGIC:
             raise UsageError(
-                f"{self._name} is no whole Parquet file: it does not begin and end with PAR1"
+                f"{self._name} is not a complete Parquet file: it does not begin and end with PAR1"
             )
         if int.from_bytes(end[:4], "little") > MAX_FOOTER_BYTES:
             raise UsageError(f"{self._name}: the footer is longer than {MAX_FOOTER_BYTES} bytes")

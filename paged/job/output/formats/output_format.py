@@ -36,7 +36,7 @@ class OutputFormat(StrEnum):
         if ending.lower() not in OTHER_KINDS:
             return cls.JSONL
         raise UsageError(
-            f"{output}: answers are not written as {ending}; let the name end in "
+            f"{output}: {ending} is not an output format; let the name end in "
             f"{', '.join(list(cls)[:-1])} or {list(cls)[-1]}",
             field="output",
         )

@@ -69,13 +69,13 @@ class RowColumns:
         names = tuple(name.strip() for text in texts for name in text.split(","))
         for place, name in enumerate(names):
             if not name:
-                raise _refused("a name is missing between commas")
+                raise _refused("a name is missing between two commas")
             if name in names[:place]:
                 raise _refused(f"{shown_key(name)} is named twice")
             if name == ALL and len(names) > 1:
                 raise _refused(
-                    f"{ALL} is for all keys of the output row and has no others beside it; a "
-                    f"column of the input that is called so is {INPUT_PREFIX}{ALL}"
+                    f"{ALL} means all keys of the output row and cannot be combined with other "
+                    f"names; for a column of the input with this name, use {INPUT_PREFIX}{ALL}"
                 )
             if not flatten:
                 _check(name, answer)
@@ -158,9 +158,9 @@ class RowColumns:
     def _refuse_answer(self, given: Mapping[str, None]) -> None:
         if self.answer in given and self.has_answer:
             raise UsageError(
-                f"the input has a column {shown_key(self.answer)} of its own; name that of the "
-                f"answers with {option('answer_column')}, such as {option('answer_column')} "
-                f"model_{shown_key(self.answer)}",
+                f"the input has a column {shown_key(self.answer)} of its own; set another name "
+                f"for the answers with {option('answer_column')}, such as "
+                f"{option('answer_column')} model_{shown_key(self.answer)}",
                 field="answer_column",
             )
 
@@ -182,16 +182,16 @@ class RowColumns:
             for name, ours in self.ours(given).items():
                 if ours not in (name, self.answer):
                     yield (
-                        f"the input has a column {name} of its own, which is kept; that of the "
-                        f"answers is {ours}"
+                        f"the input has a column {name} of its own, which is kept; the one of "
+                        f"the answers is called {ours}"
                     )
 
     def _hidden(self, given: Mapping[str, None]) -> Iterator[str]:
         for name in self.names:
             if name in given and name in ROW_KEYS and name not in (*NAMES, INPUT):
                 yield (
-                    f"{option('columns')}: {name} is that of the output row; the input's column is "
-                    f"{INPUT_PREFIX}{name}"
+                    f"{option('columns')}: {name} is the one of the output row; for the input's "
+                    f"column use {INPUT_PREFIX}{name}"
                 )
 
     def _unknown(self, name: str, given: Sequence[str]) -> str:
@@ -200,8 +200,8 @@ class RowColumns:
             known = [f"{INPUT_PREFIX}{each}" for each in given]
         return (
             f"there is no column {shown_key(name)}{_meant(name, known) or ';'} the input has "
-            f"{_listed(given)}, the output row {self.answer}, {', '.join(ROW_KEYS)}, and answers "
-            f"that are JSON have keys such as {JSON_PREFIX}title"
+            f"{_listed(given)}, the output row {self.answer}, {', '.join(ROW_KEYS)}, and "
+            f"JSON answers have keys such as {JSON_PREFIX}title"
         )
 
 
@@ -220,7 +220,7 @@ def _check(name: str, answer: str) -> None:
     hint = ""
     if key == "text":
         asked = shown_key(f"{JSON_PREFIX}{'.'.join(rest)}")
-        hint = f"; did you mean {asked}, a key of answers that are JSON?"
+        hint = f"; did you mean {asked}, a key of JSON answers?"
     known: ValueType | None = Plain.NAME if key in NAMES else ROW.fields.get(key)
     path = key
     for part in rest:
@@ -235,13 +235,13 @@ def _check(name: str, answer: str) -> None:
             case ListOf(element):
                 if not part.isdecimal():
                     raise _refused(
-                        f"{path} is a list; name a place in it, such as {path}.0.{shown_key(part)}"
+                        f"{path} is a list; use an index, such as {path}.0.{shown_key(part)}"
                     )
                 known = element
             case Plain.JSON | None:
                 return
             case _:
-                raise _refused(f"{path} has no parts, so that no row has {shown_key(name)}{hint}")
+                raise _refused(f"{path} has no parts, so no row has {shown_key(name)}{hint}")
         path = f"{path}.{part}"
 
 
