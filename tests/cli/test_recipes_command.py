@@ -35,7 +35,7 @@ def test_the_list_for_scripts(run: Command) -> None:
     recipes = json.loads(out)
     assert status == 0
     assert [recipe["name"] for recipe in recipes] == bundled_names()
-    assert recipes[0]["columns"] == {"text": "what to label, here a message to a support desk"}
+    assert recipes[0]["columns"] == {"text": "the text to label, here a message to a support desk"}
     assert all(Path(recipe["sample"]).is_file() for recipe in recipes)
 
 
