@@ -116,7 +116,7 @@ def test_all_samples_of_rows_that_vote_are_counted_and_it_is_told(
     _, out, err = run(str(path), "--model", "demo", "--max-tokens", "10", "--json")
     forecast = json.loads(out)
     assert (forecast["tokens"]["generated"], forecast["voting"]) == (2 * 8 * 10 + 10, 2)
-    assert "all samples of 2 rows that vote, a run draws fewer" in " ".join(err.split())
+    assert "all samples of 2 rows that vote, of which a run draws fewer" in " ".join(err.split())
 
 
 def test_advice_is_told(run: Command, tmp_path: Path) -> None:

@@ -148,8 +148,8 @@ def test_s15_files_are_the_owners_and_say_nothing_of_prompts(generate: Run, tmp_
     ("name", "data", "words"),
     [
         ("in.jsonl", gzip.compress(ROW, mtime=0), "compressed with gzip; let its name end in .gz"),
-        ("in.jsonl.gz", ROW, "is not whole gzip data"),
-        ("in.jsonl.gz", gzip.compress(ROW * 99, mtime=0)[:-9], "is cut off"),
+        ("in.jsonl.gz", ROW, "is not valid gzip data"),
+        ("in.jsonl.gz", gzip.compress(ROW * 99, mtime=0)[:-9], "is truncated"),
         ("in.jsonl", b"PAR1" + bytes(40), "a Parquet file"),
         ("in.parquet", ROW, "in.parquet"),
         ("in.json", b'[{"prompt":"a"}', "in.json"),

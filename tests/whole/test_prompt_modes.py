@@ -254,7 +254,7 @@ class TestResume:
         resume = ("generate", source, "-o", out, *FLAGS, "--resume", "--ordered")
         other = ("--no-raw",) if args else ("--raw",)
         status, _, err = pagedrun(*resume, *other)
-        assert (status, "the output was begun with another --raw" in err) == (2, True)
+        assert (status, "the output was started with another --raw" in err) == (2, True)
         assert pagedrun(*resume)[0] == 0
         assert out.read_bytes() == whole
 

@@ -238,7 +238,7 @@ def test_a_row_that_stands_twice_is_refused(whole: JobConfig, tmp_path: Path) ->
     job = died_at(whole, 4000, tmp_path)
     first = Path(job.output).read_text().splitlines(keepends=True)[0]
     Path(job.output).write_text(first * 2)
-    with pytest.raises(UsageError, match=r"line 2 answers row \d+ a second time"):
+    with pytest.raises(UsageError, match=r"line 2 has a second answer to row \d+"):
         run(job)
 
 

@@ -152,7 +152,7 @@ def test_an_error_in_a_later_window_ends_the_job_with_its_rows_written(
     packed = gzip.compress(lines(6) + json.dumps({"prompt": noise.decode()}).encode() + lines(6))
     source = tmp_path / "rows.jsonl.gz"
     source.write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(UsageError, match="is cut off"):
+    with pytest.raises(UsageError, match="is truncated"):
         run_job(job(source, make_model("qwen3", "ahead")))
     written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
     assert {0, 1} <= {row["index"] for row in written} <= {0, 1, 2, 3}  # two may be running

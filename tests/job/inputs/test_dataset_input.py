@@ -247,7 +247,9 @@ def test_names_on_the_hub(text: str, name: HubName, stem: str) -> None:
 
 @pytest.mark.parametrize("text", ["hf:a/b/c", "hf:my data", "hf:a b/c:train", "hf:a/..x", "hf:-x"])
 def test_what_is_no_dataset_s_name_is_refused_before_the_hub_is_asked(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is no dataset's name; write hf:NAME or hf:ORG/NAME"):
+    with pytest.raises(
+        UsageError, match=r"is not the name of a dataset; write hf:NAME or hf:ORG/NAME"
+    ):
         HubName.parse(text)
 
 

@@ -81,7 +81,7 @@ def test_what_is_left_is_drained_unpacked_or_not(tmp_path: Path, packing: str) -
 def test_a_cut_file_is_refused(tmp_path: Path, packing: str, keep: int) -> None:
     path = tmp_path / f"in.jsonl.{packing}"
     path.write_bytes(PACK[packing](ROWS)[:keep])
-    with pytest.raises(UsageError, match=r"in\.jsonl\.\w+ is cut off"):
+    with pytest.raises(UsageError, match=r"in\.jsonl\.\w+ is truncated"):
         read(path)
 
 

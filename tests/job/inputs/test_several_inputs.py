@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_read_as_one_input(place: Path) -> None:
     assert len(expand([str(folder)], Reading(format=InputFormat.TXT))) == 2
     (folder / "b.jsonl").unlink()
     (folder / "2024").mkdir()
-    with pytest.raises(UsageError, match="contains .*2024, which is not a file"):
+    with pytest.raises(UsageError, match=r"contains .*2024, which is not a file"):
         expand([str(folder)])
 
 

@@ -243,7 +243,7 @@ def test_a_column_that_no_row_has_is_named(place: Path) -> None:
         ({"output": "x.csv", "columns": ("outputs.text",)}, r"such as outputs\.0\.text"),
         ({"output": "x.csv", "columns": ("outputs.0.txt",)}, r"did you mean outputs\.0\.text\?"),
         ({"output": "x.csv", "columns": ("usage.tokens",)}, "usage has no tokens; it has prompt"),
-        ({"output": "x.csv", "columns": ("all,id",)}, r"all is for all keys.*input\.all"),
+        ({"output": "x.csv", "columns": ("all,id",)}, r"all means all keys.*input\.all"),
         ({"output": "x.csv", "columns": ("id,id",)}, "id is named twice"),
         ({"output": "x.csv", "columns": ("id,,text",)}, "a name is missing"),
     ],
