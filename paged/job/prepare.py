@@ -237,7 +237,9 @@ def _warn_of_keys(rows: Sequence[JobRow], listener: JobListener) -> None:
 
 def _warn_of_equal_answers(rows: Sequence[JobRow], listener: JobListener) -> None:
     """Tell of rows that ask for several answers and can only get one, several times."""
-    asked = [(row, row.request.params) for row in rows if row.request is not None]
+    # A text that is scored is a sample too, but none that is drawn.
+    requests = ((row, row.request) for row in rows if row.request is not None)
+    asked = [(row, request.params) for row, request in requests if not request.continuations]
     equal = [(row, params) for row, params in asked if params.draws_equal_answers]
     if not equal:
         return

@@ -187,7 +187,13 @@ class TestSettingsThatChangeNothing:
         assert "the first is line 2 with n 3" in told
 
     @pytest.mark.parametrize(
-        "row", [{"n": 2, "temperature": 0.5}, {"n": 2, "beam_width": 2}, {"temperature": 0, "n": 1}]
+        "row",
+        [
+            {"n": 2, "temperature": 0.5},
+            {"n": 2, "beam_width": 2},
+            {"temperature": 0, "n": 1},
+            {"continuations": ["x", "y"]},
+        ],
     )
     def test_answers_that_may_differ(self, place: Path, row: dict[str, Any]) -> None:
         assert self._warnings(place, [{"prompt": "a", **row}]) == []

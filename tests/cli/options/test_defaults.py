@@ -107,7 +107,7 @@ def test_each_setting_is_from_the_highest_that_has_it(config: WriteConfig) -> No
         ("model: demo\nregex: a+", {"choice": ["a"]}, {"regex"}),
         ("model: demo\nnum_blocks: 9", {"kv_cache_memory_bytes": 2**20}, {"num_blocks"}),
     ],
-    ids=str,
+    ids=["model", "prompt_field", "regex", "num_blocks"],
 )
 def test_what_goes_with_it_goes(
     config: WriteConfig, text: str, flags: dict[str, Any], gone: set[str]

@@ -33,7 +33,7 @@ def test_it_counts_the_prompts(
 @pytest.mark.parametrize(
     ("prompts", "told"),
     [("one text", "1/1"), ([5, 6, 7], "1/1"), (iter(["a", "b"]), "2prompt"), ([], "0prompt")],
-    ids=str,
+    ids=["text", "token_ids", "iterator", "empty"],
 )
 def test_its_end_is_the_number_of_prompts(
     llm: LLM, prompts: Any, told: str, capsys: pytest.CaptureFixture[str]
