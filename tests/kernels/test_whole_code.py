@@ -1,5 +1,6 @@
 """Kernels that are compiled as a whole: what they give, and that each is compiled once."""
 
+import gc
 from typing import Any
 
 import numba
@@ -90,6 +91,11 @@ def test_an_error_of_a_part_reaches_python() -> None:
     compiled(np.ones(2))
     with pytest.raises(ValueError, match="below zero"):
         compiled(-np.ones(2))
+
+
+def test_garbage_is_collected_again_when_a_kernel_is_compiled() -> None:
+    without_a_place(fill)(np.zeros((4, 3), np.int64))
+    assert gc.isenabled()
 
 
 def test_what_is_compiled_elsewhere_is_compiled_as_numba_does() -> None:
