@@ -26,6 +26,7 @@ from pagedrun.kernels.cpu.attention import decode_attention, group_attention, gr
 from pagedrun.kernels.cpu.attention.operands import Cache, SoftmaxNumbers, State, Work
 from pagedrun.kernels.cpu.cache import rotary_store, swap_blocks
 from pagedrun.kernels.cpu.jit import num_threads
+from pagedrun.kernels.cpu.linears import chain_linear, onednn_linear
 from pagedrun.kernels.cpu.rms_norm import _rms_norm
 from pagedrun.kernels.cpu.sampling import sample
 from pagedrun.kernels.kernel_set import KernelSet
@@ -95,6 +96,13 @@ class RunKernels(NamedTuple):
                 *(f32, types.boolean, _array(model, 3)),
             ),
         )
+        if self._has_chains:
+            panels = _array(model, 3)
+            yield (
+                chain_linear._multiply,
+                (_array(model, 2), _array(f32, 2), panels, _array(f32, 1), _array(model, 2)),
+            )
+            yield chain_linear.pack_panels, (_array(model, 2), panels)
         yield groups.chunk_groups, (*[_array(i32, 1)] * 3, _array(i32, 2), i64)
         yield token_rows._build_tree, (_array(i32, 1), _array(i64, 1))
         rows = (_array(i32, 1), _array(i64, 1), _array(i64, 1), _array(i32, 1))
@@ -110,6 +118,12 @@ class RunKernels(NamedTuple):
         walked = (*[_array(i32, 1)] * 2, *[_array(i64, 1)] * 3, *[i64] * 3)
         yield token_rows._walk, walked
         yield token_rows._first_rows, (_array(i32, 1), i64, i64)
+
+    @property
+    def _has_chains(self) -> bool:
+        """Whether linear layers are ours, as in bfloat16 on a processor without AVX-512."""
+        has_tiles = self.kernel_set == KernelSet.AMX and self.dtype == "bfloat16"
+        return not has_tiles and not onednn_linear.can_pack(getattr(torch, self.dtype))
 
     def _attend(self) -> Any:
         dtypes = (getattr(torch, name) for name in (self.dtype, self.cache_dtype))
