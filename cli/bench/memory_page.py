@@ -73,6 +73,6 @@ def _headlines(result: MemoryBenchFigures) -> list[Headline]:
         Headline(
             f"blocks for {sharing['requests']:,} answers to a shared prompt",
             f"{prompt['blocks']:,}",
-            f"{prompt['blocks_alone']:,} alone; {prompt['blocks_diverged']:,} once one goes on",
+            f"{prompt['blocks_alone']:,} alone; {prompt['blocks_diverged']:,} when one continues",
         ),
     ]

@@ -45,7 +45,7 @@ def text_or_file(value: str | None, name: str) -> str | None:
         if value is not None and _is_file(value):
             raise UsageError(
                 f"{option(name)} {value} is the name of a file; did you mean {option(name)} "
-                f"@{value}, which takes what is in it?"
+                f"@{value}, to use its contents?"
             )
         return value
     return file_text(value[1:], f"{option(name)} {value}")

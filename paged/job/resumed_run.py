@@ -65,6 +65,6 @@ class ResumedRun:
         if "answer_column" not in read_manifest(self._manifest).parameters:
             raise UsageError(
                 f"{option('resume')}: the rows in {self._layout.journal} were kept by an older "
-                f"version, without all columns of the input; finish the run with that version, or "
-                f"pass {option('overwrite')} in place of {option('resume')}"
+                "version, without all columns of the input; finish the run with that version, "
+                f"or pass {option('overwrite')} instead of {option('resume')}"
             )

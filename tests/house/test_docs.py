@@ -45,7 +45,7 @@ FLAG = r"(?<![\w-])--[a-z](?:[a-z-]*[a-z])?(?![\w-])"
 OTHER_FLAGS = {
     *("--trust-remote-code", "--tasks", "--part", "--dry-run"),
     *("--generate", "--head", "--port", "--address", "--block", "--nodes", "--ntasks-per-node"),
-    *("--exclusive", "--specialised"),
+    *("--exclusive", "--level", "--specialised"),
 }
 
 # Words that were given up for the field's own terms, or for plainer English.
@@ -64,6 +64,13 @@ OLD_WORDS = {
     r"\b(is|are|was|were) told\b": "a plain verb",
     r"\bstands\b": "a plain verb",
     r"\bof today's\b": "a plain verb",
+    r"\b(give|gives|gave|giving) way\b": "is preempted",
+    r"\blets? in\b": "admitted",
+    r"\b(go|goes|gone|going) on with\b": "continue, resume",
+    r"\b(taken back|let pass|as ever)\b": "a plain verb",
+    r"\blikeliest\b": "most likely",
+    r"\bfew bits\b": "quantized",
+    r"\b(quanti|utili|recogni)s\w*": "US spelling, with a z",
 }
 
 

@@ -31,8 +31,8 @@ def expand(
         if _is_question(name):
             shown = name if len(name) <= MAX_SHOWN else f"{name[: MAX_SHOWN - 1]}…"
             raise UsageError(
-                f"{shlex.quote(shown)} is no file; INPUT is a file of rows, and one question is "
-                f"asked with: pagedrun ask {shlex.quote(shown)}"
+                f"{shlex.quote(shown)} is not a file; INPUT is a file of rows. To ask a single "
+                f"question: pagedrun ask {shlex.quote(shown)}"
             )
     found = [
         each

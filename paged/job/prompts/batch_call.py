@@ -107,7 +107,7 @@ def _checked_token_ids(prompt: list[JSONValue]) -> list[JSONValue]:
     if any(isinstance(item, str | list) for item in prompt):
         raise RowError(
             "unsupported_content",
-            "prompt must be one text or one list of token ids; give each prompt a row of its own",
+            "prompt must be one text or one list of token ids; use a separate row for each prompt",
             param="prompt",
         )
     return prompt

@@ -5,20 +5,20 @@ from pagedrun.paged.values.json_value import JSONValue
 
 # Answering as if they were not there would be a wrong answer. Each with what to use instead.
 UNSUPPORTED_COLUMNS: dict[str, str | None] = {
-    "top_logprobs": "logprobs takes how many there are",
+    "top_logprobs": "use logprobs, which takes their number",
     "logits_processors": None,
-    "use_beam_search": "beam_width takes how many beams there are",
-    "best_of": "n takes how many answers there are",
-    "guided_json": "it is json_schema here",
-    "guided_regex": "it is regex here",
-    "guided_choice": "it is choice here",
-    "guided_grammar": "it is grammar here",
-    "structured_outputs": "its keys are json_schema, json_object, regex, choice and grammar here",
+    "use_beam_search": "use beam_width, which takes the number of beams",
+    "best_of": "use n, the number of answers",
+    "guided_json": "use json_schema",
+    "guided_regex": "use regex",
+    "guided_choice": "use choice",
+    "guided_grammar": "use grammar",
+    "structured_outputs": "use json_schema, json_object, regex, choice or grammar",
     "tools": None,
     "cache_salt": None,
 }
 # Of OpenAI's calls only; elsewhere they are columns like any other.
-_OF_CALLS = {"echo": "prompt_logprobs scores the prompt, with max_tokens 0 alone"}
+_OF_CALLS = {"echo": "use prompt_logprobs to score the prompt, alone with max_tokens 0"}
 # Clients write out defaults. These values ask for nothing; any other one is refused.
 _NEUTRAL_VALUES: dict[str, tuple[JSONValue, ...]] = {
     "top_logprobs": (0,),

@@ -26,7 +26,7 @@ def parse_messages(value: object) -> list[ChatMessage]:
         raise RowError("empty_prompt", "messages is empty", param="messages")
     messages = [_message(item, index) for index, item in enumerate(value)]
     if not any(message["role"] == "user" for message in messages):
-        raise _unsupported("messages has no message of the user")
+        raise _unsupported("messages has no user message")
     return messages
 
 
@@ -71,8 +71,8 @@ def _text(content: object, where: str) -> str:
         kinds = [part.get("type") for part in content if isinstance(part, dict)]
         if any(kind in _IMAGES for kind in kinds):
             raise _unsupported(
-                f"{where} has an image, but pagedrun reads the text of a chat only, also "
-                "with models that see images"
+                f"{where} has an image, but pagedrun reads only the text of a chat, even with "
+                "vision models"
             )
     raise _unsupported(f"{where} must be text, or a list of text parts")
 

@@ -27,12 +27,12 @@ class PromptConfig:
 
     field: Annotated[
         str | None,
-        Flag("Column that holds the prompt.", Panel.PROMPTS, "NAME", name="prompt_field"),
+        Flag("Column with the prompt.", Panel.PROMPTS, "NAME", name="prompt_field"),
     ] = None
     template: Annotated[
         PromptTemplate | None,
         Flag(
-            "Jinja template over a row's columns that makes its prompt, text or @file.",
+            "Jinja template that builds the prompt from a row's columns, text or @file.",
             Panel.PROMPTS,
             "TEXT",
             form=Form.TEMPLATE,

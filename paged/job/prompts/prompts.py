@@ -125,7 +125,7 @@ class PromptBuilder:
 
     def _token_ids(self, value: object) -> tuple[int, ...]:
         if self._config.system is not None:
-            message = f"{TOKEN_IDS} leaves no place for {option('system')}"
+            message = f"{TOKEN_IDS} cannot be combined with {option('system')}"
             raise RowError("unsupported_content", message, param=TOKEN_IDS)
         return checked_token_ids(value)
 

@@ -58,6 +58,6 @@ class PromptTemplate:
             reason = str(error)[:200].encode("utf-8", "replace").decode("utf-8")
             raise RowError(
                 "template_error",
-                f"the prompt template fails: {reason or type(error).__name__}",
+                f"the prompt template failed: {reason or type(error).__name__}",
             ) from error
         return text

@@ -68,8 +68,8 @@ class Advice:
             )
         shown = f" ({self.text})" if self.text is not None else ""
         return (
-            f"line {self.position} of the prompt{shown} differs in {rows} while what follows is "
-            f"common again: at the end it would save {share}"
+            f"line {self.position} of the prompt{shown} differs in {rows} while the text "
+            f"after it is common again: at the end it would save {share}"
         )
 
     def to_dict(self) -> MovableParts:

@@ -84,7 +84,8 @@ def library_config(origin: str, fields: str) -> Any:
             values = {name: getattr(made, name, None) for name in _RANGES}
     except Exception as error:  # the library's own checks, of any kind
         raise ModelError(
-            f"{origin}: Transformers {__version__} makes no {model_type} of it ({said(error)})"
+            f"{origin}: Transformers {__version__} cannot build a {model_type} from it "
+            f"({said(error)})"
         ) from error
     for name, (least, most) in _RANGES.items():
         value = values[name]

@@ -148,7 +148,7 @@ class PromptRenderer:
         if raw:
             raise RowError(
                 "invalid_param",
-                f"{RAW} is for a text to complete, and messages are a chat; leave out one of them",
+                f"{RAW} applies to texts, but messages are a chat; leave out one of them",
                 param=RAW,
             )
         if self._system is not None and not any(

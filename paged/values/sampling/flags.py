@@ -243,8 +243,8 @@ THINKING_BUDGET = Flag(
 )
 
 VOTE = Flag(
-    "Let the N answers vote by what a regular expression or json:PATH finds; sampling "
-    "stops once the majority is certain.",
+    "Let the N answers vote with the match of a regular expression or json:PATH; "
+    "sampling stops once the majority is certain.",
     Panel.SAMPLING,
     "VOTE",
     rule=Rule(

@@ -245,7 +245,7 @@ def test_records_of_one_table_keep_their_own_objects(build: Builder) -> None:
     ("name", "value", "instead"),
     [
         ("use_beam_search", True, "beam_width"),
-        ("best_of", 3, "n takes"),
+        ("best_of", 3, "use n, the number of answers"),
         ("guided_json", {"type": "object"}, "json_schema"),
         ("guided_choice", ["a"], "choice"),
         ("structured_outputs", {"regex": "a"}, "regex"),

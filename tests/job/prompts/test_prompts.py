@@ -360,5 +360,5 @@ def test_columns_that_are_not_used_come_back() -> None:
 @pytest.mark.parametrize("kind", ["image", "image_url", "input_image"])
 def test_an_image_is_called_one(kind: str) -> None:
     content: list[JSONValue] = [{"type": "text", "text": "What is it?"}, {"type": kind}]
-    with pytest.raises(RowError, match="has an image, but pagedrun reads the text"):
+    with pytest.raises(RowError, match="has an image, but pagedrun reads only the text"):
         build({"messages": [{"role": "user", "content": content}]})
