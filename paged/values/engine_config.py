@@ -109,7 +109,9 @@ class EngineConfig:
     ] = 16
     num_blocks: Annotated[
         int | None,
-        Flag("Blocks in the KV pool.", Panel.MEMORY, "N", default="what fits", rule=integers(1)),
+        Flag(
+            "Blocks in the KV pool.", Panel.MEMORY, "N", default="as many as fit", rule=integers(1)
+        ),
     ] = None
     kv_cache_memory_bytes: Annotated[
         int | None,
@@ -117,7 +119,7 @@ class EngineConfig:
             "Size of the KV pool in bytes, such as 4GiB.",
             Panel.MEMORY,
             "SIZE",
-            default="what fits",
+            default="as much as fits",
             form=Form.SIZE,
             rule=integers(1),
         ),
