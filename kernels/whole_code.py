@@ -97,7 +97,8 @@ class _Library(codegen.JITCodeLibrary):  # type: ignore[misc]
         """Link and optimise; return the libraries that were linked."""
         libraries = self._called()
         for library in libraries:
-            self._reload_init.update(library._reload_init)
+            if hasattr(self, "_reload_init"):  # Numba 0.61 has none
+                self._reload_init.update(library._reload_init)
             if _is_open(library):
                 self._final_module.link_in(library._own_code())
             else:

@@ -17,7 +17,7 @@ def test_every_row_gets_its_tokens() -> None:
         assert 3 * point["rows"] <= point["generated_tokens"] <= 9 * point["rows"]
         assert point["tokens_per_s"]["count"] == 2
         assert point["admission_step_s"]["median"] > 0
-    assert "8 seats" in said[-1]
+    assert "8 rows at a time" in said[-1]
 
 
 def test_steps_as_on_a_gpu_are_replayed_and_counted() -> None:

@@ -113,7 +113,7 @@ def test_it_is_refused_or_answered(name: str, grammars: Grammars) -> None:
     """A test that hangs is ended by its timeout; one that ends the process is seen by all."""
     before = peak_bytes()
     try:
-        structure = SamplingParams(**HOSTILE[name]).structure
+        structure = SamplingParams().override(HOSTILE[name]).structure
     except RowError as refused:
         error: RowError | None = refused
     else:

@@ -116,7 +116,7 @@ def test_the_offline_cache_serves_what_it_holds(tmp_path: Path) -> None:
         assert found.stdout.strip() == str(snapshot), found.stderr
     absent = run_offline(tmp_path, "org/other")
     assert absent.returncode == 1
-    assert absent.stderr.startswith("ModelError: org/other is not")
+    assert absent.stderr.startswith("ModelError: org/other is missing")
     assert "HF_HUB_OFFLINE is set" in absent.stderr
     assert "hf download org/other" in absent.stderr
     branch = run_offline(tmp_path, "org/name", "v2")

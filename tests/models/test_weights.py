@@ -261,5 +261,5 @@ def test_other_dtypes_are_refused_only_where_they_are_used(tmp_path: Path) -> No
         checkpoint.check({"a": (1,), "b": (1,)})
     with pytest.raises(ModelError, match=r"tensor b is stored as I8"):
         checkpoint.tensor("b")
-    with pytest.raises(ModelError, match="no tensor c"):
+    with pytest.raises(ModelError, match="tensor c is missing"):
         checkpoint.tensor("c")

@@ -30,7 +30,7 @@ def test_without_ray_the_line_that_installs_it_is_told_and_nothing_is_left(
 def test_what_says_something_of_replicas_only_is_refused_without_them(
     given: dict[str, object],
 ) -> None:
-    with pytest.raises(UsageError, match="goes with replicas"):
+    with pytest.raises(UsageError, match="needs replicas"):
         ReplicaConfig(**given).refuse_alone(given)  # type: ignore[arg-type]
 
 

@@ -90,8 +90,8 @@ class Unpacking:
         weights = PlannedWeights(model, header, dtype, device)
         stored_bits = weights.figures["stored_bits"]
         stored = weights.figures["stored_bytes"]
-        if stored is None or stored_bits is None or stored_bits >= FEW_BITS:
-            return None
+        if not stored or stored_bits is None or stored_bits >= FEW_BITS:
+            return None  # 0 bytes: none of the tensors is there, which loading refuses
         if weights.held_bytes < MANY_TIMES * stored:
             return None
         found = cls(stored, weights.held_bytes, dtype)

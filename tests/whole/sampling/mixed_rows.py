@@ -104,7 +104,7 @@ BAD: list[dict[str, Any]] = [
 
 def mixed_rows() -> list[dict[str, Any]]:
     """Return the rows; what is asked twice is not side by side."""
-    once = [{"prompt": f"{SHARED}{name}", **asked} for name, asked in ASKED.items()]
+    once = [{"prompt": f"{SHARED}{name}", "raw": True, **asked} for name, asked in ASKED.items()]
     once += [
         {"messages": [{"role": "user", "content": f"{SHARED}{name}"}], **asked}
         for name, asked in CHATS.items()
@@ -122,5 +122,5 @@ def mixed_rows() -> list[dict[str, Any]]:
         )
         for number, body in enumerate(bodies)
     ]
-    own = [{"prompt": name, **asked} for name, asked in list(ASKED.items())[::3]]
+    own = [{"prompt": name, "raw": True, **asked} for name, asked in list(ASKED.items())[::3]]
     return [*once, *own, *BAD, *calls, *once[::2]]

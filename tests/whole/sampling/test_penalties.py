@@ -235,15 +235,17 @@ def test_a_row_a_call_a_record_a_recipe_and_flags_ask_the_same(
     def texts(name: str, content: str, *more: object) -> list[str]:
         source, output = tmp_path / name, tmp_path / "out.jsonl"
         source.write_text(content)
-        settings = ["--model", folder, "--max-tokens", 10, "--ignore-eos", "--quiet", "--overwrite"]
-        status, _, error = pagedrun("generate", source, "-o", output, *settings, *more)
+        settings = ["--model", folder, "--max-tokens", 10, "--ignore-eos", "--raw", "--quiet"]
+        status, _, error = pagedrun(
+            "generate", source, "-o", output, "--overwrite", *settings, *more
+        )
         assert status == 0, error
         return [_text(row) for row in read_jsonl(output)]
 
     plain = '{"prompt": "abc"}\n'
-    (answer,) = texts("a.jsonl", json.dumps({"prompt": "abc", **asked}))
+    (answer,) = texts("a.jsonl", json.dumps({"prompt": "abc", "raw": True, **asked}))
     assert texts("b.jsonl", plain) != [answer]
-    assert texts("c.jsonl", json.dumps({"prompt": "abc", "sampling_params": asked})) == [answer]
+    assert texts("c.jsonl", json.dumps({"prompt": "abc", "raw": True, "sampling_params": asked})) == [answer]
     assert texts("d.jsonl", json.dumps(call)) == [answer]
     assert texts("e.csv", f"prompt,{','.join(asked)}\nabc,{cells}\n") == [answer]
     assert texts("f.jsonl", plain, *flags) == [answer]

@@ -85,9 +85,9 @@ def test_rows_csv_recipe_and_batch_calls(job: Job) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMA}}
     call = {"custom_id": "c", "method": "POST", "url": "/v1/completions"}
     rows = [
-        {"prompt": "a", "json_schema": SCHEMA, "kept": 1},
+        {"prompt": "a", "raw": True, "json_schema": SCHEMA, "kept": 1},
         {"prompt": "a", "sampling_params": {"regex": "a[bc]d"}},
-        {"prompt": "a", "response_format": wanted},
+        {"prompt": "a", "raw": True, "response_format": wanted},
         {"prompt": "a", "response_format": {"type": "text"}, "choice": ["one"]},
         {**call, "body": {"prompt": "a", "response_format": wanted}},
     ]
