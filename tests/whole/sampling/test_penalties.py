@@ -245,7 +245,9 @@ def test_a_row_a_call_a_record_a_recipe_and_flags_ask_the_same(
     plain = '{"prompt": "abc"}\n'
     (answer,) = texts("a.jsonl", json.dumps({"prompt": "abc", "raw": True, **asked}))
     assert texts("b.jsonl", plain) != [answer]
-    assert texts("c.jsonl", json.dumps({"prompt": "abc", "raw": True, "sampling_params": asked})) == [answer]
+    assert texts(
+        "c.jsonl", json.dumps({"prompt": "abc", "raw": True, "sampling_params": asked})
+    ) == [answer]
     assert texts("d.jsonl", json.dumps(call)) == [answer]
     assert texts("e.csv", f"prompt,{','.join(asked)}\nabc,{cells}\n") == [answer]
     assert texts("f.jsonl", plain, *flags) == [answer]
