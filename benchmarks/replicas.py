@@ -111,7 +111,7 @@ def save_shape(name: str, folder: Path) -> int:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-    from pagedrun.paged.models.shapes.shapes import Shape
+    from pagedrun.paged.bench.model_shapes import Shape
 
     folder.mkdir()
     shape = Shape.named(name, NUM_LAYERS)

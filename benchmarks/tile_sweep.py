@@ -44,9 +44,9 @@ from pagedrun.paged.bench.kernels.prefill_point import PrefillPoint
 from pagedrun.paged.bench.kernels.prefix_point import ONCE, PrefixPoint
 from pagedrun.paged.bench.kernels.roofline import Roofline
 from pagedrun.paged.bench.kernels.stopwatch import GpuStopwatch, Stopwatch
+from pagedrun.paged.bench.model_shapes import SHAPE_NAMES, Shape
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.models.shapes.shapes import SHAPE_NAMES, Shape
 
 TABLE = Path(chip_module.__file__).with_name("measured_tiles.py")
 RULE = "rule"

@@ -94,9 +94,9 @@ def memory_bench(given: Given) -> "MemoryBench":
 def _shape(options: MemoryOptions, revision: str | None) -> "ModelShape":
     """Return the model that is named, or the usual example, with what is given otherwise."""
     from pagedrun.paged.bench.memory.model_shape import ModelShape
+    from pagedrun.paged.bench.model_shapes import Shape
     from pagedrun.paged.models.hub import resolve_model
     from pagedrun.paged.models.model_config import ModelConfig
-    from pagedrun.paged.models.shapes.shapes import Shape
     from pagedrun.paged.values.errors import UsageError
 
     model, name = options.model, options.shape

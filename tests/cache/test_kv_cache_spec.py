@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec, LayerSpec
-from pagedrun.paged.models.shapes.shapes import Shape
 
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=3, head_dim=64, dtype="float32")
 

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
+from pagedrun.paged.bench.model_shapes import SHAPE_NAMES, Shape
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.models.random_weights import RandomWeights
-from pagedrun.paged.models.shapes.shapes import SHAPE_NAMES, Shape
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.models.network.kv_groups import AttentionHeads
-from pagedrun.paged.models.shapes.shapes import Shape
 from pagedrun.paged.planning.sizing.decode_memory import (
     DecodeMemory,
     leave_for_decoding,

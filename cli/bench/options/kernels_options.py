@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pagedrun.cli.bench.options.heading import Heading
 from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE
-from pagedrun.paged.models.shapes.shapes import SHAPE_NAMES
+from pagedrun.paged.bench.model_shapes import SHAPE_NAMES
 from pagedrun.paged.values.flag import Flag
 
 

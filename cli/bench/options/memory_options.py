@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from pagedrun.cli.bench.options.heading import Heading
-from pagedrun.paged.models.shapes.shapes import SHAPE_NAMES
+from pagedrun.paged.bench.model_shapes import SHAPE_NAMES
 from pagedrun.paged.values.flag import Flag, Form
 
 

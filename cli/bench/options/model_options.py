@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from pagedrun.cli.bench.options.heading import Heading
-from pagedrun.paged.models.shapes.shapes import SHAPE_NAMES
+from pagedrun.paged.bench.model_shapes import SHAPE_NAMES
 from pagedrun.paged.values.flag import Flag
 
 DEFAULT_SHAPE = "qwen3-0.6b"

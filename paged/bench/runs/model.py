@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pagedrun.kernels.backend import Backend
+from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.bench.runs.run_figures import ModelDescription
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device import Device
@@ -15,7 +16,6 @@ from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.random_weights import RandomWeights
-from pagedrun.paged.models.shapes.shapes import Shape
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 

@@ -27,8 +27,8 @@ from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
 from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
 from pagedrun.paged.bench.kernels.prefix_point import PrefixPoint
 from pagedrun.paged.bench.kernels.stopwatch import HostStopwatch
+from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.models.shapes.shapes import Shape
 from tests.kernels.conftest import INTERPRETS, Context
 from tests.kernels.gpu.emulated.program import EmulatedKernel
 from tests.kernels.gpu.emulated.turns import COPY, Fault, Turns

@@ -1,1 +1,0 @@
-"""The shapes of models that people run, for measuring without their weights."""
