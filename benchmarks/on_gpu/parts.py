@@ -98,7 +98,11 @@ def gpu_parts() -> Parts:
                     "--budget 100",
                 ),
                 Step("prefill points", f"{kernels} --only prefill --budget 60"),
-                Step("weights of few bits", "benchmarks/gpu_packed_linears.py", "script"),
+                Step(
+                    "quantized weights",
+                    "benchmarks/packed_linears.py --device cuda --json",
+                    "script",
+                ),
                 Step(
                     "tile sweep", "benchmarks/tile_sweep.py --device cuda --budget 150", "script", 2
                 ),
