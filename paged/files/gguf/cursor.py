@@ -1,7 +1,7 @@
 """Cursor: reads the values at the beginning of a GGUF file, one after the other."""
 
+import mmap
 import struct
-from mmap import mmap
 
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
@@ -32,7 +32,7 @@ class Cursor:
     is of no type that GGUF has.
     """
 
-    def __init__(self, memory: mmap, origin: str) -> None:
+    def __init__(self, memory: mmap.mmap, origin: str) -> None:
         self._memory = memory
         self.origin = origin
         self.position = 0

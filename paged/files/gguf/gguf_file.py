@@ -2,13 +2,15 @@
 
 import re
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from pagedrun.paged.files.gguf.gguf_part import GgufPart, GgufTensor
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
+
+if TYPE_CHECKING:  # the command line's help comes without numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _MAX_PARTS = 999
@@ -63,7 +65,7 @@ class GgufFile:
         """Shape, type and place of each tensor, by the file's own names."""
         return {name: part.tensors[name] for name, part in self._part_of.items()}
 
-    def bytes_of(self, name: str) -> NDArray[np.uint8]:
+    def bytes_of(self, name: str) -> "NDArray[np.uint8]":
         """Return the bytes of a tensor, [num_bytes], mapped."""
         return self._part_of[name].bytes_of(name)
 

@@ -8,15 +8,17 @@ import math
 import mmap
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from pagedrun.paged.files.gguf.block_type import BLOCK_TYPES, BlockType
 from pagedrun.paged.files.gguf.cursor import Cursor
 from pagedrun.paged.files.json_object import refuse_lfs_pointer
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
+
+if TYPE_CHECKING:  # the command line's help comes without numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -100,8 +102,10 @@ class GgufPart:
         """Metadata and places of tensors, as they are in the file."""
         return self._memory[: self._header_bytes]
 
-    def bytes_of(self, name: str) -> NDArray[np.uint8]:
+    def bytes_of(self, name: str) -> "NDArray[np.uint8]":
         """Return the bytes of a tensor, [num_bytes], mapped; the file itself is never written."""
+        import numpy as np
+
         tensor = self.tensors[name]
         return np.frombuffer(self._memory, np.uint8, tensor.num_bytes, tensor.offset)
 

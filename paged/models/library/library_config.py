@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
@@ -27,7 +28,7 @@ class LibraryConfig(RunnableConfig):
     network: LibrarySpec | PlainSpec
 
     @classmethod
-    def from_folder(cls, folder: str | Path) -> "LibraryConfig":
+    def from_folder(cls, folder: str | Path) -> Self:
         """Read `folder`/config.json, and the end-of-sequence ids of generation_config.json.
 
         Raises `ModelError` if the folder or config.json is missing or unreadable, and for what
@@ -41,7 +42,7 @@ class LibraryConfig(RunnableConfig):
         return cls.from_json(*read_configs(path))
 
     @classmethod
-    def from_json(cls, config: JsonObject, generation: JsonObject | None = None) -> "LibraryConfig":
+    def from_json(cls, config: JsonObject, generation: JsonObject | None = None) -> Self:
         """Read the contents of a config.json, and of a generation_config.json if there is one.
 
         Raises `ModelError` for what `visible_fields`, `library_config` and `network_of` refuse.

@@ -6,6 +6,7 @@ from typing import Any
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.library.library_error import said
+from pagedrun.paged.models.library.quiet import quiet
 from pagedrun.paged.models.rope_config import MAX_POSITIONS
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
@@ -70,8 +71,6 @@ def library_config(origin: str, fields: str) -> Any:
     from transformers import __version__
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    from pagedrun.paged.models.library.quiet import quiet
 
     config = JsonObject(origin, json.loads(fields))
     model_type = config.string("model_type")

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from transformers.utils import logging
-
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Let the library say nothing but errors, and draw no progress."""
+    from transformers.utils import logging
+
     before, drew = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
