@@ -2,7 +2,6 @@
 
     python benchmarks/tile_sweep.py --device cuda                  # print the best of each shape
     python benchmarks/tile_sweep.py --device cuda --shape qwen3-8b --budget 300
-    python benchmarks/tile_sweep.py --device cuda --specialised    # with sm_90's other kernel
     python benchmarks/tile_sweep.py --write runs/*.json            # write kernels/gpu's table
     python benchmarks/tile_sweep.py --list                         # the candidates, without a GPU
 
@@ -10,9 +9,6 @@ A candidate must give what the rule's tile gives, within the tolerance of the ke
 does not count; it is timed in turns with it, over several sizes,
 and written where it is faster by more than 3 % in the geometric mean. Tiles that must give a row
 the same bytes (for few rows and for many) are one candidate: they have as many keys each.
-
---specialised: prefix attention alone, with sm_90's kernel whose warps have two trades among the
-candidates. Nobody has run it: should it wait for ever, that run alone is lost, and must be killed.
 """
 
 import argparse
@@ -32,7 +28,6 @@ import torch
 from pagedrun.kernels.gpu import chip as chip_module
 from pagedrun.kernels.gpu.attention.prefill_attention import tile_for
 from pagedrun.kernels.gpu.attention.prefix_attention import matrix_heights
-from pagedrun.kernels.gpu.attention.prefix_tile import can_specialise
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.measured_tiles import MEASURED
 from pagedrun.kernels.gpu.tile_table import Numbers, TileTable, chip_name, entry_name
@@ -97,23 +92,6 @@ def sweeps_of(shape: KernelShape, on: Chip) -> list[Sweep]:
     ]
 
 
-def specialised_sweeps(shape: KernelShape, on: Chip) -> list[Sweep]:
-    """Return the sweep of prefix attention with the specialised kernel, where the chip has it."""
-    dim, dtype = shape.head_dim, torch.bfloat16
-    if not can_specialise(dim, BLOCK_SIZE, dtype, dtype, on):
-        return []
-    # Two low programs share a processor's memory: three stages each are what it holds.
-    added = tuple(
-        tuple(
-            (64, 4, min(stages, 3) if rows == 64 else stages, 1)
-            for rows in matrix_heights(dim, dtype, dtype, on)
-        )
-        for stages in (2, 3, 4, 5, 6)
-    )
-    (sweep,) = (each for each in sweeps_of(shape, on) if each.op == "prefix")
-    return [replace(sweep, candidates=sweep.candidates + added)]
-
-
 def main() -> int:
     """Measure, list or write; return the exit status."""
     parser = argparse.ArgumentParser(
@@ -122,7 +100,6 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--shape", action="append", choices=SHAPE_NAMES, help="repeatable")
     parser.add_argument("--budget", type=float, default=300.0, metavar="S")
-    parser.add_argument("--specialised", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--write", type=Path, nargs="+", metavar="FILE")
     given = parser.parse_args()
@@ -131,15 +108,14 @@ def main() -> int:
         TABLE.write_text(table_source(merged(MEASURED, results)), encoding="utf-8")
         return 0
     shapes = [kernel_shape(name) for name in given.shape or SHAPES]
-    swept_of = specialised_sweeps if given.specialised else sweeps_of
     if given.list:
         on = chip_module.chip_of(torch.device("cpu"))
-        sweeps = [sweep for shape in shapes for sweep in swept_of(shape, on)]
+        sweeps = [sweep for shape in shapes for sweep in sweeps_of(shape, on)]
         listed = [{"op": s.op, "name": s.name, "candidates": s.candidates} for s in sweeps]
         print(json.dumps({"candidates": listed}))
         return 0
     device = choose_device(given.device)
-    print(json.dumps(measure(device, shapes, given.budget, swept_of)))
+    print(json.dumps(measure(device, shapes, given.budget)))
     return 0
 
 
@@ -168,19 +144,14 @@ def tiles(on: Chip, op: str, name: str, candidate: Tiles | None) -> Iterator[Non
         chip_module.chip_of = genuine
 
 
-def measure(
-    device: Device,
-    shapes: list[KernelShape],
-    budget_s: float,
-    swept_of: Callable[[KernelShape, Chip], list[Sweep]] = sweeps_of,
-) -> dict[str, Any]:
+def measure(device: Device, shapes: list[KernelShape], budget_s: float) -> dict[str, Any]:
     """Time all candidates; what the budget does not allow is left out and named."""
     on = chip_module.chip_of(device.torch_device)
     stopwatch = GpuStopwatch(CACHE_BYTES)
     began, swept, results = perf_counter(), set[Entry](), []
     for shape in shapes:
         contexts = KernelContexts(shape, device.torch_device, torch.bfloat16)
-        for sweep in swept_of(shape, on):
+        for sweep in sweeps_of(shape, on):
             entry = (sweep.op, sweep.name)
             if entry in swept:  # two models with heads alike
                 continue

@@ -106,11 +106,6 @@ def gpu_parts() -> Parts:
                 Step(
                     "tile sweep", "benchmarks/tile_sweep.py --device cuda --budget 150", "script", 2
                 ),
-                Step(  # last: a kernel that nobody has run may wait for ever
-                    "tile sweep, specialised prefix attention",
-                    "benchmarks/tile_sweep.py --device cuda --specialised --budget 60",
-                    "script",
-                ),
             ),
             "kernels by size, and the best tile for each",
         ),

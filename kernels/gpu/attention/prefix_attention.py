@@ -19,7 +19,7 @@ from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.attend_tile import attend_tile
 from pagedrun.kernels.gpu.attention.kv_tile import readable
 from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPartials
-from pagedrun.kernels.gpu.attention.prefix_tile import PrefixTile, can_specialise
+from pagedrun.kernels.gpu.attention.prefix_tile import PrefixTile
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state, merge_states
 from pagedrun.kernels.gpu.chip import Chip
@@ -47,9 +47,7 @@ def prefix_tile(
     name = entry_name(head_dim, block_size, dtype, cache_dtype)
     measured = on.tiles.find("prefix", name)
     if measured is not None:
-        keys, num_warps, num_stages, *specialised = measured[heights.index(rows)]
-        if not any(specialised) or can_specialise(head_dim, block_size, dtype, cache_dtype, on):
-            return PrefixTile(rows, keys, num_warps, num_stages, any(specialised))
+        return PrefixTile(rows, *measured[heights.index(rows)])
     is_large, is_quantised = head_dim > 128, cache_dtype.itemsize == 1
     if head_dim > 256 and on.backend == "hip":
         return PrefixTile(rows, 16, 4, 1)
@@ -148,12 +146,6 @@ def prefix_attention(
     )
     of_rows = (groups.first_slots, groups.num_states, groups.num_partitions)
     partials = PrefixPartials(peaks, masses, totals, *of_rows)
-    if tile.is_specialised:
-        # Imported where it is asked for: other chips and other Tritons have no such thing.
-        from pagedrun.kernels.gpu.attention.specialised_prefix import attend_specialised
-
-        attend_specialised(q, layer, block_tables, groups, softmax, partials, tile, on)
-        return partials
     quantised = (None, None) if scales is None else (scales.keys, scales.values)
     num_programs = min(len(groups.items) * num_kv_heads, PROGRAMS_PER_PROCESSOR * on.num_processors)
     attend_units[(max(1, num_programs),)](

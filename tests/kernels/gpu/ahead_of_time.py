@@ -44,13 +44,6 @@ INSTRUCTIONS = {
     "mfma": r"\bv_mfma",
     "cp.async": r"\bcp\.async\.c[ag]",
     "bulk copy": r"\bcp\.async\.bulk",
-    "tensor copy": r"\bcp\.async\.bulk\.tensor",
-    "setmaxnreg": r"\bsetmaxnreg",
-    "arrival": r"\bmbarrier\.arrive\.shared",
-    # After all warps of its group: nothing that another one still does lies between.
-    "arrival of a group": (
-        r"\bbar\.sync\s+\d+, 128;(?:(?!mbarrier\.|wgmma\.|bar\.)[\s\S])*?\bmbarrier\.arrive\.shared"
-    ),
     "wide load": r"\bld\.global\S*\.v[48]|\bglobal_load_dwordx4|\bbuffer_load_dwordx4",
     "atomic": r"\b(?:atom|red)\.|\bglobal_atomic",
 }
@@ -64,8 +57,7 @@ class Case:
     short: names of the chips for which it is compiled in every test run; the rest are `long`.
     is_one: all launches of a kernel are of one compiled form: a run does not stop to compile.
     matrix: which matrix instructions at least one launch must hold: "wide" means those that only
-    whole warp groups use (wgmma on sm_90), "any" is for narrow tiles. only: the chips it is for,
-    empty: all. needs: what each of its launches must hold, of `INSTRUCTIONS`.
+    whole warp groups use (wgmma on sm_90), "any" is for narrow tiles.
     """
 
     name: str
@@ -73,12 +65,6 @@ class Case:
     short: tuple[str, ...] = ()
     matrix: Literal["any", "wide"] | None = None
     is_one: bool = False
-    only: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-
-    def is_for(self, chip: str) -> bool:
-        """Return whether the case is compiled for a chip."""
-        return not self.only or chip in self.only
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +134,7 @@ def _compile_launch(
 ) -> Launch:
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import make_backend
+    from triton.compiler import ASTSource, make_backend
     from triton.runtime.jit import create_function_from_signature
 
     target = GPUTarget(chip.backend, chip.arch, 64 if chip.backend == "hip" else 32)
@@ -170,7 +156,7 @@ def _compile_launch(
         # A folder of its own: what lies in a cache already is not assembled, and leaves no log.
         triton.knobs.cache.dir = folder
         triton.knobs.nvidia.dump_ptxas_log = True
-        source = _source_type(function)(function, signature, constants, attributes)
+        source = ASTSource(function, signature, constants, attributes)
         compiled = triton.compile(source, target=target, options=options.__dict__)
     text = compiled.asm["amdgcn" if chip.backend == "hip" else "ptx"]
     measured = _of_amd(text) if chip.backend == "hip" else _of_nvidia(log.getvalue())
@@ -184,13 +170,6 @@ def _compile_launch(
         *measured,
         {name: len(re.findall(pattern, text)) for name, pattern in INSTRUCTIONS.items()},
     )
-
-
-def _source_type(function: Any) -> Any:
-    from triton.compiler import ASTSource
-    from triton.experimental.gluon._runtime import GluonASTSource
-
-    return GluonASTSource if function.is_gluon() else ASTSource
 
 
 def _of_nvidia(log: str) -> tuple[int, int]:

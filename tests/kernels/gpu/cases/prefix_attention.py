@@ -1,8 +1,6 @@
 """Head sizes and caches that models have, with each height of the query matrix of the chip."""
 
 import functools
-from dataclasses import replace
-from unittest.mock import patch
 
 import torch
 
@@ -17,7 +15,6 @@ from pagedrun.kernels.gpu.attention.prefix_attention import (
     prefix_attention,
 )
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
-from pagedrun.kernels.gpu.tile_table import TileTable, entry_name
 from tests.kernels.gpu.ahead_of_time import Case
 
 KV_HEADS = 8
@@ -69,30 +66,6 @@ def case(
     return Case(name, functools.partial(launch, *arguments), short, matrix)  # type: ignore[arg-type]
 
 
-def specialised(
-    head_dim: int,
-    stages: tuple[int, int],
-    group: int = 4,
-    block_size: int = 64,
-    keys: int = 64,
-    softcap: float | None = None,
-    short: tuple[str, ...] = (),
-) -> Case:
-    """The kernel with warps of two trades, by a table of measured tiles; stages of each height."""
-
-    def call() -> None:
-        on = chip.chip_of(torch.device("cpu"))
-        name = entry_name(head_dim, block_size, torch.bfloat16, torch.bfloat16)
-        tiles = TileTable({"prefix": {name: tuple((keys, 4, each, 1) for each in stages)}})
-        with patch.object(chip, "chip_of", lambda device: replace(on, tiles=tiles)):
-            launch(head_dim, group, block_size, torch.bfloat16, torch.bfloat16, softcap)
-
-    name = f"prefix-{head_dim}-g{group}-b{block_size}-specialised-{keys}x{stages[1]}"
-    name += "-softcap" if softcap else ""
-    needs = ("wgmma", "tensor copy", "setmaxnreg", "arrival")
-    return Case(name, call, short, "wide", only=("sm_90",), needs=needs)
-
-
 CASES = [
     case(128, short=("sm_90", "sm_100", "gfx942")),
     case(256, softcap=50.0, short=("sm_90",)),
@@ -104,11 +77,4 @@ CASES = [
     *(case(head_dim, cache_dtype=torch.float8_e4m3fn) for head_dim in (64, 256, 512)),
     *(case(head_dim, dtype=torch.float32) for head_dim in (64, 128, 256, 512)),
     case(128, dtype=torch.float16),
-    specialised(128, (3, 4), short=("sm_90",)),
-    *(specialised(128, (min(stages, 3), stages)) for stages in (2, 3, 5, 6)),
-    *(specialised(64, (min(stages, 3), stages)) for stages in (2, 3, 4, 5, 6)),
-    *(specialised(128, (2, 4), group=group) for group in (1, 2, 7, 8, 16)),
-    specialised(128, (2, 4), softcap=30.0),
-    specialised(128, (2, 3), block_size=128, keys=128, group=7),
-    specialised(64, (3, 4), block_size=128, keys=128),
 ]
