@@ -103,11 +103,8 @@ def gpu_parts() -> Parts:
                     "benchmarks/packed_linears.py --device cuda --json",
                     "script",
                 ),
-                Step(
-                    "tile sweep", "benchmarks/tile_sweep.py --device cuda --budget 150", "script", 2
-                ),
             ),
-            "kernels by size, and the best tile for each",
+            "kernels by size",
         ),
         "D": Part(
             360,
@@ -163,10 +160,7 @@ def small_parts() -> Parts:
         "B": Part(SMALL_LIMIT_S, (Step("tiny", f"{throughput} {rows}"),)),
         "C": Part(
             SMALL_LIMIT_S,
-            (
-                Step("decode points", f"{kernels} --only decode --context 16 --batch 2"),
-                Step("tile sweep", "benchmarks/tile_sweep.py --list", "script"),
-            ),
+            (Step("decode points", f"{kernels} --only decode --context 16 --batch 2"),),
         ),
         "D": Part(
             SMALL_LIMIT_S,

@@ -1,12 +1,10 @@
 """What the launch tables must know of a GPU."""
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
-
-from pagedrun.kernels.gpu.tile_table import TileTable
 
 # Of one warp ("mma"), of a group of four ("wgmma"), of tensor memory ("tcgen05"), and AMD's.
 MatrixUnit = Literal["mma", "wgmma", "tcgen05", "mfma"]
@@ -18,14 +16,13 @@ class Chip:
 
     backend: "cuda" or "hip". arch: the compute capability times ten (80, 90, 100), or the name of
     an AMD chip ("gfx942"). num_processors: streaming multiprocessors or compute units.
-    shared_memory: the bytes of it that one program may take. tiles: those that were measured.
+    shared_memory: the bytes of it that one program may take.
     """
 
     backend: str
     arch: int | str
     num_processors: int
     shared_memory: int
-    tiles: TileTable = field(default_factory=TileTable, compare=False, repr=False)
 
     @property
     def matrix_unit(self) -> MatrixUnit:
@@ -55,13 +52,10 @@ def chip_of(device: torch.device) -> Chip:
     if torch.version.hip:
         name = properties.gcnArchName.split(":")[0]  # "gfx942:sramecc+:xnack-"
         shared_memory = properties.shared_memory_per_block
-        tiles = TileTable.of("hip", name)
-        return Chip("hip", name, properties.multi_processor_count, shared_memory, tiles)
-    arch = properties.major * 10 + properties.minor
+        return Chip("hip", name, properties.multi_processor_count, shared_memory)
     return Chip(
         "cuda",
-        arch,
+        properties.major * 10 + properties.minor,
         properties.multi_processor_count,
         properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
-        TileTable.of("cuda", arch),
     )

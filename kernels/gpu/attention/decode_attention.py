@@ -24,7 +24,6 @@ from pagedrun.kernels.gpu.attention.kv_tile import readable
 from pagedrun.kernels.gpu.attention.prefix_partials import PrefixPartials
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E
 from pagedrun.kernels.gpu.chip import Chip
-from pagedrun.kernels.gpu.tile_table import entry_name
 
 # Keys, counted from token 0, that are attended to on their own before the result merges. Part of
 # what decides a row's bytes, so it depends on nothing.
@@ -51,9 +50,6 @@ def decode_tile(
     head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype, on: Chip
 ) -> DecodeTile:
     """Return the tile for queries and caches of a dtype: some are on their way all the time."""
-    measured = on.tiles.find("decode", entry_name(head_dim, dtype, cache_dtype))
-    if measured is not None:
-        return DecodeTile(*measured[0])
     width = triton.next_power_of_2(head_dim)
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
         return DecodeTile(16, 8, 2)  # spills 0.6 KB at head size 256, rare in float32

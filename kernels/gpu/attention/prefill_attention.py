@@ -27,7 +27,6 @@ from pagedrun.kernels.gpu.attention.prefill_tile import attend
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, add_sinks, empty_state
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.quantize import magnitude
-from pagedrun.kernels.gpu.tile_table import entry_name
 
 MAX_GROUP = 32
 
@@ -118,9 +117,6 @@ def tile_for(
     tiles out in other ways, so there all chunks take the same.
     """
     is_small = on.matrix_unit == "wgmma" and rows_of_a_chunk <= 64
-    measured = on.tiles.find("prefill", entry_name(head_dim, group, dtype, int(is_quantised)))
-    if measured is not None:  # that for many rows, and on an sm_90 that for few
-        return Tile(*measured[-1 if is_small else 0])
     width = triton.next_power_of_2(head_dim)
     is_uneven = group & (group - 1) != 0  # some rows of a tile are of no query
     if dtype == torch.float32:  # no tensor cores: registers hold what is multiplied

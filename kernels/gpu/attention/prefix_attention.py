@@ -23,7 +23,6 @@ from pagedrun.kernels.gpu.attention.prefix_tile import PrefixTile
 from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
 from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state, merge_states
 from pagedrun.kernels.gpu.chip import Chip
-from pagedrun.kernels.gpu.tile_table import entry_name
 
 # Programs for each processor: those that find no item left end at once.
 PROGRAMS_PER_PROCESSOR = 2
@@ -43,11 +42,6 @@ def prefix_tile(
     the same keys at a time, and all warps side by side along the rows, so that no sum over keys
     crosses them. That was read off the layouts Triton chooses (sm_90, gfx942); a GPU must confirm.
     """
-    heights = matrix_heights(head_dim, dtype, cache_dtype, on)
-    name = entry_name(head_dim, block_size, dtype, cache_dtype)
-    measured = on.tiles.find("prefix", name)
-    if measured is not None:
-        return PrefixTile(rows, *measured[heights.index(rows)])
     is_large, is_quantised = head_dim > 128, cache_dtype.itemsize == 1
     if head_dim > 256 and on.backend == "hip":
         return PrefixTile(rows, 16, 4, 1)

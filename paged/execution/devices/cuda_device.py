@@ -96,18 +96,9 @@ class CudaDevice(Device):
             "torch": torch.__version__,
             "gpu": [torch.cuda.get_device_name(self.torch_device), *capability],
         }
-        tiles = self._measured_tiles
-        if tiles:  # which decide in what order keys are summed up
-            described["tiles"] = tiles
         with suppress(PackageNotFoundError):  # some builds of torch bring it under another name
             described["triton"] = version("triton")
         return described
-
-    @property
-    def _measured_tiles(self) -> str:
-        from pagedrun.kernels.gpu.chip import chip_of  # Triton is not everywhere
-
-        return chip_of(self.torch_device).tiles.digest
 
     def aside(self) -> AbstractContextManager[None]:
         """Launch what is in the context on the side stream; see `Device.aside`."""
