@@ -55,12 +55,12 @@ def _step_lines(step: Mapping[str, Any]) -> list[str]:
 
 def _bench_lines(name: str, plain: Mapping[str, Any]) -> list[str]:
     """Return what a benchmark prints, as Markdown."""
-    from pagedrun.cli.bench.publish import markdown
-    from pagedrun.cli.bench.view import VIEWS
+    from pagedrun.cli.bench.app import VIEWS
+    from pagedrun.cli.bench.session import markdown
     from pagedrun.paged.bench.result import Measured, Result
 
     result: Result[Measured] = Result.of_dict(dict(plain))
-    view = VIEWS[result.frame["bench"]]
+    view = VIEWS[result.frame["bench"]]()
     return [markdown(name, view.lines(result), view.sheets(result.figures)), ""]
 
 

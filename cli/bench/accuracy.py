@@ -8,6 +8,7 @@ import typer
 from pagedrun.cli import exits
 from pagedrun.cli.bench.options.accuracy_options import AccuracyOptions
 from pagedrun.cli.bench.options.result_options import ResultOptions
+from pagedrun.cli.bench.sheets.accuracy_sheets import accuracy_sheets, describe_text, describe_ways
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import RunOptions
@@ -16,7 +17,9 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 
 if TYPE_CHECKING:
+    from pagedrun.cli.bench.session import View
     from pagedrun.paged.bench.accuracy.accuracy import AccuracyBench
+    from pagedrun.paged.bench.accuracy.accuracy_figures import AccuracyBenchFigures
     from pagedrun.paged.bench.accuracy.accuracy_text import AccuracyText
     from pagedrun.paged.bench.accuracy.way import Way
 
@@ -56,14 +59,15 @@ FLAGS = (
 def _accuracy(context: typer.Context, given: Given) -> None:
     """Measure how quantization and similar settings change a model's answers."""
     from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.bench.view import ACCURACY
     from pagedrun.cli.options.settings import Settings
 
     with exits.boundary():
         settings = Settings.of(given, {each.name for each in FLAGS})
         session = Session.of(settings.read(ResultOptions))
         with settings.named():
-            session.finish(session.measure(ACCURACY, accuracy_bench(settings.given)).to_dict())
+            session.finish(
+                session.measure(accuracy_view(), accuracy_bench(settings.given)).to_dict()
+            )
 
 
 accuracy = FLAGS.command(_accuracy)
@@ -133,3 +137,10 @@ def _text(path: Path) -> "AccuracyText":
     from pagedrun.paged.bench.accuracy.accuracy_text import RunningText
 
     return PromptFile(path) if path.suffix.lower() == SUFFIX else RunningText.read(path)
+
+
+def accuracy_view() -> "View[AccuracyBenchFigures]":
+    """Return how a result is shown."""
+    from pagedrun.cli.bench.session import View
+
+    return View("accuracy", {"compared": describe_ways, "text": describe_text}, accuracy_sheets)

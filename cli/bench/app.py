@@ -1,6 +1,7 @@
 """`pagedrun bench`: its subcommands, and a short run of all of them."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,7 +14,7 @@ from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.paged.values.errors import UsageError
 
 if TYPE_CHECKING:
-    from pagedrun.cli.bench.session import Bench
+    from pagedrun.cli.bench.session import Bench, View
     from pagedrun.paged.bench.result import Measured
 
 LAYERS = 2
@@ -22,6 +23,16 @@ HELP = f"""Measure pagedrun on this machine.
 Without a command: a short run of all benchmarks except accuracy, about a minute on two cores, \
 with {DEFAULT_SHAPE} cut to {LAYERS} layers.
 """
+
+# How the result of each benchmark is shown.
+VIEWS: "dict[str, Callable[[], View[Any]]]" = {
+    "throughput": throughput.throughput_view,
+    "prefix": prefix.prefix_view,
+    "kernels": kernels.kernels_view,
+    "memory": memory.memory_view,
+    "host": host.host_view,
+    "accuracy": accuracy.accuracy_view,
+}
 
 app = CommandLine(help=HELP, invoke_without_command=True, rich_markup_mode="rich")
 app.command(name="throughput", help=throughput.HELP)(throughput.throughput)
@@ -47,13 +58,12 @@ app.callback()(Flags.of(ResultOptions).only("json_result", "quiet").command(_ben
 
 def _run_all(given: Given) -> None:
     from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.bench.view import VIEWS
     from pagedrun.cli.options.reading import read
 
     session = Session.of(read(ResultOptions, given))
     session.finish(
         {
-            name: session.measure(VIEWS[name], short).to_dict()
+            name: session.measure(VIEWS[name](), short).to_dict()
             for name, short in _short_benches().items()
         }
     )

@@ -7,10 +7,13 @@ import typer
 from pagedrun.cli import exits
 from pagedrun.cli.bench.options.host_options import HostOptions
 from pagedrun.cli.bench.options.result_options import ResultOptions
+from pagedrun.cli.bench.sheets.host_sheets import describe_host_rows, host_sheets
 from pagedrun.cli.options.flags import Flags, Given
 
 if TYPE_CHECKING:
+    from pagedrun.cli.bench.session import View
     from pagedrun.paged.bench.host.host import HostBench
+    from pagedrun.paged.bench.host.host_figures import HostBenchFigures
 
 HELP = """Measure the host's work in a step, with kernels that cost nothing.
 
@@ -39,12 +42,11 @@ FLAGS = Flags.of(HostOptions) + Flags.of(ResultOptions)
 def _host(context: typer.Context, given: Given) -> None:
     """Measure the host's work in a step, with kernels that cost nothing."""
     from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.bench.view import HOST
     from pagedrun.cli.options.reading import read
 
     with exits.boundary():
         session = Session.of(read(ResultOptions, given))
-        session.finish(session.measure(HOST, host_bench(read(HostOptions, given))).to_dict())
+        session.finish(session.measure(host_view(), host_bench(read(HostOptions, given))).to_dict())
 
 
 host = FLAGS.command(_host)
@@ -66,3 +68,10 @@ def host_bench(options: HostOptions) -> "HostBench":
         as_gpu=options.as_gpu,
         refill_share=options.refill_share,
     )
+
+
+def host_view() -> "View[HostBenchFigures]":
+    """Return how a result is shown."""
+    from pagedrun.cli.bench.session import View
+
+    return View("host", {"rows": describe_host_rows}, host_sheets)

@@ -10,13 +10,20 @@ from pagedrun.cli import exits
 from pagedrun.cli.bench.options.kernels_options import KernelsOptions
 from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE
 from pagedrun.cli.bench.options.result_options import ResultOptions
+from pagedrun.cli.bench.sheets.kernels_sheets import (
+    describe_roofline,
+    describe_shape,
+    describe_sizes,
+    kernels_sheets,
+)
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.paged.values.engine_config import EngineConfig
 
 if TYPE_CHECKING:
+    from pagedrun.cli.bench.session import View
     from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
-    from pagedrun.paged.bench.kernels.kernels import KernelsBench
+    from pagedrun.paged.bench.kernels.kernels import KernelsBench, KernelsBenchFigures
 
 
 class _Defaults(NamedTuple):
@@ -75,7 +82,6 @@ _SWEPT = {
 def _kernels(context: typer.Context, given: Given) -> None:
     """Measure the kernels alone, beside what the device can do at all."""
     from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.bench.view import KERNELS
     from pagedrun.cli.options.reading import read
 
     with exits.boundary():
@@ -83,7 +89,7 @@ def _kernels(context: typer.Context, given: Given) -> None:
         bench = kernels_bench(
             read(KernelsOptions, given), EngineConfig(Path(), **_engine_values(given))
         )
-        session.finish(session.measure(KERNELS, bench).to_dict())
+        session.finish(session.measure(kernels_view(), bench).to_dict())
 
 
 kernels = FLAGS.command(_kernels)
@@ -153,3 +159,14 @@ def _sweep(options: KernelsOptions, is_full: bool) -> "KernelSweep":
     if options.only:
         chosen["parts"] = list(dict.fromkeys(part.strip() for part in options.only.split(",")))
     return replace(sweep, **chosen)
+
+
+def kernels_view() -> "View[KernelsBenchFigures]":
+    """Return how a result is shown."""
+    from pagedrun.cli.bench.session import View
+
+    return View(
+        "kernels",
+        {"layer": describe_shape, "sizes": describe_sizes, "roof": describe_roofline},
+        kernels_sheets,
+    )

@@ -7,12 +7,15 @@ import typer
 from pagedrun.cli import exits
 from pagedrun.cli.bench.options.memory_options import MemoryOptions
 from pagedrun.cli.bench.options.result_options import PageOptions, ResultOptions
+from pagedrun.cli.bench.sheets.memory_sheets import describe_requests, describe_token, memory_sheets
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import RunOptions
 
 if TYPE_CHECKING:
+    from pagedrun.cli.bench.session import View
     from pagedrun.paged.bench.memory.memory import MemoryBench
+    from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
     from pagedrun.paged.bench.memory.model_shape import ModelShape
 
 HELP = """Count the memory saved by paged KV memory, without a model.
@@ -55,7 +58,6 @@ memory = FLAGS.command(_memory)
 
 def _run(given: Given) -> None:
     from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.bench.view import MEMORY
     from pagedrun.cli.options.reading import read
     from pagedrun.cli.page.target import check_target
 
@@ -63,11 +65,11 @@ def _run(given: Given) -> None:
     if html is not None:
         check_target(html, [(result_options.save, "--save file")])
     session = Session.of(result_options)
-    result = session.measure(MEMORY, memory_bench(given))
+    result = session.measure(memory_view(), memory_bench(given))
     if html is not None:
         from pagedrun.cli.bench.memory_page import write_memory_page
 
-        write_memory_page(result.figures, MEMORY.lines(result), html)
+        write_memory_page(result.figures, memory_view().lines(result), html)
         session.say(f"Page in {html}")
     session.finish(result.to_dict())
 
@@ -117,3 +119,10 @@ def _shape(options: MemoryOptions, revision: str | None) -> "ModelShape":
         head_dim=options.head_dim,
         dtype=options.dtype and options.dtype.value,
     )
+
+
+def memory_view() -> "View[MemoryBenchFigures]":
+    """Return how a result is shown."""
+    from pagedrun.cli.bench.session import View
+
+    return View("memory", {"token": describe_token, "requests": describe_requests}, memory_sheets)

@@ -2,17 +2,22 @@
 
 from collections.abc import Sequence as Seq
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pagedrun.cli.bench.sheets.memory_sheets import WAYS, memory_tables
 from pagedrun.cli.bench.sheets.spread_text import show_number, show_ratio
-from pagedrun.cli.page.document import Document
-from pagedrun.cli.page.headline import Headline
-from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
+
+if TYPE_CHECKING:
+    from pagedrun.cli.page.document import Document
+    from pagedrun.cli.page.headline import Headline
+    from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
 
 _HEIGHTS = {"at_once": 280, "sharing": 260, "over_time": 520, "block_sizes": 320}
 
 
-def write_memory_page(result: MemoryBenchFigures, lines: Seq[tuple[str, str]], path: Path) -> None:
+def write_memory_page(
+    result: "MemoryBenchFigures", lines: Seq[tuple[str, str]], path: Path
+) -> None:
     """Write the figures of `bench memory` to `path` as a page; raises `OutputError`.
 
     `lines` are what was run, on what and when, each with its label.
@@ -20,8 +25,10 @@ def write_memory_page(result: MemoryBenchFigures, lines: Seq[tuple[str, str]], p
     memory_document(result, lines).write(path)
 
 
-def memory_document(result: MemoryBenchFigures, lines: Seq[tuple[str, str]]) -> Document:
+def memory_document(result: "MemoryBenchFigures", lines: Seq[tuple[str, str]]) -> "Document":
     """Return the page of the figures of `bench memory`."""
+    from pagedrun.cli.page.document import Document
+
     tables = memory_tables(result)
     return Document(
         template="memory.html",
@@ -43,7 +50,9 @@ def memory_document(result: MemoryBenchFigures, lines: Seq[tuple[str, str]]) -> 
     )
 
 
-def _headlines(result: MemoryBenchFigures) -> list[Headline]:
+def _headlines(result: "MemoryBenchFigures") -> "list[Headline]":
+    from pagedrun.cli.page.headline import Headline
+
     most = result["at_once"][-1]
     contiguous, paged = (most[way] for way in WAYS)
     flows = {way: result["over_time"][way] for way in WAYS}

@@ -8,13 +8,16 @@ from pagedrun.cli import exits
 from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE, ModelOptions
 from pagedrun.cli.bench.options.prefix_options import PrefixOptions
 from pagedrun.cli.bench.options.result_options import ResultOptions
+from pagedrun.cli.bench.sheets.prefix_sheets import describe_sweep, prefix_sheets
+from pagedrun.cli.bench.sheets.spread_text import describe_model
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import RunOptions
 from pagedrun.paged.values.engine_config import EngineConfig
 
 if TYPE_CHECKING:
-    from pagedrun.paged.bench.runs.prefix import PrefixBench
+    from pagedrun.cli.bench.session import View
+    from pagedrun.paged.bench.runs.prefix import PrefixBench, PrefixBenchFigures
 
 DEFAULT_LAYERS = 2
 HELP = f"""Measure the cost of a shared prefix, by its length and its number of rows.
@@ -49,14 +52,13 @@ FLAGS = (
 def _prefix(context: typer.Context, given: Given) -> None:
     """Measure the cost of a shared prefix, by its length and its number of rows."""
     from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.bench.view import PREFIX
     from pagedrun.cli.options.settings import Settings
 
     with exits.boundary():
         settings = Settings.of(given, {each.name for each in FLAGS})
         session = Session.of(settings.read(ResultOptions))
         with settings.named():
-            session.finish(session.measure(PREFIX, prefix_bench(settings.given)).to_dict())
+            session.finish(session.measure(prefix_view(), prefix_bench(settings.given)).to_dict())
 
 
 prefix = FLAGS.command(_prefix)
@@ -81,3 +83,10 @@ def prefix_bench(given: Given) -> "PrefixBench":
         budget_s=options.budget,
         flags=values_of(EngineConfig, given, {"model"}),
     )
+
+
+def prefix_view() -> "View[PrefixBenchFigures]":
+    """Return how a result is shown."""
+    from pagedrun.cli.bench.session import View
+
+    return View("prefix", {"model": describe_model, "rows": describe_sweep}, prefix_sheets)

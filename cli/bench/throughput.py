@@ -8,13 +8,16 @@ from pagedrun.cli import exits
 from pagedrun.cli.bench.options.model_options import ModelOptions
 from pagedrun.cli.bench.options.result_options import ResultOptions
 from pagedrun.cli.bench.options.throughput_options import ThroughputOptions
+from pagedrun.cli.bench.sheets.spread_text import describe_model
+from pagedrun.cli.bench.sheets.throughput_sheets import describe_rows, throughput_sheets
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import RunOptions
 from pagedrun.paged.values.engine_config import EngineConfig
 
 if TYPE_CHECKING:
-    from pagedrun.paged.bench.runs.throughput import ThroughputBench
+    from pagedrun.cli.bench.session import View
+    from pagedrun.paged.bench.runs.throughput import ThroughputBench, ThroughputBenchFigures
 
 HELP = """Measure prompt and generated tokens per second on this machine.
 
@@ -55,14 +58,15 @@ FLAGS = (
 def _throughput(context: typer.Context, given: Given) -> None:
     """Measure prompt and generated tokens per second on this machine."""
     from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.bench.view import THROUGHPUT
     from pagedrun.cli.options.settings import Settings
 
     with exits.boundary():
         settings = Settings.of(given, {each.name for each in FLAGS})
         session = Session.of(settings.read(ResultOptions))
         with settings.named():
-            session.finish(session.measure(THROUGHPUT, throughput_bench(settings.given)).to_dict())
+            session.finish(
+                session.measure(throughput_view(), throughput_bench(settings.given)).to_dict()
+            )
 
 
 throughput = FLAGS.command(_throughput)
@@ -93,3 +97,10 @@ def throughput_bench(given: Given) -> "ThroughputBench":
         repeat=options.repeat or (3 if is_compared else 1),
         profile=options.profile,
     )
+
+
+def throughput_view() -> "View[ThroughputBenchFigures]":
+    """Return how a result is shown."""
+    from pagedrun.cli.bench.session import View
+
+    return View("throughput", {"model": describe_model, "rows": describe_rows}, throughput_sheets)

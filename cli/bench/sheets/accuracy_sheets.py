@@ -1,17 +1,21 @@
 """The result of `bench accuracy` as tables."""
 
+from typing import TYPE_CHECKING
+
 from pagedrun.cli.bench.sheets.sheet import Sheet
 from pagedrun.cli.bench.sheets.spread_text import NOTHING
 from pagedrun.cli.terminal.sizes import show_size
-from pagedrun.paged.bench.accuracy.accuracy_figures import AccuracyBenchFigures
+
+if TYPE_CHECKING:
+    from pagedrun.paged.bench.accuracy.accuracy_figures import AccuracyBenchFigures
 
 
-def accuracy_sheets(result: AccuracyBenchFigures) -> list[Sheet]:
+def accuracy_sheets(result: "AccuracyBenchFigures") -> list[Sheet]:
     """Return the tables: how well each foretells the text, and how far they agree."""
     return [_text(result), _agreement(result)]
 
 
-def describe_ways(result: AccuracyBenchFigures) -> str:
+def describe_ways(result: "AccuracyBenchFigures") -> str:
     """Return what is compared with what, in a line."""
     measured, reference = result["measured"], result["reference"]
     return (
@@ -20,7 +24,7 @@ def describe_ways(result: AccuracyBenchFigures) -> str:
     )
 
 
-def describe_text(result: AccuracyBenchFigures) -> str:
+def describe_text(result: "AccuracyBenchFigures") -> str:
     """Return the text in a line."""
     text = result["text"]
     return (
@@ -30,7 +34,7 @@ def describe_text(result: AccuracyBenchFigures) -> str:
     )
 
 
-def _text(result: AccuracyBenchFigures) -> Sheet:
+def _text(result: "AccuracyBenchFigures") -> Sheet:
     ways = (result["measured"], result["reference"])
     rows = [
         ("perplexity", *(_perplexity(way["perplexity"]) for way in ways)),
@@ -46,7 +50,7 @@ def _text(result: AccuracyBenchFigures) -> Sheet:
     )
 
 
-def _agreement(result: AccuracyBenchFigures) -> Sheet:
+def _agreement(result: "AccuracyBenchFigures") -> Sheet:
     scores, answers = result["scores"], result["answers"]
     differences = answers["prompts"] - answers["same"]
     rows = [

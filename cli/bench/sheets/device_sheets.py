@@ -1,19 +1,23 @@
 """What a GPU did in a profiled run, as tables."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pagedrun.cli.bench.sheets.sheet import Sheet
 from pagedrun.cli.bench.sheets.spread_text import NOTHING, show_ms
-from pagedrun.paged.bench.runs.run_figures import DeviceProfileFigures, ThroughputBenchFigures
+
+if TYPE_CHECKING:
+    from pagedrun.paged.bench.runs.device_profile import DeviceProfileFigures
+    from pagedrun.paged.bench.runs.throughput import ThroughputBenchFigures
 
 
-def device_sheets(result: ThroughputBenchFigures) -> list[Sheet]:
+def device_sheets(result: "ThroughputBenchFigures") -> list[Sheet]:
     """Return what device and host did, and the kernels by time."""
     profiled = [each for each in result["contenders"] if "device_profile" in each]
     profiles = [each["device_profile"] for each in profiled]
     header = ("", *(each["name"] for each in profiled))
 
-    def row(label: str, show: Callable[[DeviceProfileFigures], str]) -> tuple[str, ...]:
+    def row(label: str, show: "Callable[[DeviceProfileFigures], str]") -> tuple[str, ...]:
         return (label, *map(show, profiles))
 
     steps = [
@@ -38,7 +42,7 @@ def device_sheets(result: ThroughputBenchFigures) -> list[Sheet]:
     ]
 
 
-def _kernels(profiles: list[DeviceProfileFigures]) -> list[tuple[str, ...]]:
+def _kernels(profiles: "list[DeviceProfileFigures]") -> list[tuple[str, ...]]:
     tables = [{each["name"]: each for each in profile["kernels"]} for profile in profiles]
     names = dict.fromkeys(name for table in tables for name in table)
     most = {name: max(t[name]["seconds"] for t in tables if name in t) for name in names}

@@ -1,12 +1,15 @@
 """The result of `bench host` as a table."""
 
+from typing import TYPE_CHECKING
+
 from pagedrun.cli.bench.sheets.sheet import Sheet
-from pagedrun.cli.bench.sheets.spread_text import show_ms, show_number, show_spread
-from pagedrun.cli.bench.sheets.throughput_sheets import show_tokens
-from pagedrun.paged.bench.host.host_figures import HostBenchFigures
+from pagedrun.cli.bench.sheets.spread_text import show_ms, show_number, show_spread, show_tokens
+
+if TYPE_CHECKING:
+    from pagedrun.paged.bench.host.host_figures import HostBenchFigures
 
 
-def host_sheets(result: HostBenchFigures) -> list[Sheet]:
+def host_sheets(result: "HostBenchFigures") -> list[Sheet]:
     """Return the table: a line for each number of seats."""
     header = ("seats", "rows", "tokens/s", "decode, µs/row", "admission, ms", "total, s")
     rows = [
@@ -33,7 +36,7 @@ def host_sheets(result: HostBenchFigures) -> list[Sheet]:
     return [*own, _launches(result)] if result["as_gpu"] else own
 
 
-def _launches(result: HostBenchFigures) -> Sheet:
+def _launches(result: "HostBenchFigures") -> Sheet:
     """Return what was asked of the device, step for step."""
     header = (
         *("seats", "steps", "host, ms/step", "with prompts", "replayed", "eager decode"),
@@ -65,7 +68,7 @@ def _launches(result: HostBenchFigures) -> Sheet:
     )
 
 
-def describe_host_rows(result: HostBenchFigures) -> str:
+def describe_host_rows(result: "HostBenchFigures") -> str:
     """Return the workload in a line."""
     rows = result["workload"]
     return (

@@ -1,7 +1,7 @@
 """The result of `bench kernels` as tables."""
 
 from collections.abc import Sequence as Seq
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pagedrun.cli.bench.sheets.sheet import Sheet
 from pagedrun.cli.bench.sheets.spread_text import (
@@ -13,33 +13,33 @@ from pagedrun.cli.bench.sheets.spread_text import (
     show_spread,
 )
 from pagedrun.cli.terminal.sizes import show_size
-from pagedrun.paged.bench.kernels.kernel_figures import (
-    CallFigures,
-    FailedCall,
-    KernelsBenchFigures,
-    Part,
-    PartFigures,
-    Place,
-    PointFigures,
-    SkippedPoint,
-)
-from pagedrun.paged.bench.spread import SpreadFigures
+
+if TYPE_CHECKING:
+    from pagedrun.paged.bench.kernels.kernel_point import (
+        CallFigures,
+        FailedCall,
+        Place,
+        PointFigures,
+    )
+    from pagedrun.paged.bench.kernels.kernel_sweep import Part
+    from pagedrun.paged.bench.kernels.kernels import KernelsBenchFigures, PartFigures, SkippedPoint
+    from pagedrun.paged.bench.spread import SpreadFigures
 
 _Size = Literal["context", "batch", "prefix", "group", "chunk", "before", "op", "rows"]
 _Rate = Literal["gb_per_s", "tflop_per_s"]
-_SIZES: dict[Part, tuple[_Size, _Size]] = {
+_SIZES: "dict[Part, tuple[_Size, _Size]]" = {
     "decode": ("context", "batch"),
     "prefix": ("prefix", "group"),
     "prefill": ("chunk", "before"),
     "ops": ("op", "rows"),
 }
-_TITLES: dict[Part, str] = {
+_TITLES: "dict[Part, str]" = {
     "decode": "Decode attention",
     "prefix": "Attention over a shared prefix",
     "prefill": "Prefill attention",
     "ops": "Other ops",
 }
-_CAPTIONS: dict[Part, str] = {
+_CAPTIONS: "dict[Part, str]" = {
     "decode": "Contiguous: dense attention in torch on the same keys and values. Over "
     "contiguous: the cost of paging; below 1x, paged attention is faster.",
     "prefix": ("Each row has 64 tokens of its own after the prefix, which are read in both cases."),
@@ -47,7 +47,7 @@ _CAPTIONS: dict[Part, str] = {
     "ops": "PackedLinear is the layer's gate and up projections together.",
 }
 # What bounds a part, as the result has it, its unit, and what to know of the figures.
-_RATES: dict[Part, tuple[_Rate, str, str]] = {
+_RATES: "dict[Part, tuple[_Rate, str, str]]" = {
     "decode": ("gb_per_s", "GB/s", "Bytes of keys and values, queries and answers."),
     "prefix": (
         "tflop_per_s",
@@ -64,7 +64,7 @@ _RATES: dict[Part, tuple[_Rate, str, str]] = {
 }
 
 
-def kernels_sheets(result: PartFigures) -> list[Sheet]:
+def kernels_sheets(result: "PartFigures") -> list[Sheet]:
     """Return two tables for each part that was measured, times and rates, then what was not."""
     sheets = []
     for part in _SIZES:
@@ -76,7 +76,7 @@ def kernels_sheets(result: PartFigures) -> list[Sheet]:
     return sheets
 
 
-def describe_sizes(result: KernelsBenchFigures) -> str:
+def describe_sizes(result: "KernelsBenchFigures") -> str:
     """Return how it was measured, in a line."""
     shape = result["shape"]
     busy = result["others_busy"]
@@ -87,7 +87,7 @@ def describe_sizes(result: KernelsBenchFigures) -> str:
     )
 
 
-def describe_shape(result: KernelsBenchFigures) -> str:
+def describe_shape(result: "KernelsBenchFigures") -> str:
     """Return the layer in a line."""
     shape = result["shape"]
     return (
@@ -96,7 +96,7 @@ def describe_shape(result: KernelsBenchFigures) -> str:
     )
 
 
-def describe_roofline(result: KernelsBenchFigures) -> str:
+def describe_roofline(result: "KernelsBenchFigures") -> str:
     """Return what the device can do, in a line."""
     roofline = result["roof"]
     copied, multiplied = (
@@ -112,7 +112,7 @@ def describe_roofline(result: KernelsBenchFigures) -> str:
     )
 
 
-def _times(part: Part, points: Seq[PointFigures]) -> Sheet:
+def _times(part: "Part", points: "Seq[PointFigures]") -> Sheet:
     names = _names(points)
     ratios = list(dict.fromkeys(name for point in points for name in point["ratios"]))
     show = _spread if len(ratios) == 1 else _middle  # there is room for one
@@ -128,7 +128,7 @@ def _times(part: Part, points: Seq[PointFigures]) -> Sheet:
     return Sheet(f"{_TITLES[part]}, ms", (*_SIZES[part], *names, *ratios), rows, caption)
 
 
-def _rates(part: Part, points: Seq[PointFigures]) -> Sheet:
+def _rates(part: "Part", points: "Seq[PointFigures]") -> Sheet:
     key, unit, caption = _RATES[part]
     names = _names(points)
     rows = [
@@ -139,11 +139,11 @@ def _rates(part: Part, points: Seq[PointFigures]) -> Sheet:
     return Sheet(title, (*_SIZES[part], *names), rows, caption)
 
 
-def _place(part: Part, point: Place) -> list[str]:
+def _place(part: "Part", point: "Place") -> list[str]:
     return [_size(point[size]) for size in _SIZES[part]]
 
 
-def _names(points: Seq[PointFigures]) -> list[str]:
+def _names(points: "Seq[PointFigures]") -> list[str]:
     """Return the contenders of a part, what they are held against last."""
     names = list(points[0]["contenders"]) if points else []
     return names[1:] + names[:1]
@@ -153,25 +153,25 @@ def _size(value: int | str) -> str:
     return value if isinstance(value, str) else f"{value:,}"
 
 
-def _milliseconds(contender: CallFigures | FailedCall) -> str:
+def _milliseconds(contender: "CallFigures | FailedCall") -> str:
     return show_ms(contender["seconds"]["median"]) if "seconds" in contender else "failed"
 
 
-def _rate(contender: CallFigures | FailedCall, key: _Rate) -> str:
+def _rate(contender: "CallFigures | FailedCall", key: _Rate) -> str:
     if "failed" in contender:
         return NOTHING
     return f"{show_number(contender[key])} ({show_percent(contender['of_roof'])})"
 
 
-def _spread(ratio: SpreadFigures | None) -> str:
+def _spread(ratio: "SpreadFigures | None") -> str:
     return show_spread(ratio, show_ratio)
 
 
-def _middle(ratio: SpreadFigures | None) -> str:
+def _middle(ratio: "SpreadFigures | None") -> str:
     return NOTHING if ratio is None else show_ratio(ratio["median"])
 
 
-def _failures(part: Part, points: Seq[PointFigures]) -> list[str]:
+def _failures(part: "Part", points: "Seq[PointFigures]") -> list[str]:
     return [
         f"{name} at {' x '.join(_place(part, point))}: {each['failed']}."
         for point in points
@@ -180,12 +180,12 @@ def _failures(part: Part, points: Seq[PointFigures]) -> list[str]:
     ]
 
 
-def _skipped(skipped: Seq[SkippedPoint]) -> Sheet:
+def _skipped(skipped: "Seq[SkippedPoint]") -> Sheet:
     rows = [(each["part"], " x ".join(_place(each["part"], each)), _why(each)) for each in skipped]
     return Sheet("Not measured", ("part", "size", "why"), rows)
 
 
-def _why(skipped: SkippedPoint) -> str:
+def _why(skipped: "SkippedPoint") -> str:
     match skipped["reason"]:
         case "memory":
             needed, free = skipped["needed_bytes"], skipped["free_bytes"]

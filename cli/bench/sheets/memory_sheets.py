@@ -1,12 +1,13 @@
 """The result of `bench memory` as tables."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pagedrun.cli.bench.sheets.sheet import Sheet
 from pagedrun.cli.bench.sheets.spread_text import NOTHING, show_number, show_ratio
-from pagedrun.cli.report.report_figures import sparkline
 from pagedrun.cli.terminal.sizes import show_size
-from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures, SavedBlocks, Sharing
+
+if TYPE_CHECKING:
+    from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures, SavedBlocks, Sharing
 
 Way = Literal["contiguous", "paged"]
 WAYS: tuple[Way, ...] = ("contiguous", "paged")
@@ -15,14 +16,14 @@ _Charted = Literal["running", "tokens", "blocks_used"]
 DONE = "·"  # where a run is over while the other goes on
 
 
-def memory_sheets(result: MemoryBenchFigures) -> list[Sheet]:
+def memory_sheets(result: "MemoryBenchFigures") -> list[Sheet]:
     """Return the tables: at once, the system prompt, over time, and block sizes."""
     tables = memory_tables(result)
     block_sizes = tables.pop("block_sizes")
     return [*tables.values(), _charts(result), block_sizes]
 
 
-def memory_tables(result: MemoryBenchFigures) -> dict[str, Sheet]:
+def memory_tables(result: "MemoryBenchFigures") -> dict[str, Sheet]:
     """Return the tables that hold figures, by the result's own names for them."""
     found = result["sharing"]
     sharing = {} if found is None else {"sharing": _sharing(found)}
@@ -34,7 +35,7 @@ def memory_tables(result: MemoryBenchFigures) -> dict[str, Sheet]:
     }
 
 
-def describe_token(result: MemoryBenchFigures) -> str:
+def describe_token(result: "MemoryBenchFigures") -> str:
     """Return the model that bytes are given for, in a line."""
     shape = result["shape"]
     return (
@@ -44,7 +45,7 @@ def describe_token(result: MemoryBenchFigures) -> str:
     )
 
 
-def describe_requests(result: MemoryBenchFigures) -> str:
+def describe_requests(result: "MemoryBenchFigures") -> str:
     """Return the requests in a line."""
     lengths = result["lengths"]
     return (
@@ -53,7 +54,7 @@ def describe_requests(result: MemoryBenchFigures) -> str:
     )
 
 
-def _at_once(result: MemoryBenchFigures) -> Sheet:
+def _at_once(result: "MemoryBenchFigures") -> Sheet:
     rows = [
         (
             f"{each['requests']:,}",
@@ -74,7 +75,7 @@ def _at_once(result: MemoryBenchFigures) -> Sheet:
     )
 
 
-def _sharing(sharing: Sharing) -> Sheet:
+def _sharing(sharing: "Sharing") -> Sheet:
     prompt = sharing["prompt"]
     saved: dict[str, SavedBlocks] = {
         "answers to one prompt": prompt,
@@ -100,7 +101,7 @@ def _sharing(sharing: Sharing) -> Sheet:
     )
 
 
-def _over_time(result: MemoryBenchFigures) -> Sheet:
+def _over_time(result: "MemoryBenchFigures") -> Sheet:
     flows = result["over_time"]
     rows = [
         (
@@ -139,7 +140,7 @@ def _ratio(above: float, below: float) -> str:
     return show_ratio(above / below) if below else NOTHING
 
 
-def _charts(result: MemoryBenchFigures) -> Sheet:
+def _charts(result: "MemoryBenchFigures") -> Sheet:
     rows = [
         *_chart(result, "in flight", "running"),
         *_chart(result, "tokens stored", "tokens"),
@@ -155,11 +156,13 @@ def _charts(result: MemoryBenchFigures) -> Sheet:
     )
 
 
-def _chart(result: MemoryBenchFigures, name: str, key: _Charted) -> list[tuple[str, str, str]]:
+def _chart(result: "MemoryBenchFigures", name: str, key: _Charted) -> list[tuple[str, str, str]]:
     """Return a line for each way, on the same axes: steps, and what is counted.
 
     Blocks of different sizes are not the same; there, full height is all of the memory.
     """
+    from pagedrun.cli.report.report_figures import sparkline
+
     flows = {way: result["over_time"][way] for way in WAYS}
     num_steps = max(flow["steps"] for flow in flows.values())
     values = {way: [each[key] for each in flow["timeline"]] for way, flow in flows.items()}
@@ -174,7 +177,7 @@ def _chart(result: MemoryBenchFigures, name: str, key: _Charted) -> list[tuple[s
     return rows
 
 
-def _block_sizes(result: MemoryBenchFigures) -> Sheet:
+def _block_sizes(result: "MemoryBenchFigures") -> Sheet:
     rows = [
         (
             f"{each['block_size']:,}",

@@ -1,7 +1,7 @@
 """The result of `bench prefix` as tables."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pagedrun.cli.bench.sheets.sheet import Sheet
 from pagedrun.cli.bench.sheets.spread_text import (
@@ -11,7 +11,9 @@ from pagedrun.cli.bench.sheets.spread_text import (
     show_ratio,
     show_spread,
 )
-from pagedrun.paged.bench.runs.run_figures import ModeFigures, PrefixBenchFigures, PrefixPoint
+
+if TYPE_CHECKING:
+    from pagedrun.paged.bench.runs.prefix import ModeFigures, PrefixBenchFigures, PrefixPoint
 
 _Figure = Literal["rows_per_s", "decode_attention_s", "decode_step_s"]
 _Gain = Literal["end_to_end", "decode_attention", "decode_step"]
@@ -19,7 +21,7 @@ _Gain = Literal["end_to_end", "decode_attention", "decode_step"]
 MODES = ("prefix once", "re-read", "no caching")
 
 
-def prefix_sheets(result: PrefixBenchFigures) -> list[Sheet]:
+def prefix_sheets(result: "PrefixBenchFigures") -> list[Sheet]:
     """Return the tables: rows per second, and the attention of a decode step."""
     num_layers = result["model"]["num_layers"]
     return [
@@ -52,13 +54,13 @@ def prefix_sheets(result: PrefixBenchFigures) -> list[Sheet]:
     ]
 
 
-def _busiest(result: PrefixBenchFigures) -> str:
+def _busiest(result: "PrefixBenchFigures") -> str:
     """Return how much others disturbed the point that they disturbed most."""
     busy = [mode["others_busy"] for point in result["points"] for mode in point["modes"].values()]
     return f"Other processes kept up to {max(busy, default=0.0):.1f} CPUs busy during a run."
 
 
-def describe_sweep(result: PrefixBenchFigures) -> str:
+def describe_sweep(result: "PrefixBenchFigures") -> str:
     """Return the workload in a line."""
     rows = result["workload"]
     return (
@@ -68,7 +70,7 @@ def describe_sweep(result: PrefixBenchFigures) -> str:
 
 
 def _sheet(
-    result: PrefixBenchFigures,
+    result: "PrefixBenchFigures",
     title: str,
     key: _Figure,
     show: Callable[[float], str],
@@ -90,21 +92,21 @@ def _sheet(
     )
 
 
-def _place(point: PrefixPoint) -> tuple[str, str]:
+def _place(point: "PrefixPoint") -> tuple[str, str]:
     return f"{point['prefix']:,}", f"{point['group']:,}"
 
 
-def _gain(point: PrefixPoint, name: str, key: _Gain) -> str:
+def _gain(point: "PrefixPoint", name: str, key: _Gain) -> str:
     ratio = point["ratios"].get(name)
     return NOTHING if ratio is None else show_spread(ratio[key], show_ratio)
 
 
-def _middle(mode: ModeFigures | None, key: _Figure, show: Callable[[float], str]) -> str:
+def _middle(mode: "ModeFigures | None", key: _Figure, show: Callable[[float], str]) -> str:
     spread = None if mode is None else mode[key]
     return NOTHING if spread is None else show(spread["median"])
 
 
-def _skipped(result: PrefixBenchFigures) -> str:
+def _skipped(result: "PrefixBenchFigures") -> str:
     skipped = [
         f"{point['prefix']:,} x {point['group']:,} {each['mode']} (about "
         f"{show_number(each['estimated_s'])} s)"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pagedrun.cli.bench.sheets.device_sheets import device_sheets
 from pagedrun.cli.bench.sheets.sheet import Sheet
@@ -12,17 +12,16 @@ from pagedrun.cli.bench.sheets.spread_text import (
     show_number,
     show_ratio,
     show_spread,
+    show_tokens,
 )
 from pagedrun.cli.terminal.sizes import show_size
-from pagedrun.paged.bench.runs.length_figures import TokenCount
-from pagedrun.paged.bench.runs.run_figures import (
-    ContenderSummary,
-    RunRecord,
-    ThroughputBenchFigures,
-)
+
+if TYPE_CHECKING:
+    from pagedrun.paged.bench.runs.figures import RunRecord
+    from pagedrun.paged.bench.runs.throughput import ContenderSummary, ThroughputBenchFigures
 
 
-def throughput_sheets(result: ThroughputBenchFigures) -> list[Sheet]:
+def throughput_sheets(result: "ThroughputBenchFigures") -> list[Sheet]:
     """Return the tables: figures, then ratios and time by op where they were asked for."""
     sheets = [_figures(result)]
     if result["ratios"]:
@@ -33,7 +32,7 @@ def throughput_sheets(result: ThroughputBenchFigures) -> list[Sheet]:
     return sheets
 
 
-def describe_rows(result: ThroughputBenchFigures) -> str:
+def describe_rows(result: "ThroughputBenchFigures") -> str:
     """Return the workload in a line."""
     rows = result["workload"]
     size = rows["group_size"]
@@ -45,17 +44,10 @@ def describe_rows(result: ThroughputBenchFigures) -> str:
     )
 
 
-def show_tokens(length: TokenCount) -> str:
-    """Return a number of tokens, or the range that rows draw theirs from."""
-    if isinstance(length, int):
-        return f"{length:,}"
-    return f"{length['low']:,} to {length['high']:,}"
-
-
-def _figures(result: ThroughputBenchFigures) -> Sheet:
+def _figures(result: "ThroughputBenchFigures") -> Sheet:
     contenders = result["contenders"]
 
-    def row(label: str, show: Callable[[ContenderSummary, RunRecord], str]) -> tuple[str, ...]:
+    def row(label: str, show: "Callable[[ContenderSummary, RunRecord], str]") -> tuple[str, ...]:
         """Return a line; `show` gets a contender's summary and its last run."""
         return (label, *(show(each["summary"], each["runs"][-1]) for each in contenders))
 
@@ -83,12 +75,12 @@ def _figures(result: ThroughputBenchFigures) -> Sheet:
     )
 
 
-def _generated(summary: ContenderSummary, _: RunRecord) -> str:
+def _generated(summary: "ContenderSummary", _: "RunRecord") -> str:
     return show_spread(summary["generated_tokens_per_s"], show_number)
 
 
 def _of(
-    run: RunRecord,
+    run: "RunRecord",
     key: Literal["hit_rate", "peak_blocks", "others_busy", "preemptions"],
     form: str,
 ) -> str:
@@ -96,7 +88,7 @@ def _of(
     return NOTHING if figure is None else form.format(figure)
 
 
-def _ratios(result: ThroughputBenchFigures) -> Sheet:
+def _ratios(result: "ThroughputBenchFigures") -> Sheet:
     rows = [
         (
             f"than {ratio['name']}",
@@ -116,7 +108,7 @@ def _ratios(result: ThroughputBenchFigures) -> Sheet:
     )
 
 
-def _profiles(result: ThroughputBenchFigures) -> list[Sheet]:
+def _profiles(result: "ThroughputBenchFigures") -> list[Sheet]:
     timed = [each for each in result["contenders"] if each["runs"][-1].get("ops")]
     header = ("op", *(each["name"] for each in timed))
     runs = [each["runs"][-1] for each in timed]
@@ -128,7 +120,7 @@ def _profiles(result: ThroughputBenchFigures) -> list[Sheet]:
     ]
 
 
-def _of_a_step(run: RunRecord) -> tuple[float, dict[str, float]]:
+def _of_a_step(run: "RunRecord") -> tuple[float, dict[str, float]]:
     """Return the mean seconds of a decode step, and of each op in one."""
     steps = run["decode_step"]
     if steps is None:

@@ -3,7 +3,7 @@
 from typing import TypedDict
 
 from pagedrun.paged.bench.result import Measured
-from pagedrun.paged.bench.runs.length_figures import TokenCount
+from pagedrun.paged.bench.runs.lengths import TokenCount
 from pagedrun.paged.bench.spread import SpreadFigures
 
 

@@ -11,8 +11,7 @@ from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeI
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.dense_attention import dense_decode
 from pagedrun.paged.bench.kernels.kernel_context import KernelContext, KernelContexts
-from pagedrun.paged.bench.kernels.kernel_figures import Place
-from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
+from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint, Place
 from pagedrun.paged.bench.kernels.roofline import Work
 
 CONTIGUOUS = "contiguous"

@@ -3,20 +3,54 @@
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from typing import TypedDict, final
 
 import torch
 from torch import Tensor
 
-from pagedrun.paged.bench.kernels.kernel_figures import (
-    CallFigures,
-    FailedCall,
-    Place,
-    PointFigures,
-)
 from pagedrun.paged.bench.kernels.roofline import Roofline, Work
 from pagedrun.paged.bench.kernels.stopwatch import Call, Stopwatch
 from pagedrun.paged.bench.result import plain_spread
-from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.bench.spread import Spread, SpreadFigures
+
+
+class Place(TypedDict, total=False):
+    """The sizes of a point: those of its part, and no others."""
+
+    context: int
+    batch: int
+    prefix: int
+    group: int
+    chunk: int
+    before: int
+    op: str
+    rows: int
+
+
+@final
+class CallFigures(TypedDict):
+    """A call that was timed. `difference` is how far it is off, None where nothing compares."""
+
+    seconds: SpreadFigures
+    gb_per_s: float
+    tflop_per_s: float
+    of_roof: float
+    difference: float | None
+
+
+@final
+class FailedCall(TypedDict):
+    """A call that gets no figure, and why."""
+
+    failed: str
+
+
+class PointFigures(Place):
+    """A measured point: each call by its name, and the ratios of their times."""
+
+    contenders: dict[str, CallFigures | FailedCall]
+    ratios: dict[str, SpreadFigures | None]
+
 
 # The most by which a row may differ, as a part of its length: roundings stay far below.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 3e-2, torch.float16: 1e-2}

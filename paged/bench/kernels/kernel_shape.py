@@ -1,11 +1,26 @@
 """KernelShape: the sizes of one layer, as far as kernels see them."""
 
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
+
+
+class LayerShape(TypedDict):
+    """`shape`: as `KernelShape`, with the dtype."""
+
+    name: str
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    block_size: int
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,14 @@
 import math
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.paged.bench.kernels.kernel_figures import Part
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
+
+Part = Literal["decode", "prefix", "prefill", "ops"]
+
 
 PARTS: tuple[Part, ...] = ("decode", "prefix", "prefill", "ops")
 _POWERS = tuple(2**power for power in range(16))  # 1 to 32,768

@@ -1,9 +1,9 @@
 """KernelsBench: attention kernels by size, beside dense attention and the device's own limits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, TypedDict
 
 import torch
 
@@ -13,26 +13,61 @@ from pagedrun.paged.bench.budget import Budget
 from pagedrun.paged.bench.device_facts import DeviceFacts
 from pagedrun.paged.bench.kernels.decode_point import DecodePoint
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
-from pagedrun.paged.bench.kernels.kernel_figures import (
-    KernelsBenchFigures,
-    MeasuredParts,
-    Part,
-    PartFigures,
-    Place,
-    PointFigures,
-    SkippedPoint,
-    SkipReason,
-)
-from pagedrun.paged.bench.kernels.kernel_point import KernelPoint, told
-from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
-from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
+from pagedrun.paged.bench.kernels.kernel_point import KernelPoint, Place, PointFigures, told
+from pagedrun.paged.bench.kernels.kernel_shape import KernelShape, LayerShape
+from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep, Part
 from pagedrun.paged.bench.kernels.op_point import OpPoint, op_points
 from pagedrun.paged.bench.kernels.prefill_point import PrefillPoint
 from pagedrun.paged.bench.kernels.prefix_point import PrefixPoint
-from pagedrun.paged.bench.kernels.roofline import Roofline
+from pagedrun.paged.bench.kernels.roofline import Roofline, RooflineFigures
 from pagedrun.paged.bench.kernels.stopwatch import GpuStopwatch, HostStopwatch, Stopwatch
 from pagedrun.paged.bench.neighbours import Neighbours
+from pagedrun.paged.bench.result import Measured
 from pagedrun.paged.execution.devices.device import Device
+
+
+class SkipReason(TypedDict):
+    """Why a point was not measured: for want of memory, or of time, or because it failed."""
+
+    reason: str
+    needed_bytes: NotRequired[int]
+    free_bytes: NotRequired[int]
+    estimated_s: NotRequired[float]
+    failure: NotRequired[str]
+
+
+class SkippedPoint(Place, SkipReason):
+    """One entry of `skipped`."""
+
+    part: Part
+
+
+class MeasuredParts(TypedDict, total=False):
+    """The points of the parts that were asked for."""
+
+    decode: list[PointFigures]
+    prefix: list[PointFigures]
+    prefill: list[PointFigures]
+    ops: list[PointFigures]
+
+
+class PartFigures(MeasuredParts):
+    """The same with what was left out."""
+
+    skipped: list[SkippedPoint]
+
+
+class KernelsBenchFigures(Measured, PartFigures):
+    """The whole; `sweep` are the sizes that were asked for."""
+
+    shape: LayerShape
+    flushed_bytes: int
+    roof: RooflineFigures
+    sweep: Mapping[str, list[int] | list[str]]
+    repeat: int
+    budget_s: float
+    others_busy: float | None
+
 
 Say = Callable[[str], None]
 

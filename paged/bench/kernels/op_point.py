@@ -11,8 +11,7 @@ from torch.nn import functional
 from pagedrun.kernels import reference
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
-from pagedrun.paged.bench.kernels.kernel_figures import Place
-from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
+from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint, Place
 from pagedrun.paged.bench.kernels.roofline import Work
 
 OURS, TORCH = "pagedrun", "torch"

@@ -8,8 +8,7 @@ from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.decode_point import CONTIGUOUS
 from pagedrun.paged.bench.kernels.dense_attention import dense_prefill
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
-from pagedrun.paged.bench.kernels.kernel_figures import Place
-from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
+from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint, Place
 from pagedrun.paged.bench.kernels.roofline import Work
 
 PAGED = "paged"

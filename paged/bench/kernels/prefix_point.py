@@ -10,8 +10,7 @@ from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.attention.prefix_groups import PrefixGroups
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
-from pagedrun.paged.bench.kernels.kernel_figures import Place
-from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint
+from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint, Place
 from pagedrun.paged.bench.kernels.roofline import Work
 
 ONCE, REREAD = "read once", "re-read"

@@ -2,11 +2,23 @@
 
 from dataclasses import dataclass
 from statistics import median
+from typing import TypedDict
 
 import torch
 
-from pagedrun.paged.bench.kernels.kernel_figures import RooflineFigures
 from pagedrun.paged.bench.kernels.stopwatch import Call, Stopwatch
+
+
+class RooflineFigures(TypedDict):
+    """`roof`: as `Roofline`."""
+
+    bytes_per_s: float
+    flops_per_s: float
+    usual_bytes_per_s: float
+    usual_flops_per_s: float
+    launch_s: float
+    dtype: str
+
 
 TURNS = 7
 # Bytes of the tensor that is copied, and rows and columns of the matrices: enough to take a while.

@@ -7,11 +7,14 @@ from typing import Protocol
 
 import torch
 
-from pagedrun.paged.bench.runs.device_profile import DeviceProfile, SpanRecorder
-from pagedrun.paged.bench.runs.figures import RunFigures, measure
+from pagedrun.paged.bench.runs.device_profile import (
+    DeviceProfile,
+    DeviceProfileFigures,
+    SpanRecorder,
+)
+from pagedrun.paged.bench.runs.figures import RunFigures, RunRecord, measure
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.op_timer import OpTimer
-from pagedrun.paged.bench.runs.run_figures import DeviceProfileFigures, RunRecord
 from pagedrun.paged.bench.runs.step_log import StepLog
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread

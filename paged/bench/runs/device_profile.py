@@ -9,12 +9,42 @@ from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from torch.profiler import ProfilerActivity, profile
 
-from pagedrun.paged.bench.runs.run_figures import DeviceProfileFigures, KernelTime
 from pagedrun.paged.bench.runs.step_log import Step
+
+
+class KernelTime(TypedDict):
+    """Kernels of one name: how many ran, and their seconds together."""
+
+    name: str
+    count: int
+    seconds: float
+
+
+class DeviceProfileFigures(TypedDict):
+    """What a GPU and the host did in a run of its own under the profiler.
+
+    graph_steps were replayed; prompt_steps worked on prompts; eager_steps only decoded, kernel by
+    kernel, those that were captured included. device_busy: the share of `seconds` in which at least
+    one kernel ran. host_s_per_step: seconds in which the host did not wait for the device.
+    """
+
+    seconds: float
+    steps: int
+    graph_steps: int
+    prompt_steps: int
+    eager_steps: int
+    device_busy_s: float
+    device_busy: float
+    host_waited_s: float
+    host_s_per_step: float
+    graph_launches: int
+    kernel_launches: int
+    kernels: list[KernelTime]
+
 
 MOST_KERNELS = 25  # that are named; the others are added up
 OTHERS = "other kernels"

@@ -1,20 +1,53 @@
 """RunFigures: what one measured run did and how long it took."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from time import perf_counter
+from typing import NotRequired, TypedDict
 
 from pagedrun.paged.bench.neighbours import Neighbours
 from pagedrun.paged.bench.result import plain_spread
 from pagedrun.paged.bench.runs.op_timer import OpSeconds, OpTimer, attention_seconds
-from pagedrun.paged.bench.runs.run_figures import RunRecord
 from pagedrun.paged.bench.runs.step_log import StepLog
-from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.planning.sizing.memory import peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
+
+
+class AnyRun(TypedDict):
+    """What is measured of any program's run."""
+
+    total_s: float
+    prefill_s: float
+    rows: int
+    prompt_tokens: int
+    generated_tokens: int
+    decode_rows: int
+    decode_step: SpreadFigures | None
+    peak_memory: int
+    others_busy: float | None
+    rows_per_s: float
+    prompt_tokens_per_s: float
+    generated_tokens_per_s: float
+
+
+class RunRecord(AnyRun):
+    """A run as `RunFigures` has it; a peer's lacks what only pagedrun lets see."""
+
+    decode_s: NotRequired[float]
+    cached_tokens: NotRequired[int]
+    decode_attention: NotRequired[SpreadFigures | None]
+    hit_rate: NotRequired[float]
+    peak_blocks: NotRequired[int]
+    block_size: NotRequired[int]
+    pool_bytes: NotRequired[int]
+    preemptions: NotRequired[int]
+    ops: NotRequired[Mapping[str, float]]
+    decode_ops: NotRequired[Mapping[str, float]]
+    batch_rows: NotRequired[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,19 @@
 """Lengths: how many tokens rows have, all of them the same or each its own."""
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
-from pagedrun.paged.bench.runs.length_figures import TokenCount
+
+class LengthRange(TypedDict):
+    """As `Lengths`, both included."""
+
+    low: int
+    high: int
+
+
+TokenCount = int | LengthRange  # of all rows, or the range that each draws its own from
 
 
 @dataclass(frozen=True, slots=True)

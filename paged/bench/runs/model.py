@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.model_shapes import Shape
-from pagedrun.paged.bench.runs.run_figures import ModelDescription
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_choice import choose_device
@@ -18,6 +17,21 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.random_weights import RandomWeights
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
+
+
+class ModelDescription(TypedDict):
+    """`model`."""
+
+    name: str
+    weights: str
+    dtype: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+
 
 SEED = 0
 

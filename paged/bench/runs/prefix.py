@@ -4,29 +4,80 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict
 
 from pagedrun.paged.bench.budget import Budget
 from pagedrun.paged.bench.device_facts import DeviceFacts
-from pagedrun.paged.bench.result import plain_config, plain_spread
+from pagedrun.paged.bench.result import Measured, plain_config, plain_spread
 from pagedrun.paged.bench.runs.alone import reading_alone
 from pagedrun.paged.bench.runs.contender import EngineContender
 from pagedrun.paged.bench.runs.figures import RunFigures
 from pagedrun.paged.bench.runs.lengths import Lengths
-from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.runs.model import BenchModel, ModelDescription
 from pagedrun.paged.bench.runs.op_timer import OpTimer
-from pagedrun.paged.bench.runs.run_figures import (
-    ModeFigures,
-    ModeRatio,
-    PrefixBenchFigures,
-    PrefixPoint,
-)
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
+
+
+class PrefixRows(TypedDict):
+    """`workload`: tokens of a row behind the prefix, and of its answer."""
+
+    unique: int
+    output: int
+
+
+class ModeFigures(TypedDict):
+    """The runs of a point in one mode."""
+
+    rows_per_s: SpreadFigures | None
+    total_s: SpreadFigures | None
+    prefill_s: SpreadFigures | None
+    decode_step_s: SpreadFigures | None
+    decode_attention_s: SpreadFigures | None
+    hit_rate: float
+    peak_blocks: int
+    others_busy: float
+
+
+class ModeRatio(TypedDict):
+    """How many times as long a mode took as another."""
+
+    end_to_end: SpreadFigures | None
+    decode_step: SpreadFigures | None
+    decode_attention: SpreadFigures | None
+
+
+class SkippedMode(TypedDict):
+    """A mode that the budget did not allow."""
+
+    mode: str
+    estimated_s: float
+
+
+class PrefixPoint(TypedDict):
+    """One entry of `points`: a prefix and the rows that share it; modes and ratios by name."""
+
+    prefix: int
+    group: int
+    modes: dict[str, ModeFigures]
+    ratios: dict[str, ModeRatio]
+    skipped: list[SkippedMode]
+
+
+class PrefixBenchFigures(Measured):
+    """The whole of `bench prefix`; `config` are the engine's settings."""
+
+    model: ModelDescription
+    workload: PrefixRows
+    config: dict[str, object]
+    repeat: int
+    budget_s: float
+    points: list[PrefixPoint]
+
 
 Say = Callable[[str], None]
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from pagedrun.paged.bench.device_facts import DeviceFacts
-from pagedrun.paged.bench.result import plain_config, plain_spread
+from pagedrun.paged.bench.result import Measured, plain_config, plain_spread
 from pagedrun.paged.bench.runs.alone import reading_alone
 from pagedrun.paged.bench.runs.contender import (
     Contender,
@@ -15,21 +15,61 @@ from pagedrun.paged.bench.runs.contender import (
     Peer,
     Tokens,
 )
-from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.runs.device_profile import DeviceProfileFigures
+from pagedrun.paged.bench.runs.figures import RunRecord
+from pagedrun.paged.bench.runs.model import BenchModel, ModelDescription
 from pagedrun.paged.bench.runs.op_timer import OpTimer
-from pagedrun.paged.bench.runs.run_figures import (
-    ContenderFigures,
-    ContenderRatio,
-    DeviceProfileFigures,
-    ThroughputBenchFigures,
-)
-from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.bench.runs.workload import Workload, WorkloadFigures
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.request import Request
+
+
+class ContenderSummary(TypedDict):
+    """Over a contender's runs."""
+
+    total_s: SpreadFigures | None
+    prefill_s: SpreadFigures | None
+    prompt_tokens_per_s: SpreadFigures | None
+    generated_tokens_per_s: SpreadFigures | None
+    decode_step_s: SpreadFigures | None
+
+
+class ContenderFigures(TypedDict):
+    """One entry of `contenders`. `device_profile` where a GPU was to be profiled."""
+
+    name: str
+    summary: ContenderSummary
+    runs: list[RunRecord]
+    device_profile: NotRequired[DeviceProfileFigures]
+
+
+class ContenderRatio(TypedDict):
+    """One entry of `ratios`: how many times as long another took, and whether it says the same."""
+
+    name: str
+    end_to_end: SpreadFigures | None
+    prefill: SpreadFigures | None
+    decode: SpreadFigures | None
+    rows_alike: int
+    first_tokens_alike: int
+    rows: int
+
+
+class ThroughputBenchFigures(Measured):
+    """The whole of `bench throughput`; `config` are the engine's settings."""
+
+    model: ModelDescription
+    workload: WorkloadFigures
+    config: dict[str, object]
+    repeat: int
+    profile: bool
+    contenders: list[ContenderFigures]
+    ratios: list[ContenderRatio]
+
 
 NAME = "pagedrun"
 

@@ -1,15 +1,26 @@
 """Workload: rows of random tokens with shared beginnings, the same ones every time."""
 
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 import numpy as np
 
-from pagedrun.paged.bench.runs.lengths import Lengths
-from pagedrun.paged.bench.runs.run_figures import WorkloadFigures
+from pagedrun.paged.bench.runs.lengths import Lengths, TokenCount
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.option_names import option
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+
+
+class WorkloadFigures(TypedDict):
+    """As `Workload`."""
+
+    rows: int
+    shared: int
+    unique: TokenCount
+    output: TokenCount
+    group_size: int | None
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
