@@ -1,9 +1,12 @@
 """DeviceFacts: what a measurement must know of the device that it runs on."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pagedrun.paged.bench.result import MeasuredDevice
-from pagedrun.paged.execution.devices.device import Device
+
+if TYPE_CHECKING:
+    from pagedrun.paged.execution.devices.device import Device
 
 # What a measurement may take of the free memory: torch keeps some back, and so do others.
 SHARE_OF_FREE = 0.8
@@ -15,7 +18,7 @@ CACHE_BYTES = 64 << 20
 class DeviceFacts:
     """The caches and the memory of a device, and what it is called."""
 
-    device: Device
+    device: "Device"
 
     @property
     def cache_bytes(self) -> int:
