@@ -8,7 +8,7 @@ from pagedrun.cli.bench.options.heading import Heading
 from pagedrun.paged.values.flag import Flag
 
 
-class Peer(StrEnum):
+class PeerName(StrEnum):
     """Other programs that can run the same rows."""
 
     TRANSFORMERS = "transformers"
@@ -45,7 +45,7 @@ class ThroughputOptions:
         ),
     ] = None
     against: Annotated[
-        Peer | None,
+        PeerName | None,
         Flag(
             "Also run the same rows and weights in another program.",
             Heading.COMPARED,

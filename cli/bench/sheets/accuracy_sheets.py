@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def accuracy_sheets(result: "AccuracyBenchFigures") -> list[Sheet]:
     """Return the tables: how well each foretells the text, and how far they agree."""
-    return [_text(result), _agreement(result)]
+    return [_perplexities(result), _agreement(result)]
 
 
 def describe_ways(result: "AccuracyBenchFigures") -> str:
@@ -34,7 +34,7 @@ def describe_text(result: "AccuracyBenchFigures") -> str:
     )
 
 
-def _text(result: "AccuracyBenchFigures") -> Sheet:
+def _perplexities(result: "AccuracyBenchFigures") -> Sheet:
     ways = (result["measured"], result["reference"])
     rows = [
         ("perplexity", *(_perplexity(way["perplexity"]) for way in ways)),

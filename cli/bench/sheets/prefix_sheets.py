@@ -13,7 +13,7 @@ from pagedrun.cli.bench.sheets.spread_text import (
 )
 
 if TYPE_CHECKING:
-    from pagedrun.paged.bench.runs.prefix import ModeFigures, PrefixBenchFigures, PrefixPoint
+    from pagedrun.paged.bench.runs.prefix import ModeFigures, PrefixBenchFigures, PrefixPointFigures
 
 _Figure = Literal["rows_per_s", "decode_attention_s", "decode_step_s"]
 _Gain = Literal["end_to_end", "decode_attention", "decode_step"]
@@ -92,11 +92,11 @@ def _sheet(
     )
 
 
-def _place(point: "PrefixPoint") -> tuple[str, str]:
+def _place(point: "PrefixPointFigures") -> tuple[str, str]:
     return f"{point['prefix']:,}", f"{point['group']:,}"
 
 
-def _gain(point: "PrefixPoint", name: str, key: _Gain) -> str:
+def _gain(point: "PrefixPointFigures", name: str, key: _Gain) -> str:
     ratio = point["ratios"].get(name)
     return NOTHING if ratio is None else show_spread(ratio[key], show_ratio)
 

@@ -24,7 +24,7 @@ from pagedrun.paged.values.request import Request
 Tokens = list[tuple[int, ...]]
 
 
-class Figures(Protocol):
+class ComparedRun(Protocol):
     """What is compared: seconds, and the steps in which `decode_rows` rows got a token each."""
 
     @property
@@ -64,7 +64,7 @@ class Contender(Protocol):
         """Do once what only the first run of a process has to do, for rows like these."""
         ...
 
-    def run(self, requests: Seq[Request]) -> tuple[Figures, Tokens]:
+    def run(self, requests: Seq[Request]) -> tuple[ComparedRun, Tokens]:
         """Answer the requests; return what was measured and each one's generated tokens."""
         ...
 

@@ -58,7 +58,7 @@ class SkippedMode(TypedDict):
     estimated_s: float
 
 
-class PrefixPoint(TypedDict):
+class PrefixPointFigures(TypedDict):
     """One entry of `points`: a prefix and the rows that share it; modes and ratios by name."""
 
     prefix: int
@@ -76,7 +76,7 @@ class PrefixBenchFigures(Measured):
     config: dict[str, object]
     repeat: int
     budget_s: float
-    points: list[PrefixPoint]
+    points: list[PrefixPointFigures]
 
 
 Say = Callable[[str], None]
@@ -153,7 +153,7 @@ class PrefixBench:
             say(f"Warming up: {contender.name}")
             contender.warm_up(longest)
         budget = Budget(self.budget_s)
-        points: list[PrefixPoint] = []
+        points: list[PrefixPointFigures] = []
         for workload in self._workloads():
             point = self._measure(workload, modes, budget)
             points.append(point)
@@ -182,7 +182,7 @@ class PrefixBench:
 
     def _measure(
         self, workload: Workload, modes: Mapping[Mode, EngineContender], budget: Budget
-    ) -> PrefixPoint:
+    ) -> PrefixPointFigures:
         """Return the point: the modes that the budget allows, run in turns, and their ratios."""
         config = self.model.config
         work = {mode: _work(config, workload, mode) for mode in modes}

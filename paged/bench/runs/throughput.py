@@ -9,9 +9,9 @@ from pagedrun.paged.bench.device_facts import DeviceFacts
 from pagedrun.paged.bench.result import Measured, plain_config, plain_spread
 from pagedrun.paged.bench.runs.alone import reading_alone
 from pagedrun.paged.bench.runs.contender import (
+    ComparedRun,
     Contender,
     EngineContender,
-    Figures,
     Peer,
     Tokens,
 )
@@ -136,7 +136,7 @@ class ThroughputBench:
         for contender in contenders:
             say(f"Warming up {contender.name}")
             contender.warm_up(self.workload)
-        runs: dict[str, list[Figures]] = {contender.name: [] for contender in contenders}
+        runs: dict[str, list[ComparedRun]] = {contender.name: [] for contender in contenders}
         tokens: dict[str, Tokens] = {}
         for turn in range(self.repeat):
             for contender in contenders if turn % 2 == 0 else reversed(contenders):
@@ -182,7 +182,7 @@ class ThroughputBench:
 
 
 def _contender(
-    name: str, figures: Seq[Figures], profile: DeviceProfileFigures | None
+    name: str, figures: Seq[ComparedRun], profile: DeviceProfileFigures | None
 ) -> ContenderFigures:
     runs = [each.to_dict() for each in figures]
     steps = [each.decode_step.median for each in figures if each.decode_step]
@@ -207,11 +207,15 @@ def _contender(
 
 
 def _ratio(
-    name: str, ours: Seq[Figures], theirs: Seq[Figures], our_tokens: Tokens, their_tokens: Tokens
+    name: str,
+    ours: Seq[ComparedRun],
+    theirs: Seq[ComparedRun],
+    our_tokens: Tokens,
+    their_tokens: Tokens,
 ) -> ContenderRatio:
     """Return how many times as long the other took, turn by turn."""
 
-    def spread(key: Callable[[Figures], float | None]) -> SpreadFigures | None:
+    def spread(key: Callable[[ComparedRun], float | None]) -> SpreadFigures | None:
         return plain_spread(Spread.of_ratios([*map(key, theirs)], [*map(key, ours)]))
 
     pairs = list(zip(our_tokens, their_tokens, strict=True))
@@ -226,5 +230,5 @@ def _ratio(
     }
 
 
-def _decode_seconds_per_token(figures: Figures) -> float | None:
+def _decode_seconds_per_token(figures: ComparedRun) -> float | None:
     return figures.decode_step.median / figures.decode_rows if figures.decode_step else None
