@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from tests.kernels.gpu.ahead_of_time import (  # noqa: E402 (found by the line above)
+from tests.kernels.gpu.ahead_of_time import (
     CASES_FOLDER,
     CHIPS,
     Launch,

@@ -16,15 +16,15 @@ from pagedrun.kernels.environment.threads import configure, prepare_environment
 
 prepare_environment()  # before torch is imported
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-from torch.nn import functional  # noqa: E402
+import torch
+from torch import Tensor
+from torch.nn import functional
 
-from pagedrun.kernels.cpu.backend import CpuBackend  # noqa: E402
-from pagedrun.kernels.cpu.linears import onednn_linear  # noqa: E402
-from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands  # noqa: E402
-from pagedrun.kernels.kernel_set import KernelSet  # noqa: E402
-from pagedrun.kernels.processor import processor_name  # noqa: E402
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.cpu.linears import onednn_linear
+from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.processor import processor_name
 
 # [out_features, in_features] of qkv, out, gate and up, down.
 SHAPES = {

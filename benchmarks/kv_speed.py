@@ -21,16 +21,16 @@ from pagedrun.kernels.environment.threads import prepare_environment
 
 prepare_environment()  # before torch and numba
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import torch
+from torch import Tensor
 
-from pagedrun.kernels import cpu  # noqa: E402
-from pagedrun.kernels.attention.attention_inputs import DecodeInputs, PrefillInputs  # noqa: E402
-from pagedrun.kernels.attention.kv_layer import KVLayer  # noqa: E402
-from pagedrun.kernels.attention.kv_scales import KVScales  # noqa: E402
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS  # noqa: E402
-from pagedrun.kernels.attention.softmax import Softmax  # noqa: E402
-from pagedrun.paged.execution.prefix_sharing import PrefixSharing  # noqa: E402
+from pagedrun.kernels import cpu
+from pagedrun.kernels.attention.attention_inputs import DecodeInputs, PrefillInputs
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.kv_scales import KVScales
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 16, 8, 128, 16
 SOFTMAX = Softmax(HEAD_DIM**-0.5)

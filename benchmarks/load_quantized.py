@@ -21,20 +21,20 @@ from pagedrun.kernels.environment.threads import configure, prepare_environment
 
 prepare_environment()  # before torch is imported
 
-import gguf  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
-from torch import Tensor  # noqa: E402
+import gguf
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
-from pagedrun.kernels.cpu.backend import CpuBackend  # noqa: E402
-from pagedrun.kernels.cpu.linears.linear import PackedLinear  # noqa: E402
-from pagedrun.kernels.processor import processor_name  # noqa: E402
-from pagedrun.paged.files.gguf.block_type import BLOCK_TYPES  # noqa: E402
-from pagedrun.paged.models.model_config import ModelConfig  # noqa: E402
-from pagedrun.paged.models.model_tensors import ModelTensors  # noqa: E402
-from pagedrun.paged.models.open_checkpoint import open_checkpoint  # noqa: E402
-from pagedrun.paged.models.weight_source import WeightSource  # noqa: E402
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.cpu.linears.linear import PackedLinear
+from pagedrun.kernels.processor import processor_name
+from pagedrun.paged.files.gguf.block_type import BLOCK_TYPES
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.model_tensors import ModelTensors
+from pagedrun.paged.models.open_checkpoint import open_checkpoint
+from pagedrun.paged.models.weight_source import WeightSource
 
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, LAYERS, VOCABULARY = 4096, 12288, 32, 8, 128, 36, 1024
 PROJECTIONS = {

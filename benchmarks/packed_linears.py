@@ -22,15 +22,15 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from pagedrun.kernels.environment.threads import configure, prepare_environment  # noqa: E402
+from pagedrun.kernels.environment.threads import configure, prepare_environment
 
 prepare_environment()  # before torch is imported
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import torch
+from torch import Tensor
 
-from pagedrun.kernels.backend import Backend  # noqa: E402
-from pagedrun.kernels.packed_weight import GroupScales, PackedWeight  # noqa: E402
+from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
 
 REPEATS = 7
 CLOCKS = {"wall": perf_counter, "cpu": thread_time}

@@ -22,21 +22,21 @@ from pagedrun.kernels.environment.threads import configure, prepare_environment
 
 prepare_environment()  # before torch is imported
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import torch
+from torch import Tensor
 
-from pagedrun.kernels.backend import Backend  # noqa: E402
-from pagedrun.kernels.cpu.backend import CpuBackend  # noqa: E402
-from pagedrun.kernels.cpu.jit import num_threads  # noqa: E402
-from pagedrun.kernels.kernel_set import KernelSet  # noqa: E402
-from pagedrun.kernels.linear import Linear  # noqa: E402
-from pagedrun.kernels.packed_weight import GroupScales, PackedWeight  # noqa: E402
-from pagedrun.kernels.processor import processor_name  # noqa: E402
-from pagedrun.paged.bench.runs.backend_wrapper import BackendWrapper  # noqa: E402
-from pagedrun.paged.bench.runs.contender import EngineContender  # noqa: E402
-from pagedrun.paged.bench.runs.model import BenchModel  # noqa: E402
-from pagedrun.paged.bench.runs.op_timer import OpTimer  # noqa: E402
-from pagedrun.paged.bench.runs.workload import Workload  # noqa: E402
+from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.cpu.jit import num_threads
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+from pagedrun.kernels.processor import processor_name
+from pagedrun.paged.bench.runs.backend_wrapper import BackendWrapper
+from pagedrun.paged.bench.runs.contender import EngineContender
+from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.runs.op_timer import OpTimer
+from pagedrun.paged.bench.runs.workload import Workload
 
 FEW_TOKENS, MORE_TOKENS = 3, 19
 DECODE_ROWS = (1, 16)

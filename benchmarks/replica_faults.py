@@ -20,13 +20,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from pagedrun.paged.values.engine_config import EngineConfig  # noqa: E402
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams  # noqa: E402
-from pagedrun.recipes.demo import demo_model_folder  # noqa: E402
-from tests.replicas.demo_job import demo_job, write_rows  # noqa: E402 (found by the line above)
-from tests.replicas.faults.fault import Kind  # noqa: E402
-from tests.replicas.faults.nodes import QUICK, Nodes  # noqa: E402
-from tests.replicas.faults.seeded_faults import SETTINGS, SeededFaults  # noqa: E402
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.recipes.demo import demo_model_folder
+from tests.replicas.demo_job import demo_job, write_rows
+from tests.replicas.faults.fault import Kind
+from tests.replicas.faults.nodes import QUICK, Nodes
+from tests.replicas.faults.seeded_faults import SETTINGS, SeededFaults
 
 NAMES = ("noticed_s", "went_on_s", "joined_s", "without_rows_s")
 

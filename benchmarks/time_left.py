@@ -27,17 +27,17 @@ from pagedrun.kernels.environment.threads import prepare_environment
 
 prepare_environment()  # before the next lines import torch
 
-from pagedrun.cli.progress.durations import show_span  # noqa: E402
-from pagedrun.cli.progress.run_figures import RunWatch  # noqa: E402
-from pagedrun.cli.progress.time_left import TimeLeft  # noqa: E402
-from pagedrun.paged.job.config import JobConfig  # noqa: E402
-from pagedrun.paged.job.job import run_job  # noqa: E402
-from pagedrun.paged.job.planned.plan_file import plan_file  # noqa: E402
-from pagedrun.paged.job.planned.timed_run import note_run  # noqa: E402
-from pagedrun.paged.job.progress.listener import SilentListener  # noqa: E402
-from pagedrun.paged.values.engine_config import EngineConfig  # noqa: E402
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams  # noqa: E402
-from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path  # noqa: E402
+from pagedrun.cli.progress.durations import show_span
+from pagedrun.cli.progress.run_figures import RunWatch
+from pagedrun.cli.progress.time_left import TimeLeft
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.job import run_job
+from pagedrun.paged.job.planned.plan_file import plan_file
+from pagedrun.paged.job.planned.timed_run import note_run
+from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
 
 Rows = list[dict[str, Any]]
 LOOK_S = 0.2
