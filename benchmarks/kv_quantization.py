@@ -64,7 +64,7 @@ def demo_samples(num_rows: int) -> list[Sample]:
     import json
 
     from pagedrun.paged.llm import LLM
-    from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+    from pagedrun.paged.values.sampling_params import SamplingParams
 
     samples: list[Sample] = []
     genuine = cpu.prefill_attention

@@ -25,13 +25,12 @@ from itertools import count
 import numpy as np
 
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.units.plan_part import PlanPart, num_common
-from pagedrun.paged.planning.units.split_prefixes import SplitPrefixes
-from pagedrun.paged.planning.units.unit_cuts import unit_cuts
+from pagedrun.paged.planning.plan_part import PlanPart, num_common
+from pagedrun.paged.planning.units import SplitPrefixes, unit_cuts
 from pagedrun.paged.replicas.unit import Unit
 from pagedrun.paged.replicas.unit_queue import UnitQueue
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 # A token of the planned prompts has the place of so many, or a million rows would not fit.
 TOKENS_EACH = 64

@@ -16,9 +16,8 @@ from pagedrun.paged.bench.runs.contender import Tokens
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
-from pagedrun.paged.planning.sizing.memory import HostMemory, peak_resident_bytes
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
+from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.request import Request
 
 # Its cache grows by copying: the old keys and values of a layer and the new ones exist at once.

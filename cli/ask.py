@@ -67,8 +67,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.cli.terminal.console import note, stderr_console, tell
     from pagedrun.paged.job.output.writer import row_line
     from pagedrun.paged.job.question import Question
-    from pagedrun.paged.values.errors import UsageError
-    from pagedrun.paged.values.option_names import option
+    from pagedrun.paged.values.errors import UsageError, option
 
     began = time.monotonic() if guard is None else guard.began
     options, quiet = settings.read(AskOptions), settings.read(Display).quiet

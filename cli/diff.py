@@ -12,7 +12,7 @@ from pagedrun.cli import exits
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import Display
-from pagedrun.paged.values.flag import Flag, Panel
+from pagedrun.paged.values.flags import Flag, Panel
 
 HELP = """Compare two outputs of `pagedrun generate`: changed rows and their first difference.
 

@@ -13,8 +13,14 @@ from pagedrun.cli.terminal.json_lines import JsonLines
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard, exit_status
 from pagedrun.paged.job.output.output_file import OutputError
-from pagedrun.paged.values.errors import EngineError, PagedrunError, RowError, UsageError
-from pagedrun.paged.values.option_names import as_flag, spelled
+from pagedrun.paged.values.errors import (
+    EngineError,
+    PagedrunError,
+    RowError,
+    UsageError,
+    as_flag,
+    spelled,
+)
 
 OK = 0
 ENGINE_FAILED = 1

@@ -11,7 +11,7 @@ from pagedrun.cli import exits
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import Display
-from pagedrun.paged.values.flag import Flag, Panel
+from pagedrun.paged.values.flags import Flag, Panel
 
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings

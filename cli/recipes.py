@@ -13,7 +13,7 @@ from pagedrun.cli.help.command_line import CommandLine
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import Display
-from pagedrun.paged.values.flag import Flag
+from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
     from pagedrun.recipes.recipe import Recipe

@@ -10,8 +10,7 @@ from pagedrun.cli import exits
 from pagedrun.cli.options.flags import Given
 from pagedrun.cli.options.run_options import Display
 from pagedrun.cli.options.show_flags import SHOW, ShowOptions
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings

@@ -8,31 +8,33 @@ from typing import Any
 
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.model_identity import model_identity
-from pagedrun.paged.planning.ahead import Ahead
-from pagedrun.paged.planning.earlier_answers import EarlierAnswers
-from pagedrun.paged.planning.planned_window import PlannedWindow
+from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.plan import EarlierAnswers
 from pagedrun.paged.planning.planner import RequestLimits
-from pagedrun.paged.planning.sizing.decode_memory import leave_for_decoding
-from pagedrun.paged.planning.sizing.fitted_settings import fitted_to_device, fitted_to_plan
-from pagedrun.paged.planning.sizing.memory import MemoryBudget
-from pagedrun.paged.planning.sizing.run_sizing import PlanBasis, RunSizes, RunSizing
-from pagedrun.paged.planning.sizing.slot_sizing import longest_row
-from pagedrun.paged.planning.tree.stored_tokens import NO_ROOM, StoreRoom
-from pagedrun.paged.planning.window_plan import WindowPlan
+from pagedrun.paged.planning.pool_sizing import longest_row
+from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StoreRoom
+from pagedrun.paged.planning.sizing import (
+    PlanBasis,
+    RunSizes,
+    RunSizing,
+    fitted_to_device,
+    fitted_to_plan,
+    leave_for_decoding,
+)
+from pagedrun.paged.planning.windows import Ahead, PlannedWindow, WindowPlan
 from pagedrun.paged.report.record.report_sections import LoadTimes
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run import Run
 from pagedrun.paged.run_hooks import NO_HOOKS, RunHooks
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
-from pagedrun.paged.values.deadline import Deadline
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 # Settings that are part of the weights as they are held, and of what was opened before they were
 # read.

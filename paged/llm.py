@@ -27,18 +27,19 @@ from pagedrun.paged.text.prompts.reader import (
     template_variables,
 )
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.arguments import checked, refuse_unknown
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.engine_options import EngineOptions
-from pagedrun.paged.values.errors import PagedrunError, UsageError
-from pagedrun.paged.values.flag import flag_fields
+from pagedrun.paged.values.engine_config import (
+    EngineConfig,
+    EngineOptions,
+    ReplicaConfig,
+    WindowSize,
+)
+from pagedrun.paged.values.errors import PagedrunError, UsageError, as_argument, option, spelled
+from pagedrun.paged.values.flags import flag_fields
+from pagedrun.paged.values.foreign_flags import checked, refuse_unknown
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import as_argument, option, spelled
 from pagedrun.paged.values.prompt_input import ChatPrompt, Conversation, PromptInput
-from pagedrun.paged.values.replica_config import ReplicaConfig
 from pagedrun.paged.values.request import Completion
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 DEFAULT_WINDOW = WindowSize()  # that of the command
 _TEXTS = ("model", "revision", "tokenizer", "chat_template")

@@ -36,8 +36,7 @@ from pagedrun.paged.models.weight_source import ReadTensor, WeightSource
 from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import ModelError, option
 
 if TYPE_CHECKING:
     from pagedrun.kernels.cpu.first_run import CompilingAhead

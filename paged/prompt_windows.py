@@ -9,10 +9,10 @@ from pagedrun.paged.planning.windows import Windows
 from pagedrun.paged.text.prompts.encoding import ENCODE_BATCH_ROWS, PromptEncoder
 from pagedrun.paged.text.prompts.prompt import Prompt
 from pagedrun.paged.text.prompts.reader import PromptReader
+from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 BYTES_PER_TOKEN = 4  # of text, about
 

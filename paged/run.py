@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
-from pagedrun.paged.cache.swap_space import SwapSpace
 from pagedrun.paged.execution.cache_pools import further_pools, state_pool
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape
@@ -27,33 +26,25 @@ from pagedrun.paged.execution.memory_ledger import MemoryLedger
 from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.execution.score_log import ScoreLog
 from pagedrun.paged.models.model import Model
-from pagedrun.paged.planning.ahead import Ahead
-from pagedrun.paged.planning.answers import Answers
-from pagedrun.paged.planning.planned_feed import is_ready
-from pagedrun.paged.planning.planned_window import PlannedWindow
-from pagedrun.paged.planning.sizing.memory import MemoryBudget
-from pagedrun.paged.planning.sizing.too_large import too_large
-from pagedrun.paged.planning.window_plan import WindowPlan
+from pagedrun.paged.planning.duplicates import Answers
+from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.pool_sizing import too_large
+from pagedrun.paged.planning.windows import Ahead, PlannedWindow, WindowPlan, is_ready
 from pagedrun.paged.report.record.memory_report import memory_report
 from pagedrun.paged.report.record.report_sections import EngineReport, LoadTimes, StageTimes
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run_policy import RunPolicy
-from pagedrun.paged.scheduling.beams.beam_searches import BeamSearches
-from pagedrun.paged.scheduling.engine_state import engine_state, stalled
-from pagedrun.paged.scheduling.groups.recorded_groups import recorder_of
-from pagedrun.paged.scheduling.last_admission import ByRow, LastAdmission
-from pagedrun.paged.scheduling.scheduler import Scheduler
-from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
+from pagedrun.paged.scheduling.admission_policy import ByRow, LastAdmission
+from pagedrun.paged.scheduling.monitoring import StepWatch, engine_state, recorder_of, stalled
+from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s
-from pagedrun.paged.scheduling.step_watch import StepWatch
-from pagedrun.paged.scheduling.stopping import StopRule
+from pagedrun.paged.scheduling.stopping import BeamSearches, StopRule
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
 from pagedrun.paged.values.planned_request import PlannedRequest
-from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pagedrun.kernels.attention.read_once import ReadOnce
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
-from pagedrun.paged.scheduling.step_watch import MIN_STEPS
+from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
+from pagedrun.paged.scheduling.monitoring import MIN_STEPS
 
 
 @dataclass(frozen=True, slots=True)

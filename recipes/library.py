@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import nearest
+from pagedrun.paged.values.errors import UsageError, nearest
 
 _FOLDER = Path(__file__).parent / "bundled"
 SUFFIX = ".yaml"

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import nearest
+from pagedrun.paged.values.errors import UsageError, nearest
 from pagedrun.recipes.setting import Setting, beside
 from pagedrun.recipes.yaml_field import YamlField
 from pagedrun.recipes.yaml_file import parse_fields, read_bytes

@@ -11,7 +11,7 @@ from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.alive import count_alive
 from tests.conftest import MakeModel
 from tests.engines import load_engine

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pagedrun
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.runs.contender import Peer

@@ -10,9 +10,8 @@ from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.errors import RowError, UsageError
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.errors import RowError, UsageError, option
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 MAX_ROWS = 100_000
 SUFFIX = ".jsonl"

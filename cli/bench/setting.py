@@ -9,7 +9,7 @@ from pagedrun.cli.options.flags import plain_type
 from pagedrun.cli.terminal.sizes import parse_size
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.flag import FlagField, Form, flag_fields
+from pagedrun.paged.values.flags import FlagField, Form, flag_fields
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.runs.lengths import Lengths

@@ -12,8 +12,8 @@ from pagedrun.cli import exits
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import Display, RunOptions
-from pagedrun.paged.values.flag import Flag, Form
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import option
+from pagedrun.paged.values.flags import Flag, Form
 
 HELP = """Show every block of KV memory in a run.
 

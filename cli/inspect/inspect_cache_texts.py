@@ -11,8 +11,7 @@ from pagedrun.cli.options.settings import config_settings, recipe_settings
 from pagedrun.paged.job.output.run_files import RunFiles
 from pagedrun.paged.job.output.saved_manifest import read_manifest
 from pagedrun.paged.job.prompt_texts import GivenTexts, PromptTexts, TextsUnavailable
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import as_flag
+from pagedrun.paged.values.errors import UsageError, as_flag
 from pagedrun.recipes.recipe import Recipe
 
 NAMES = ("system", "prompt_template", "chat_template")

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pagedrun.cli.options.flags import Flags
 from pagedrun.cli.options.generate_flags import GENERATE
-from pagedrun.paged.values.flag import Flag, Panel
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.flags import Flag, Panel
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from pagedrun.paged.job.config import UserDefaults
-from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.errors import UsageError, as_flag
 from pagedrun.paged.values.json_value import plain
-from pagedrun.paged.values.option_names import as_flag
 from pagedrun.recipes.config_file import ConfigFile, config_path
 from pagedrun.recipes.setting import Setting
 

@@ -9,8 +9,7 @@ from pagedrun.paged.job.inputs.input_names import expand
 from pagedrun.paged.job.inputs.reader import inputs_stem
 from pagedrun.paged.job.inputs.reading import InputFormat, Reading
 from pagedrun.paged.job.output.formats.output_format import OutputFormat
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 OUTPUT_SUFFIX = ".out.jsonl"
 

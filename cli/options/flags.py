@@ -10,8 +10,8 @@ import typer
 
 from pagedrun.cli.terminal.sizes import parse_size, show_size
 from pagedrun.cli.terminal.spans import parse_span
-from pagedrun.paged.values.flag import FlagField, Form, Panel, flag_fields
-from pagedrun.paged.values.option_names import as_flag
+from pagedrun.paged.values.errors import as_flag
+from pagedrun.paged.values.flags import FlagField, Form, Panel, flag_fields
 
 Given = Mapping[str, object]
 """What the user typed, by the names of the options; what was not typed is not in it."""

@@ -8,9 +8,8 @@ from pagedrun.cli.options.flags import Flags
 from pagedrun.cli.options.run_options import Display, RunOptions
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.replica_config import ReplicaConfig
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 GENERATE = Flags.of(
     JobConfig, EngineConfig, ReplicaConfig, PromptConfig, SamplingParams, RunOptions, Display

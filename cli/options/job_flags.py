@@ -14,11 +14,9 @@ from pagedrun.paged.job.progress.listener import JobListener
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.models.generation_config import GenerationConfig
 from pagedrun.paged.models.hub import DEMO, cached_models, resolve_model
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.replica_config import ReplicaConfig
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
+from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
 
 _MAX_NAMED = 5  # models

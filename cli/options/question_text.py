@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from pagedrun.cli.options.reading import file_text
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 PATIENCE_SECONDS = 2.0
 

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 from pagedrun.cli.options.flags import Given, plain_type
 from pagedrun.paged.job.inputs.json_line import parse_value
 from pagedrun.paged.job.prompts.template import PromptTemplate
-from pagedrun.paged.values.errors import RowError, UsageError
-from pagedrun.paged.values.flag import FlagField, Form, flag_fields
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import RowError, UsageError, option
+from pagedrun.paged.values.flags import FlagField, Form, flag_fields
 
 T = TypeVar("T")
 MAX_NAME_CHARS = 1024  # of a path; a longer text is no name

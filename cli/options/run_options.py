@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pagedrun.cli.options.choices import GenerationDefaults, ProgressMode, ReportView
-from pagedrun.paged.values.flag import Flag, Panel
+from pagedrun.paged.values.flags import Flag, Panel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,9 @@ from pagedrun.cli.options.reading import read
 from pagedrun.cli.options.run_options import RunOptions
 from pagedrun.paged.job.config import MANIFEST_SUFFIX, STDOUT, UserDefaults
 from pagedrun.paged.job.output.saved_manifest import read_defaults
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.flag import FlagField, Form
-from pagedrun.paged.values.option_names import as_flag
-from pagedrun.paged.values.sampling.structure import STRUCTURES
+from pagedrun.paged.values.errors import UsageError, as_flag
+from pagedrun.paged.values.flags import FlagField, Form
+from pagedrun.paged.values.structure import STRUCTURES
 from pagedrun.recipes.library import find_recipe
 from pagedrun.recipes.recipe import Recipe
 from pagedrun.recipes.setting import Kind, Setting

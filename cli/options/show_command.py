@@ -4,8 +4,8 @@ import shlex
 
 from pagedrun.cli.options.settings import Settings
 from pagedrun.cli.options.show_flags import SHOW
-from pagedrun.paged.values.flag import FlagField, Panel
-from pagedrun.paged.values.option_names import as_flag
+from pagedrun.paged.values.errors import as_flag
+from pagedrun.paged.values.flags import FlagField, Panel
 
 
 def show_command(settings: Settings) -> str:

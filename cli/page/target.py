@@ -4,8 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 _HTML = option("html")
 MARK = b'<meta name="generator" content="pagedrun">'  # is near the beginning of every page

@@ -13,7 +13,7 @@ from pagedrun.paged.job.progress.tally import Tally
 from pagedrun.paged.report.record.replica_state import ReplicaState, ReplicatedStep
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.text.prompts.prompt_renderer import PromptModes
-from pagedrun.paged.values.option_names import as_flag, spelled
+from pagedrun.paged.values.errors import as_flag, spelled
 
 RATE_WINDOW_SECONDS = 10.0
 MIN_ROWS_OF_A_RATE = 10  # fewer came back by chance

@@ -20,7 +20,7 @@ from pagedrun.cli.report.state_figures import has_blocks, state_figures, states_
 from pagedrun.cli.report.weight_lines import describe_weights
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.cli.terminal.sizes import show_size
-from pagedrun.paged.planning.preview.forecast_sections import (
+from pagedrun.paged.planning.forecast_sections import (
     BlockSizeComparison,
     BlockSizeFigures,
     PlanReport,

@@ -8,7 +8,7 @@ from rich.tree import Tree
 
 from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.cli.terminal.sizes import show_size
-from pagedrun.paged.planning.preview.forecast_sections import SharedPrefix
+from pagedrun.paged.planning.forecast_sections import SharedPrefix
 from pagedrun.paged.report.inspect.inspection_sections import HeldPrefix
 
 TEXT_CHARS = 60

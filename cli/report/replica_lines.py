@@ -1,6 +1,6 @@
 """What a plan says of several replicas, in lines."""
 
-from pagedrun.paged.planning.preview.forecast_sections import ReplicaFigures
+from pagedrun.paged.planning.forecast_sections import ReplicaFigures
 
 
 def replica_lines(replicas: ReplicaFigures) -> list[tuple[str, str, str]]:

@@ -9,14 +9,13 @@ from pagedrun.cli.report.group_figures import group_figures
 from pagedrun.cli.report.state_figures import state_figures, states_title
 from pagedrun.cli.report.weight_lines import describe_weights
 from pagedrun.cli.terminal.sizes import show_size
-from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
 from pagedrun.paged.report.record.endings import endings
 from pagedrun.paged.report.record.report_sections import (
     JobReport,
     PrefixFigures,
     TimeFigures,
 )
-from pagedrun.paged.values.library_figures import LibraryFigures
+from pagedrun.paged.values.report_parts import LibraryFigures, StoreFigures
 
 _ENDINGS = {
     "stop": "at their end or a stop string",

@@ -12,7 +12,7 @@ from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines
 from pagedrun.cli.terminal.safe_text import safe_lines
 from pagedrun.paged.text.prompts.prompt_renderer import PromptMode
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pagedrun.paged.job.shown_row import ShownRow  # which imports much

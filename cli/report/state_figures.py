@@ -3,7 +3,7 @@
 from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.report.record.state_figures import StateFigures
-from pagedrun.paged.values.library_figures import LibraryPath
+from pagedrun.paged.values.report_parts import LibraryPath
 
 
 def has_blocks(library: LibraryPath | None) -> bool:

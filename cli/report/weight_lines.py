@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from pagedrun.cli.terminal.sizes import show_size
 from pagedrun.paged.report.record.weight_figures import WeightFigures
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import option
 
 if TYPE_CHECKING:  # they import much
     from pagedrun.paged.job.planned.planned_weights import Unpacking

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pagedrun.cli.terminal.lossy_stream import LossyStream
 from pagedrun.cli.terminal.safe_text import MAX_SHOWN, safe
-from pagedrun.paged.values.option_names import as_flag, spelled
+from pagedrun.paged.values.errors import as_flag, spelled
 
 MAX_TOLD = 4 * MAX_SHOWN  # characters of an error with all that was added to it
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import option
 
 VOCAB_MULTIPLE = 64
 _CONFIGS: Mapping[str, dict[str, JSONValue]] = json.loads(

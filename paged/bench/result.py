@@ -9,7 +9,7 @@ from typing import Generic, NotRequired, Self, TypedDict, TypeVar, cast
 from pagedrun._version import __version__
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.execution.devices.gpu_description import GpuDescription
-from pagedrun.paged.planning.sizing.memory import HostMemory
+from pagedrun.paged.planning.memory import HostMemory
 from pagedrun.paged.report.record.hardware import describe_hardware
 from pagedrun.paged.report.record.report_sections import Hardware
 

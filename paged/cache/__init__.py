@@ -1,1 +1,1 @@
-"""KV memory: who holds which block, the tensors behind the blocks, the space to swap to."""
+"""KV memory: accounting of blocks, tensors behind them, and the prefix store."""

@@ -1,25 +1,29 @@
-"""BlockPool: who holds which block of KV memory, and which free block still holds a prefix.
+"""BlockPool: reference counts, free list and prefix map of the blocks of KV memory.
 
 Pure accounting: it moves no bytes and knows neither tensors nor sequences. A block is *held*
 while its reference count is above zero and *free* otherwise.
 
-The future is known, so nothing is kept on a guess. A key is *pinned* while a later prompt will ask
-for it: because it lies on the path that the next prompt has in common with the last one, or
-because a sequence that had to wait comes back for it. Only pinned blocks are published, under
-their key, for others to find; a free one stays *cached*. When its last use is over it is an empty
-block like any other, at once. If the pool is too small, the cached block whose use is farthest
-away goes first: the end of the path, and only then what waiting sequences pin, who come first.
+The future is known, so nothing is kept on a guess. A key is *pinned* while a later prompt will
+ask for it: because it lies on the path that the next prompt has in common with the last one, or
+because a preempted sequence returns for it. Only pinned blocks are published, under their key,
+for others to find; a free one stays *cached*. When its last use is over it becomes an empty
+block at once. If the pool is too small, the cached block with the most distant use is evicted
+first: the end of the path, and only then blocks pinned by waiting sequences, which run earlier.
+
+`SwapSpace` does the accounting of host blocks, and a `BlockTransfer` describes bytes to move.
 """
 
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.planned_request import BlockKey
 
 
 @dataclass(slots=True)
@@ -364,3 +368,83 @@ class BlockPool:
     def _note_peaks(self) -> None:
         self.counts.peak_held = max(self.counts.peak_held, self.num_held)
         self.counts.peak_shared = max(self.counts.peak_shared, self._num_shared)
+
+
+class SwapSpace:
+    """A free list over `num_blocks` blocks of host memory. Nothing is shared in it.
+
+    Most runs preempt nobody, and a small model has millions of blocks in a gigabyte: blocks that
+    were never taken are a number, not a list.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._num_touched = 0  # blocks from here on were never taken
+        self._given_back: list[int] = []
+
+    @staticmethod
+    def num_blocks_in(num_bytes: int, bytes_per_block: int) -> int:
+        """Return how many blocks there is room for; none of those that take no memory."""
+        return num_bytes // bytes_per_block if bytes_per_block else 0
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be taken."""
+        return self.num_blocks - self._num_touched + len(self._given_back)
+
+    def take(self, count: int) -> list[int] | None:
+        """Take `count` blocks, or return `None` and take none."""
+        if count > self.num_free:
+            return None
+        return [self._take_one() for _ in range(count)]
+
+    def give_back(self, block_ids: list[int]) -> None:
+        """Make blocks free again."""
+        self._given_back.extend(block_ids)
+
+    def _take_one(self) -> int:
+        if self._given_back:
+            return self._given_back.pop()
+        self._num_touched += 1
+        return self._num_touched - 1
+
+
+class TransferKind(Enum):
+    """Which memory a block moves between."""
+
+    COPY = "copy"  # pool → pool, for copy-on-write
+    SWAP_OUT = "swap_out"  # pool → host
+    SWAP_IN = "swap_in"  # host → pool
+    LOAD = "load"  # staged from the prefix store → pool
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTransfer:
+    """One block's bytes to move, in one group of layers. Transfers run in the order in which they
+    were scheduled: a block freed by one may be the target of the next."""
+
+    kind: TransferKind
+    source: int
+    target: int
+    group: int = 0
+
+
+class StagedBlocks(NamedTuple):
+    """Blocks ready to be moved into the pool.
+
+    `sources` are what `TransferKind.LOAD` moves, of each group of layers, in the order of the
+    tokens. Together those of the first group hold `num_tokens`, so the last one may be filled in
+    part; another group has the last of them, as far back as its window reaches.
+    """
+
+    sources: list[list[int]]
+    num_tokens: int
+
+
+class StagedState(NamedTuple):
+    """A state of recurrent layers behind the first `num_tokens` tokens of a prompt, ready to be
+    moved into a slot; and, in `blocks`, those blocks up to there that the prompt lacks."""
+
+    source: int
+    num_tokens: int
+    blocks: StagedBlocks

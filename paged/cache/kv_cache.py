@@ -1,20 +1,327 @@
-"""KVCache: keys and values of every layer, group by group, and the states of recurrent layers."""
+"""KVCache: tensors of keys, values and recurrent states of all groups of layers.
 
-from collections.abc import Iterable
-from collections.abc import Sequence as Seq
+Allocated once, in the pool and on the host to swap to. `BlockMemory` moves their blocks.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from copy import deepcopy
+from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.paged.cache.block_transfer import BlockTransfer
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_memory import KVMemory
-from pagedrun.paged.cache.kv_place import KVPlace
-from pagedrun.paged.cache.pool_shape import PoolShape
-from pagedrun.paged.cache.state_cache import StateCache
-from pagedrun.paged.cache.state_objects import StateObjects
-from pagedrun.paged.cache.state_place import StatePlace
+from pagedrun.kernels.attention.kv_scales import KVScales
+from pagedrun.kernels.backend import Backend
+from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
+from pagedrun.paged.cache.cache_spec import (
+    KVCacheSpec,
+    KVPlace,
+    PoolShape,
+    StateArray,
+    StatePlace,
+    StateSpec,
+)
+
+
+class CacheDevice(Protocol):
+    """A place for tensors, with kernels that move blocks there."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where the pool lies."""
+        ...
+
+    @property
+    def kernels(self) -> Backend:
+        """What copies blocks."""
+        ...
+
+    @property
+    def pins_host_memory(self) -> bool:
+        """Whether host blocks are page-locked, so that the device can reach them."""
+        ...
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Launch what is in the context beside the computation, in its order."""
+        ...
+
+
+class BlockMemory:
+    """Pairs of tensors, one in the pool and one on the host to swap out to.
+
+    All are [num_layers, planes, num_blocks, ...], the host's with blocks of its own: what moves
+    when a block moves is what they have of it.
+    """
+
+    def __init__(self, memories: Sequence[tuple[Tensor, Tensor]], device: CacheDevice) -> None:
+        self._memories = memories
+        self._staged: dict[int, tuple[Sequence[Tensor], int]] = {}
+        self._num_staged = 0
+        self._device = device
+        self._kernels = device.kernels
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the pool, host blocks not counted."""
+        return sum(memory.nbytes for memory, _ in self._memories)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool."""
+        return self._memories[0][0].shape[2]
+
+    @property
+    def num_host_blocks(self) -> int:
+        """Blocks on the host to swap out to."""
+        return self._memories[0][1].shape[2]
+
+    def shapes(self, num_blocks: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """Return shape and dtype of what `read` returns for so many blocks."""
+        pools = [pool for pool, _ in self._memories]
+        return [((*p.shape[:2], num_blocks, *p.shape[3:]), p.dtype) for p in pools]
+
+    def read(self, block_ids: Sequence[int]) -> list[Tensor]:
+        """Return copies of some blocks on the host, of each tensor: blocks on its third axis.
+
+        Waits for what the device is computing.
+        """
+        chosen = torch.tensor(block_ids, device=self._device.torch_device)
+        return [
+            pool.view(torch.uint8).index_select(2, chosen).cpu().view(pool.dtype)
+            for pool, _ in self._memories
+        ]
+
+    def stage(self, tensors: Sequence[Tensor], position: int) -> int:
+        """Take a block that is not in the pool yet; return what a `LOAD` moves it by, once.
+
+        tensors: as `read` returns them. position: the block's place in them.
+        """
+        self._num_staged += 1
+        self._staged[self._num_staged] = (tensors, position)
+        return self._num_staged
+
+    def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
+        """Move the blocks in the order given; those that do not meet are moved together."""
+        for run in _independent_runs(transfers):
+            if run[0].kind is TransferKind.LOAD:
+                self._load(run)
+                continue
+            sources = torch.tensor([each.source for each in run])
+            targets = torch.tensor([each.target for each in run])
+            for pool, host in self._memories:
+                match run[0].kind:
+                    case TransferKind.COPY:
+                        self._kernels.copy_blocks(pool, sources, targets)
+                    case TransferKind.SWAP_OUT:
+                        with self._device.aside():
+                            self._kernels.swap_blocks(pool, host, sources, targets)
+                    case TransferKind.SWAP_IN:
+                        with self._device.aside():
+                            self._kernels.swap_blocks(host, pool, sources, targets)
+
+    def _load(self, run: Sequence[BlockTransfer]) -> None:
+        """Move staged blocks into the pool, those of one file together."""
+        files: dict[int, tuple[Sequence[Tensor], list[int], list[int]]] = {}
+        for each in run:
+            tensors, position = self._staged.pop(each.source)
+            _, positions, targets = files.setdefault(id(tensors), (tensors, [], []))
+            positions.append(position)
+            targets.append(each.target)
+        place = self._device.torch_device
+        for tensors, positions, targets in files.values():
+            for (pool, _), tensor in zip(self._memories, tensors, strict=True):
+                moved = tensor.view(torch.uint8).index_select(2, torch.tensor(positions))
+                written = torch.tensor(targets, device=place)
+                pool.view(torch.uint8).index_copy_(2, written, moved.to(place))
+
+
+def _independent_runs(transfers: Iterable[BlockTransfer]) -> Iterable[list[BlockTransfer]]:
+    """Cut a list of transfers where the next one is of another kind, reads a block that the run
+    writes, or writes one that it touches."""
+    run: list[BlockTransfer] = []
+    read: set[int] = set()
+    written: set[int] = set()
+    for each in transfers:
+        # Only a copy has its sources and its targets in the same memory.
+        meets = each.target in written or (
+            each.kind is TransferKind.COPY and (each.source in written or each.target in read)
+        )
+        if run and (meets or each.kind is not run[0].kind):
+            yield run
+            run, read, written = [], set(), set()
+        run.append(each)
+        read.add(each.source)
+        written.add(each.target)
+    if run:
+        yield run
+
+
+def allocate_blocks(
+    spec: KVCacheSpec,
+    num_blocks: int,
+    block_size: int,
+    device: torch.device,
+    *,
+    pinned: bool = False,
+) -> Tensor:
+    """Return unwritten memory for `num_blocks` blocks, page-locked if `pinned`.
+
+    [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]: one layer's keys for one
+    head and block lie together, which is what attention reads in one go. Not filled: what an
+    unwritten slot holds must never matter, and the system only backs pages that are written.
+    """
+    return torch.empty(
+        (spec.num_layers, 2, num_blocks, spec.num_kv_heads, block_size, spec.head_dim),
+        dtype=getattr(torch, spec.dtype),
+        device=device,
+        pin_memory=pinned,
+    )
+
+
+def allocate_scales(
+    spec: KVCacheSpec,
+    num_blocks: int,
+    block_size: int,
+    device: torch.device,
+    *,
+    pinned: bool = False,
+) -> Tensor | None:
+    """Return unwritten memory for the scales of as many blocks, None if there are none.
+
+    [num_layers, 2, num_blocks, num_kv_heads, block_size, 1] float32: copied as blocks are.
+    """
+    if not spec.is_quantized:
+        return None
+    scales = replace(spec, head_dim=1, dtype="float32")
+    return allocate_blocks(scales, num_blocks, block_size, device, pinned=pinned)
+
+
+class KVMemory(BlockMemory):
+    """Keys and values of a group of layers: the pool's blocks, and host blocks to swap out to."""
+
+    def __init__(
+        self,
+        spec: KVCacheSpec,
+        block_size: int,
+        num_blocks: int,
+        num_host_blocks: int,
+        device: CacheDevice,
+    ) -> None:
+        self.spec = spec
+        self.block_size = block_size
+        host, pinned = torch.device("cpu"), device.pins_host_memory
+        self.blocks = allocate_blocks(spec, num_blocks, block_size, device.torch_device)
+        self.host_blocks = allocate_blocks(spec, num_host_blocks, block_size, host, pinned=pinned)
+        scales = allocate_scales(spec, num_blocks, block_size, device.torch_device)
+        host_scales = allocate_scales(spec, num_host_blocks, block_size, host, pinned=pinned)
+        memories = [(self.blocks, self.host_blocks)]
+        if scales is not None and host_scales is not None:
+            memories.append((scales, host_scales))
+        super().__init__(memories, device)
+        self._layers = [
+            KVLayer(keys, values, None if scales is None else _scales_of(scales[index]))
+            for index, (keys, values) in enumerate(self.blocks)
+        ]
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block in all layers."""
+        return self.spec.bytes_per_token * self.block_size
+
+    def layer(self, index: int) -> KVLayer:
+        """Return a layer's part of the pool, by its place in the group."""
+        return self._layers[index]
+
+    def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
+        """Move the blocks in the order given; those that do not meet are moved together."""
+        if self.spec.num_layers:
+            super().transfer(transfers)
+
+
+def _scales_of(scales: Tensor) -> KVScales:
+    """Return a layer's scales. scales: [2, num_blocks, num_kv_heads, block_size, 1]."""
+    keys, values = scales.squeeze(-1)
+    return KVScales(keys, values)
+
+
+class StateCache(BlockMemory):
+    """Slots of a pool, and host slots to swap out to; a slot moves as a block does.
+
+    specs: one for each recurrent layer, all alike. Slots are not filled: a sequence begins with
+    zeros because `StateInputs` say so. Raises `ValueError` for layers whose states differ.
+    """
+
+    def __init__(
+        self, specs: Sequence[StateSpec], num_slots: int, num_host_slots: int, device: CacheDevice
+    ) -> None:
+        if len(set(specs)) != 1:
+            raise ValueError("recurrent layers whose states differ: one kind is all there is")
+        host, pinned = torch.device("cpu"), device.pins_host_memory
+
+        def allocate(array: StateArray, count: int, place: torch.device, pin: bool) -> Tensor:
+            shape = (len(specs), 1, count, *array.shape)
+            return torch.empty(
+                shape, dtype=getattr(torch, array.dtype), device=place, pin_memory=pin
+            )
+
+        pools = [
+            (
+                allocate(array, num_slots, device.torch_device, False),
+                allocate(array, num_host_slots, host, pinned),
+            )
+            for array in specs[0].arrays
+        ]
+        super().__init__(pools, device)
+        self._layers = [tuple(pool[layer, 0] for pool, _ in pools) for layer in range(len(specs))]
+
+    @property
+    def num_slots(self) -> tuple[int, int]:
+        """Slots of the pool, and those on the host."""
+        return self.num_blocks, self.num_host_blocks
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Bytes of what all layers keep of a sequence."""
+        return self.num_bytes // self.num_blocks
+
+    def layer(self, index: int) -> tuple[Tensor, ...]:
+        """Return the arrays of a recurrent layer, [num_slots, *shape], in its spec's order."""
+        return self._layers[index]
+
+
+class StateObjects:
+    """Slots like those of a `StateCache`, of at most `bytes_per_slot` each; none on the host.
+
+    Their memory is the library's, which takes it as a sequence grows.
+    """
+
+    def __init__(self, num_slots: int, bytes_per_slot: int) -> None:
+        self.num_slots = (num_slots, 0)
+        self.bytes_per_slot = bytes_per_slot
+        self._objects: dict[int, object] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """The most bytes that all of them can take."""
+        return self.num_slots[0] * self.bytes_per_slot
+
+    def take(self, read_slot: int, write_slot: int) -> object:
+        """Return what a chunk goes on from, for it to change: the object of a slot, or a copy if
+        it is written to another one, where the first may be read again."""
+        if read_slot == write_slot:
+            return self._objects.pop(read_slot)
+        return deepcopy(self._objects[read_slot])
+
+    def put(self, write_slot: int, state: object) -> None:
+        """Keep what a chunk leaves behind."""
+        self._objects[write_slot] = state
+
+    def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
+        """Move nothing: a sequence that gives way is computed again."""
+        assert not list(transfers), "there is nowhere to move an object to"
 
 
 class KVCache:
@@ -26,7 +333,7 @@ class KVCache:
     """
 
     def __init__(
-        self, groups: Seq[KVMemory], states: StateCache | StateObjects | None = None
+        self, groups: Sequence[KVMemory], states: StateCache | StateObjects | None = None
     ) -> None:
         self.block_size = groups[0].block_size
         self.groups = tuple(groups)

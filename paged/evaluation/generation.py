@@ -11,8 +11,8 @@ from lm_eval.models.utils import (
 )
 
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.rules import MAX_STOP_LENGTH, MAX_STOP_STRINGS
-from pagedrun.paged.values.sampling.sampling_params import FIELD_NAMES, SamplingParams
+from pagedrun.paged.values.rules import MAX_STOP_LENGTH, MAX_STOP_STRINGS
+from pagedrun.paged.values.sampling_params import FIELD_NAMES, SamplingParams
 
 # A task wants one answer, cut by its stops, and its text is the harness's to say.
 _TAKEN = FIELD_NAMES - {

@@ -18,7 +18,7 @@ from pagedrun.paged.text.prompts.reader import template_variables
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.prompt_input import TokensPrompt
 from pagedrun.paged.values.request import Completion
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 NAME = "pagedrun"
 

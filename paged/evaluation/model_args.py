@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.flag import Flag, check_fields
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.values.flags import Flag, check_fields
 from pagedrun.paged.values.rules import Rule, integers
 
 _MODEL = Rule(lambda value: isinstance(value, str) and bool(value), "a model folder or hub name")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.prompt_input import TokensPrompt
 from pagedrun.paged.values.request import Completion
-from pagedrun.paged.values.sampling.flags import MAX_N
+from pagedrun.paged.values.sampling_params import MAX_N
 
 Ids = tuple[int, ...]
 

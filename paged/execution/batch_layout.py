@@ -13,7 +13,7 @@ from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeI
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.attention.prefix_groups import PrefixGroups
 from pagedrun.kernels.state_inputs import StateInputs
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.parcel import Place, placed_together

@@ -1,9 +1,8 @@
 """The books of a cache's memory, as a scheduler begins them."""
 
-from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.state_objects import StateObjects
-from pagedrun.paged.scheduling.groups.kv_group import GroupPool
-from pagedrun.paged.scheduling.groups.no_states import StatePool
+from pagedrun.paged.cache.kv_cache import KVCache, StateObjects
+from pagedrun.paged.scheduling.kv_groups import GroupPool
+from pagedrun.paged.scheduling.states import StatePool
 
 
 def further_pools(cache: KVCache) -> list[GroupPool]:

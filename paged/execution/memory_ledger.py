@@ -7,7 +7,7 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.models.model import Model
-from pagedrun.paged.planning.sizing.memory import MemoryBudget
+from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.report.record.report_sections import LedgerFigures
 from pagedrun.paged.report.record.weight_figures import WeightFigures, weight_figures
 

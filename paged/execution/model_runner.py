@@ -23,8 +23,7 @@ from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.execution.step_result import StepResult, joined
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.step_input import StepInput
-from pagedrun.paged.values.errors import EngineError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import EngineError, option
 
 MAX_SCORED_BYTES = 64 * 2**20  # of the logits that are there at once to score tokens by
 

@@ -3,22 +3,18 @@
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_memory import KVMemory
-from pagedrun.paged.cache.state_cache import StateCache
-from pagedrun.paged.cache.state_objects import StateObjects
-from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.cache.block_pool import SwapSpace
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
+from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache, StateObjects
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.gpu_memory import gpu_budget
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.models.model import Model
-from pagedrun.paged.planning.sizing.memory import MemoryBudget
-from pagedrun.paged.planning.sizing.slot_sizing import SlotSizes
+from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.pool_sizing import SlotSizes
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pagedrun.paged.execution.host_logprobs import FoundLogprob
 from pagedrun.paged.execution.in_flight import InFlight
 from pagedrun.paged.scheduling.sequence_table import Int64s
+from pagedrun.paged.values.logprobs import IMPOSSIBLE, Score, TokenLogprob, TopLogprob
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
-from pagedrun.paged.values.sampling.logprobs import IMPOSSIBLE, Score, TokenLogprob, TopLogprob
 
 
 @dataclass(slots=True)

@@ -9,8 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer
-from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.listed import listed
+from pagedrun.paged.values.errors import ModelError, listed
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

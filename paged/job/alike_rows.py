@@ -11,8 +11,7 @@ from pagedrun.paged.job.prompts.batch_call import BatchCall
 from pagedrun.paged.job.prompts.prompts import PROMPT_COLUMNS
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.prompts.template_columns import TemplateColumns
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 MIN_ROWS = 2  # one row may be wrong by itself
 MAX_LOOKED_AT = 1000  # rows, for the columns that a template could use

@@ -14,12 +14,10 @@ from pagedrun.paged.job.inputs.reading import (
 )
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.text.prompts.overlong import Overlong
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.flag import Flag, Form, Panel, check_fields
-from pagedrun.paged.values.replica_config import ReplicaConfig
+from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig, WindowSize
+from pagedrun.paged.values.flags import Flag, Form, Panel, check_fields
 from pagedrun.paged.values.rules import Rule, spans
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 STDOUT = "-"
 OUR_COLUMNS = ("finish_reason", "error")  # beside the answer in a table

@@ -4,17 +4,16 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from pathlib import Path
 from typing import Protocol
 
-from pagedrun.paged.planning.earlier_answers import EarlierAnswers
+from pagedrun.paged.planning.plan import EarlierAnswers
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.text.prompts.continuations import TextEncoder
 from pagedrun.paged.text.prompts.prompt_renderer import ChatRenderer
-from pagedrun.paged.values.deadline import Deadline
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.structure import Structure
+from pagedrun.paged.values.structure import Structure
 
 
 class ModelShape(Protocol):

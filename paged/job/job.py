@@ -44,8 +44,7 @@ from pagedrun.paged.job.resumed_run import ResumedRun
 from pagedrun.paged.report.record.report_sections import EngineReport, JobReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.values.errors import EngineStalled, UsageError
-from pagedrun.paged.values.option_names import as_flag, option, spelled
+from pagedrun.paged.values.errors import EngineStalled, UsageError, as_flag, option, spelled
 from pagedrun.paged.values.request import Request
 
 

@@ -23,8 +23,7 @@ from pagedrun.paged.job.windows import RowWindows, refused_row
 from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
 from pagedrun.paged.text.prompts.prompt_renderer import RAW, PromptMode, PromptModes
 from pagedrun.paged.text.reasoning_tags import check_budget
-from pagedrun.paged.values.errors import RowError, UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import RowError, UsageError, option
 
 
 @dataclass(frozen=True, slots=True)

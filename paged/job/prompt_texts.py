@@ -27,9 +27,8 @@ from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
 from pagedrun.paged.text.prompts.overlong import Overlong
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.errors import PagedrunError, UsageError
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling.sampling_params import FIELD_NAMES, SamplingParams
+from pagedrun.paged.values.errors import PagedrunError, UsageError, option
+from pagedrun.paged.values.sampling_params import FIELD_NAMES, SamplingParams
 
 MAX_TOKENS_SHOWN = 400
 MAX_CHARS_SHOWN = 400

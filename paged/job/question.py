@@ -14,8 +14,7 @@ from pagedrun.paged.job.progress.listener import JobListener, Phase
 from pagedrun.paged.run import Run
 from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.streamed_answer import StreamedAnswer
-from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.option_names import as_flag, spelled
+from pagedrun.paged.values.errors import RowError, as_flag, spelled
 from pagedrun.paged.values.request import Completion, Request
 
 OnText = Callable[[str, str], None]

@@ -7,8 +7,7 @@ from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.job.model import ModelFolder
 from pagedrun.paged.replicas.cluster.start_replicas import start_replicas
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.replica_config import ReplicaConfig
+from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
 
 
 class ReplicatedModel(ModelFolder):

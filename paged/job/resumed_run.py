@@ -12,8 +12,7 @@ from pagedrun.paged.job.output.output_file import OutputFile
 from pagedrun.paged.job.output.output_layout import OutputLayout
 from pagedrun.paged.job.output.same_job import check_same_job
 from pagedrun.paged.job.output.saved_manifest import at_time_of, raw_as_in, read_manifest
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 
 class ResumedRun:

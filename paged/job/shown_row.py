@@ -12,14 +12,13 @@ from pagedrun.paged.job.planned.plan_model import PlanModel
 from pagedrun.paged.job.prepare import Prepared, prepare
 from pagedrun.paged.job.progress.listener import JobListener, Phase
 from pagedrun.paged.job.prompts.requests import JobRow
-from pagedrun.paged.planning.tree.request_tree import request_tree
+from pagedrun.paged.planning.prefix_tree import request_tree
 from pagedrun.paged.text.prompts.overlong import Overlong
 from pagedrun.paged.text.prompts.prompt_parts import PromptPart, prompt_parts
 from pagedrun.paged.text.prompts.prompt_renderer import PromptMode
-from pagedrun.paged.values.errors import RowError, UsageError, WrittenError
-from pagedrun.paged.values.option_names import as_flag, option
+from pagedrun.paged.values.errors import RowError, UsageError, WrittenError, as_flag, option
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 _CUT_END = {Overlong.TRUNCATE_LEFT: "left", Overlong.TRUNCATE_RIGHT: "right"}
 

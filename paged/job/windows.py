@@ -10,8 +10,7 @@ from pagedrun.paged.job.inputs.row import Row, place_of
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.planning.windows import Windows
-from pagedrun.paged.values.errors import RowError, UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import RowError, UsageError, option
 
 
 class RowWindows:

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.paged.machine.findings import Findings
-from pagedrun.paged.planning.sizing.memory import HostMemory
+from pagedrun.paged.planning.memory import HostMemory
 
 VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "NUMBA_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 LITTLE_MEMORY = 2 * 2**30  # bytes; torch and the demo model take half a gigabyte

@@ -9,8 +9,7 @@ from typing import Self
 import torch
 
 from pagedrun.paged.models.network.checkpoint.stored_tensors import FLOATS, StoredTensor
-from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.listed import listed
+from pagedrun.paged.values.errors import ModelError, listed
 
 
 class BaseCheckpoint(ABC):

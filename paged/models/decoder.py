@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StatePlace, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_place import KVPlace
-from pagedrun.paged.cache.state_place import StatePlace
-from pagedrun.paged.cache.state_spec import StateSpec
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.embedding import Embedding
 from pagedrun.paged.models.layers.layer import Layer

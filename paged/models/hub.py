@@ -5,8 +5,7 @@ from pathlib import Path
 
 from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.files.json_object import require_folder
-from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import ModelError, option
 
 DEMO = "demo"
 """What the bundled model is called wherever a model is named."""

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.state_spec import StateSpec
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.network.network import Network
-from pagedrun.paged.values.library_figures import LibraryFigures
+from pagedrun.paged.values.report_parts import LibraryFigures
 
 
 class Model(Protocol):

@@ -27,8 +27,7 @@ from pagedrun.paged.models.runnable_config import (
     read_configs,
     stored_dtype,
 )
-from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import ModelError, option
 
 
 @dataclass(frozen=True, slots=True)

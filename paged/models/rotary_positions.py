@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import ModelError, option
 
 MAX_ROTARY_BYTES = 2**30  # two million positions at 128 dimensions a head
 

@@ -8,9 +8,8 @@ from typing import Literal
 from pagedrun.paged.files.json_object import JsonObject, is_integer, require_folder
 from pagedrun.paged.models.network.network import Network
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.library_figures import LibraryPath
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import ModelError, option
+from pagedrun.paged.values.report_parts import LibraryPath
 
 DtypeName = Literal["float32", "bfloat16", "float16"]
 _DTYPES: dict[str, DtypeName] = {

@@ -13,8 +13,7 @@ from pagedrun.paged.files.json_object import require_folder
 from pagedrun.paged.files.safetensors_files import INDEX_FILE, open_file, weight_files
 from pagedrun.paged.models.base_checkpoint import BaseCheckpoint
 from pagedrun.paged.models.network.checkpoint.stored_tensors import FLOATS, StoredTensor
-from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.listed import listed
+from pagedrun.paged.values.errors import ModelError, listed
 
 
 class Checkpoint(BaseCheckpoint):

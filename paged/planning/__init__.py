@@ -1,1 +1,1 @@
-"""What is decided before the first token: order, sharing, duplicates, the size of the pool."""
+"""Planning: run order, shared prefixes, duplicates and pool sizes, before the first token."""

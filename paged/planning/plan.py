@@ -1,32 +1,50 @@
-"""Plan: the order in which the requests of a window run, and what sharing prefixes can save.
+"""Plan: run order of the requests of a window, and the savings by shared prefixes.
 
-The order is a depth-first walk of the prompts' prefix tree: rows that share a prefix become
-neighbours, so each prefix is computed once and used while it is there, and what is needed again is
-known to the block: it is what the next row has in common with this one. `run_order` departs from it
-where rows have priorities, or are drawn.
+The order is a depth-first walk of the prefix tree of the prompts. Rows that share a prefix are
+neighbors, so each prefix is computed once and used while it is in the pool; the blocks needed
+again are exactly those that the next row has in common with the current one. `run_order`
+departs from this walk where rows have priorities, or are sampled for a deadline.
 """
 
 from collections.abc import Container, Iterator
 from collections.abc import Sequence as Seq
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.kernels.attention.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.planning.duplicates import Duplicates
-from pagedrun.paged.planning.earlier_answers import EarlierAnswer, EarlierAnswers
-from pagedrun.paged.planning.plan_end import PlanEnd
-from pagedrun.paged.planning.tree.prefix_tree import PrefixTree
-from pagedrun.paged.planning.tree.request_tree import request_tree
-from pagedrun.paged.planning.tree.run_order import Draws, run_order
-from pagedrun.paged.planning.tree.state_points import StatePoints
-from pagedrun.paged.planning.tree.stored_tokens import NO_ROOM, StoreRoom, tokens_to_store
-from pagedrun.paged.planning.units.plan_part import PlanPart
-from pagedrun.paged.planning.units.planned_part import PlannedPart
-from pagedrun.paged.values.branch_point import BranchPoint
-from pagedrun.paged.values.planned_request import PlannedRequest
-from pagedrun.paged.values.planned_sharing import PlannedSharing
+from pagedrun.paged.planning.plan_part import PlanEnd, PlannedPart, PlanPart
+from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StatePoints, StoreRoom, tokens_to_store
+from pagedrun.paged.planning.prefix_tree import Draws, PrefixTree, request_tree, run_order
+from pagedrun.paged.values.planned_request import BranchPoint, PlannedRequest, PlannedSharing
 from pagedrun.paged.values.request import Completion, Request
+
+
+class EarlierAnswer(Protocol):
+    """An answer that an earlier run gave to the same question.
+
+    It is whole, or else has the tokens with which the answer of a new run begins.
+    """
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a new run would give just this answer."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The first tokens of the answer."""
+
+    def completion(self, request: Request) -> Completion:
+        """Return what answers `request`, of a whole answer."""
+
+
+class EarlierAnswers(Protocol):
+    """The answers of an earlier run of the same model, by their questions."""
+
+    def find(self, request: Request, num_read_once_tokens: int) -> EarlierAnswer | None:
+        """Return the answer to a request that reads so many tokens together with other rows."""
 
 
 class Plan:

@@ -1,7 +1,8 @@
-"""Planner: from requests to planned windows, for whoever runs them or only asks what it would be.
+"""Planner: plans windows of requests for an engine, a forecast or a replica.
 
-Every decision that touches a row's bytes is made here, from all rows of the window, and travels
-with the row. A run, a forecast and a replica that are given the same rows get the same requests.
+Every decision that affects the bytes of a row is made here, from all rows of the window, and
+travels with the row. A run, a forecast and a replica that get the same rows therefore plan the
+same requests. `PartPlanner` plans the parts of a window that one replica runs.
 """
 
 import time
@@ -9,17 +10,18 @@ from collections.abc import Container, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+import numpy as np
+
 from pagedrun.kernels.attention.read_once import ReadOnce
-from pagedrun.paged.planning.earlier_answers import EarlierAnswers
-from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.plan_end import PlanEnd
-from pagedrun.paged.planning.planned_window import PlannedWindow
-from pagedrun.paged.planning.tree.prefix_nodes import prefix_nodes
-from pagedrun.paged.planning.tree.state_points import MIN_STATE_TOKENS
-from pagedrun.paged.planning.tree.stored_tokens import NO_ROOM, StoreRoom
+from pagedrun.kernels.token_rows import walk_tree
+from pagedrun.paged.planning.plan import EarlierAnswers, Plan
+from pagedrun.paged.planning.plan_part import PlanEnd, PlannedPart, PlanPart
+from pagedrun.paged.planning.prefix_reuse import MIN_STATE_TOKENS, NO_ROOM, StoreRoom
+from pagedrun.paged.planning.prefix_tree import MIN_GROUP_ROWS, TreeNodes
+from pagedrun.paged.planning.windows import PlannedWindow
+from pagedrun.paged.report.record.snapshot_tables import MAX_PREFIXES, PrefixNodes
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.request import Completion, Request
 
 
@@ -140,3 +142,56 @@ class Planner:
                 if request.index not in self._done:
                     refused.append(Completion(request, error=error))
         return accepted, refused
+
+
+class PartPlanner:
+    """Plans one part after the other, in the order in which they run in one pool.
+
+    Any part may follow any other one: of another window, of rows that come earlier in the plan, of
+    single rows. What the first row of a part finds is what it has in common with the last row of
+    the part before, whose prompt is kept for it.
+    """
+
+    def __init__(self) -> None:
+        self._after: PlanEnd | None = None
+
+    def window(self, part: PlanPart, *, has_next: bool = True) -> PlannedWindow[PlannedPart]:
+        """Plan the next part; `has_next` says whether another one may follow."""
+        began = time.perf_counter()
+        plan = PlannedPart(part, self._after, has_next=has_next)
+        if len(plan):
+            self._after = plan.end
+        prefixes = part_nodes(part)
+        return PlannedWindow(plan, (), prefixes, time.perf_counter() - began)
+
+
+def prefix_nodes(plan: Plan) -> PrefixNodes:
+    """Return the `MAX_PREFIXES` nodes that save most; `row` is an index of the input."""
+    shared = _best(plan.tree.nodes)
+    shared.row[:] = [plan.request(row).index for row in shared.row.tolist()]
+    return shared
+
+
+def part_nodes(part: PlanPart) -> PrefixNodes:
+    """Return those of the rows of a part alone."""
+    common = part.num_common_tokens.copy()
+    common[:1] = 0
+    # Rows of equal weight are walked in the order that they have.
+    walk = walk_tree(common, np.zeros(len(part), np.int64), part.block_size, MIN_GROUP_ROWS)
+    indices = np.array([request.index for request in part.requests], dtype=np.int64)
+    return _best(TreeNodes.of(walk, indices, part.block_size))
+
+
+def _best(nodes: TreeNodes) -> PrefixNodes:
+    order = np.argsort(nodes.end, kind="stable")  # parents are shorter: they come first
+    place = np.empty(len(order) + 1, dtype=np.int64)
+    place[order] = np.arange(len(order))
+    place[-1] = -1
+    return PrefixNodes.of(
+        parent=place[nodes.parent[order]],
+        start=nodes.start[order],
+        end=nodes.end[order],
+        rows=nodes.num_rows[order],
+        row=nodes.row[order],
+        saved=nodes.num_tokens_saved[order],
+    ).best(MAX_PREFIXES)

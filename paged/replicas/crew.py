@@ -16,8 +16,7 @@ from pagedrun.paged.replicas.replica_events import (
 )
 from pagedrun.paged.replicas.replica_offer import ReplicaOffer
 from pagedrun.paged.replicas.replica_pool import Heard, ReplicaPool
-from pagedrun.paged.values.errors import EngineError, UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import EngineError, UsageError, option
 
 MOST_LOST = 3  # replicas that die while they load: no chance any more
 POLL_SECONDS = 0.25  # so that a signal's handler is run in time

@@ -9,7 +9,7 @@ import numpy as np
 
 from pagedrun.paged.planning.duplicates import fan_out
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.units.plan_part import PlanPart
+from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, Request
 

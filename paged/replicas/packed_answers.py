@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 _NO_PARAMS = SamplingParams()
 _REASONS = {each.value: each for each in FinishReason}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.timeline import TIMELINE_RECORDS, StepRecord
-from pagedrun.paged.values.planned_sharing import PlannedSharing
+from pagedrun.paged.values.planned_request import PlannedSharing
 from pagedrun.paged.values.request import Completion
 
 

@@ -5,18 +5,17 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from pagedrun.paged.planning.ahead import Ahead
-from pagedrun.paged.planning.earlier_answers import EarlierAnswers
-from pagedrun.paged.planning.sizing.pool_demand import PoolDemand
-from pagedrun.paged.planning.sizing.run_sizing import PlanBasis
+from pagedrun.paged.planning.plan import EarlierAnswers
+from pagedrun.paged.planning.pool_sizing import PoolDemand
+from pagedrun.paged.planning.sizing import PlanBasis
+from pagedrun.paged.planning.windows import Ahead
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_offer import ReplicaOffer
 from pagedrun.paged.replicas.replica_run import ReplicaRun
 from pagedrun.paged.replicas.run_terms import RunTerms
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.run_hooks import RunHooks
-from pagedrun.paged.values.deadline import Deadline
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pagedrun.paged.planning.sizing.run_sizing import PlanBasis
+from pagedrun.paged.planning.sizing import PlanBasis
 from pagedrun.paged.report.record.report_sections import Hardware
 
 VERSION = "version of pagedrun"  # in a fingerprint

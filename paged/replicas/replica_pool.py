@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Seq
 from typing import Protocol
 
-from pagedrun.paged.planning.units.plan_part import PlanPart
+from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.replicas.replica_events import ReplicaEvent
 from pagedrun.paged.replicas.run_terms import RunTerms
 

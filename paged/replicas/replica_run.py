@@ -4,11 +4,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from pagedrun.paged.planning.ahead import Ahead
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.planned_window import PlannedWindow
-from pagedrun.paged.planning.sizing.too_large import too_large
-from pagedrun.paged.planning.units.unit_cuts import unit_cuts
+from pagedrun.paged.planning.pool_sizing import too_large
+from pagedrun.paged.planning.units import unit_cuts
+from pagedrun.paged.planning.windows import Ahead, PlannedWindow
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.member import Member, Stage
 from pagedrun.paged.replicas.merged_record import merged_record

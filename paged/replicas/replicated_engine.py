@@ -7,8 +7,7 @@ from pathlib import Path
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.replicas.cluster.start_replicas import start_replicas
 from pagedrun.paged.replicas.replica_run import ReplicaRun
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.replica_config import ReplicaConfig
+from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
 from pagedrun.paged.values.request import Completion, Request
 
 

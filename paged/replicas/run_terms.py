@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pagedrun.paged.planning.sizing.pool_demand import PoolDemand
+from pagedrun.paged.planning.pool_sizing import PoolDemand
 
 
 @dataclass(frozen=True, slots=True)

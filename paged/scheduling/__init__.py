@@ -1,1 +1,1 @@
-"""Which sequences run in the next step, what it computes, and when a sequence ends."""
+"""Scheduling: sequences and chunks of the next step, their blocks, and ends of sequences."""

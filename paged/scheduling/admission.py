@@ -1,17 +1,60 @@
-"""Admission: lets waiting sequences in, with what the cache, the store and others have for them."""
+"""Admission: gives waiting sequences their blocks, from the cache, other sequences or the store.
+
+Published blocks of the prompt are shared. The next block is copied from a running sequence that
+begins alike (`find_donor`), or loaded from the prefix store (`PrefixSource`). A group of layers
+with a window needs only the blocks within it (`WindowEntry`).
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.scheduling.books import Books
-from pagedrun.paged.scheduling.groups.kv_group import KVGroup
-from pagedrun.paged.scheduling.groups.window_entry import WindowEntry, first_computed, num_usable
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
-from pagedrun.paged.scheduling.prefix_donor import find_donor
-from pagedrun.paged.scheduling.prefix_source import PrefixSource, load_prefix, load_state
+from pagedrun.paged.cache.block_pool import BlockTransfer, StagedBlocks, StagedState, TransferKind
+from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
+from pagedrun.paged.scheduling.kv_groups import KVGroup, WrittenBlocks
+from pagedrun.paged.scheduling.scheduler_state import Books
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s
-from pagedrun.paged.scheduling.step_builder import StepBuilder
+from pagedrun.paged.scheduling.states import NoStates
+from pagedrun.paged.scheduling.step_input import StepBuilder
+from pagedrun.paged.values.planned_request import BlockKey
+from pagedrun.paged.values.request import Request
+
+
+class PrefixSource(Protocol):
+    """Looked at when a new sequence is let in."""
+
+    def find(
+        self,
+        request: Request,
+        block_keys: Seq[BlockKey],
+        num_hits: int,
+        num_given: int,
+        fits: Callable[[int], bool],
+    ) -> StagedBlocks | None:
+        """Return what follows the first `num_hits` blocks of the prompt, or None.
+
+        block_keys: of the prompt's first blocks, those hits at least.
+
+        None also where it is not worth its while beside the `num_given` tokens that a block of
+        another sequence gives, nor where it does not fit. What is returned must be moved: it is
+        staged for that. fits: whether the sequence can hold what it needs to go on behind so many
+        tokens.
+        """
+
+    def find_state(
+        self,
+        request: Request,
+        block_keys: Seq[BlockKey],
+        num_hits: int,
+        num_found: int,
+        fits: Callable[[int], bool],
+    ) -> StagedState | None:
+        """Return a state behind more tokens than `num_found`, with which the prompt can begin, or
+        None. The rest is as in `find`.
+        """
 
 
 class Admission:
@@ -173,3 +216,220 @@ class Admission:
             group.pool.record_fill(block_id, min(size, stored - index * size))
             if (index + 1) * size <= stored and index < len(sequence.block_keys):
                 group.pool.publish(block_id, sequence.block_keys[index])
+
+
+class WindowEntry(NamedTuple):
+    """A table that begins at index `first`: blocks found, then new ones.
+
+    Of the new ones the first are for what the sequence has on the host.
+    """
+
+    group: KVGroup
+    first: int
+    hits: list[int]
+    num_new: int
+
+    @classmethod
+    def of(cls, group: KVGroup, sequence: Sequence, num_hits: int, budget: int) -> "WindowEntry":
+        """Return what a sequence needs for its next chunk, of at most `budget` tokens.
+
+        num_hits: blocks of its prompt that it shares in all groups; a sequence that has blocks on
+        the host shares none here.
+        """
+        size = group.pool.block_size
+        if sequence.host_blocks:
+            start, num_hits = sequence.num_computed_tokens, 0
+        else:
+            start = first_computed(sequence, num_hits * size)
+        first = group.first_read(start)
+        keys = sequence.block_keys[first:num_hits]
+        hits = [block for key in keys for block in group.pool.match([key])]
+        num_stored = first + len(hits) + len(group.on_host.get(sequence.place, ()))
+        end = group.pool.num_blocks_for(min(sequence.num_tokens, start + budget))
+        return cls(group, first, hits, max(end, num_stored) - first - len(hits))
+
+    @property
+    def is_there(self) -> bool:
+        """Whether enough blocks are free."""
+        pool = self.group.pool
+        return self.num_new + pool.num_free_among(self.hits) <= pool.num_free
+
+    def take(self, sequence: Sequence, step: StepBuilder) -> None:
+        """Give the sequence its blocks, with what it has on the host."""
+        group, place = self.group, sequence.place
+        group.pool.share(self.hits)
+        new = group.pool.allocate(self.num_new)
+        assert new is not None, "fewer blocks are free than were counted"
+        group.tables.set(place, self.hits + new, self.first)
+        step.transfers += [
+            BlockTransfer(TransferKind.SWAP_IN, source, target, group.index)
+            for source, target in zip(group.on_host.get(place, ()), new, strict=False)
+        ]
+
+
+def first_computed(sequence: Sequence, num_stored: int) -> int:
+    """Return the first token to compute of a sequence of which so many are stored.
+
+    Only a computed token has logits: at least one is, and all whose next one is to be scored.
+    """
+    return min(num_stored, sequence.num_tokens - 1, sequence.score_from)
+
+
+def num_usable(groups: Seq[KVGroup], sequence: Sequence, num_hits: int) -> int:
+    """Return how many of the first blocks of a prompt a sequence can go on behind: the most, up to
+    `num_hits`, of which every group has what its window reaches back to."""
+    if not groups:
+        return num_hits
+    size = groups[0].pool.block_size
+    behind = [(group, _num_before(group, sequence, num_hits)) for group in groups]
+    for count in range(num_hits, 0, -1):
+        start = first_computed(sequence, count * size)
+        if all(count - group.first_read(start) <= num[count - 1] for group, num in behind):
+            return count
+    return 0
+
+
+def _num_before(group: KVGroup, sequence: Sequence, num_hits: int) -> list[int]:
+    """Return for each of the first blocks of a prompt how many, it included, a group has there
+    without a gap."""
+    counts, num_last = [], 0
+    for key in sequence.block_keys[:num_hits]:
+        num_last = num_last + 1 if group.pool.match([key]) else 0
+        counts.append(num_last)
+    return counts
+
+
+class Donor(NamedTuple):
+    """Who has a block whose first tokens are wanted, and how many of them there are."""
+
+    place: int
+    num_tokens: int
+
+
+def load_prefix(
+    source: PrefixSource | None,
+    groups: Seq[KVGroup],
+    sequence: Sequence,
+    num_hits: int,
+    donor: Donor | None,
+    step: StepBuilder,
+) -> int:
+    """Let the step load what `source` has behind the hits of a sequence; return its tokens.
+
+    The sequence holds the blocks of the first group that it goes to. 0 if a donor's block gives
+    about as much.
+    """
+    num_given = donor.num_tokens if donor is not None else 0
+    if source is None:
+        return 0
+    size = groups[0].pool.block_size
+    has_windows = any(group.window is not None for group in groups)
+
+    def fits(num_tokens: int) -> bool:
+        if has_windows and sequence.score_from < num_tokens:
+            return False  # its window begins further back than what is loaded
+        return _has_room(groups, sequence.place, num_tokens)
+
+    staged = source.find(sequence.request, sequence.block_keys, num_hits, num_given, fits)
+    if staged is None:
+        return 0
+    _load(groups, sequence.place, staged, num_hits * size + staged.num_tokens, step)
+    return staged.num_tokens
+
+
+def load_state(
+    source: PrefixSource | None,
+    groups: Seq[KVGroup],
+    states: NoStates,
+    sequence: Sequence,
+    num_hits: int,
+    num_found: int,
+    step: StepBuilder,
+) -> int:
+    """Let a sequence begin with a state of the step's loading if `source` has one behind more than
+    `num_found` tokens; return behind how many tokens it begins.
+
+    The sequence holds the blocks of the first group up to there, and a slot to write to.
+    """
+
+    def fits(num_tokens: int) -> bool:
+        is_before_end = num_tokens <= min(sequence.num_tokens - 1, sequence.score_from)
+        return is_before_end and _has_room(groups, sequence.place, num_tokens)
+
+    if source is None or not states.can_load(sequence.place):
+        return num_found
+    staged = source.find_state(sequence.request, sequence.block_keys, num_hits, num_found, fits)
+    if staged is None:
+        return num_found
+    _load(groups, sequence.place, staged.blocks, staged.num_tokens, step)
+    states.load(sequence, staged.source, staged.num_tokens, step)
+    return staged.num_tokens
+
+
+def _has_room(groups: Seq[KVGroup], place: int, num_tokens: int) -> bool:
+    """Return whether a sequence can hold what it needs to go on behind so many tokens."""
+    end = groups[0].pool.num_blocks_for(num_tokens)
+    return all(
+        each.num_lacking(place, each.first_read(num_tokens - 1), end) <= each.pool.num_free
+        for each in groups
+    )
+
+
+def _load(
+    groups: Seq[KVGroup], place: int, staged: StagedBlocks, num_tokens: int, step: StepBuilder
+) -> None:
+    """Let the step load the last blocks of a sequence's first `num_tokens` tokens."""
+    end = groups[0].pool.num_blocks_for(num_tokens)
+    for group, sources in zip(groups, staged.sources, strict=True):
+        # A prompt that ends there computes its last token again.
+        group.hold(place, group.first_read(num_tokens - 1), end)
+        targets = group.tables.held(place, end - len(sources))
+        step.transfers += [
+            BlockTransfer(TransferKind.LOAD, source, target, group.index)
+            for source, target in zip(sources, targets, strict=False)
+        ]
+
+
+# How many of the youngest sequences are looked at: the plan puts those that have most in common
+# next to each other.
+MAX_DONORS = 8
+
+
+def find_donor(
+    running: Seq[Sequence],
+    prompt: tuple[int, ...],
+    hits: Seq[int],
+    block_size: int,
+    written: WrittenBlocks,
+) -> Donor | None:
+    """Return the best block to copy for the tokens after the `hits`, or `None`.
+
+    A donor holds the same leading blocks, and what follows in its prompt begins alike. What the
+    coming step writes (`written`) is not there before it and cannot be copied. The last token of a
+    prompt is computed in any case, so it is not looked for.
+    """
+    begin = len(hits) * block_size
+    wanted = prompt[begin : min(begin + block_size, len(prompt) - 1)]
+    best: Donor | None = None
+    for sequence in running[-MAX_DONORS:] if wanted else ():
+        if sequence.request.prompt_token_ids[begin : begin + 1] != wanted[:1]:
+            continue  # as most are; cheaper to see than what the sequence holds
+        if sequence.num_blocks <= len(hits) or (hits and sequence.block(len(hits) - 1) != hits[-1]):
+            continue
+        block_id = sequence.block(len(hits))
+        stored = min(written.first_offset(block_id, block_size), sequence.num_stored_tokens - begin)
+        given = sequence.request.prompt_token_ids[begin : begin + max(stored, 0)]
+        num_tokens = _num_common(wanted, given)
+        if num_tokens > (best.num_tokens if best else 0):
+            best = Donor(sequence.place, num_tokens)
+    return best
+
+
+def _num_common(one: tuple[int, ...], two: tuple[int, ...]) -> int:
+    """Return the length of the common prefix."""
+    count = 0
+    for a, b in zip(one, two, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count

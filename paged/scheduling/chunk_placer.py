@@ -1,4 +1,4 @@
-"""ChunkPlacer: finds room for what a step computes, and books it as done."""
+"""ChunkPlacer: allocates blocks for the tokens that a step computes, and records them as stored."""
 
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.scheduling.books import Books
-from pagedrun.paged.scheduling.groups.kv_group import KVGroup
+from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
+from pagedrun.paged.scheduling.kv_groups import KVGroup
+from pagedrun.paged.scheduling.scheduler_state import Books
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_SCORES, Int64s
-from pagedrun.paged.scheduling.step_builder import StepBuilder
+from pagedrun.paged.scheduling.step_input import StepBuilder
 
 
 class ChunkPlacer:

@@ -1,12 +1,12 @@
-"""Preemption: takes the blocks of a sequence that has to wait, and keeps what it comes back to."""
+"""Preemption: takes the blocks of a sequence that has to wait, and keeps its prefix."""
 
-from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
+from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.report.record.residency import Shortage
-from pagedrun.paged.scheduling.books import Books
+from pagedrun.paged.scheduling.scheduler_state import Books
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.step_builder import StepBuilder
-from pagedrun.paged.values.block_key import BlockKey
-from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.scheduling.step_input import StepBuilder
+from pagedrun.paged.values.engine_config import PreemptionMode
+from pagedrun.paged.values.planned_request import BlockKey
 
 
 class Preemption:

@@ -1,45 +1,48 @@
-"""Scheduler: which sequences run in the next step, and who gives way when memory is short.
+"""Scheduler: chooses the sequences of the next step, and preempts some when memory is short.
 
-planned → waiting → running → ending → finished, and back to waiting by preemption. Sequences run in
-the order of the plan, which makes them only when there is room; the youngest gives way first. The
-oldest can therefore always go on, and since nothing is planned that does not fit into the empty
+planned → waiting → running → ending → finished, and back to waiting by preemption. Sequences
+run in the order of the plan, and are created only when there is room; the youngest is preempted
+first. The oldest can therefore always continue, and since no planned sequence exceeds the empty
 pool, every run ends.
 
-The plan's order is a walk of a tree: what a later row will find in the pool is what the next row
-has in common with the one admitted last, and the pool keeps exactly that (`BlockPool.pin_path`),
-with what waiting sequences come back for (`BlockPool.pin`).
+The order of the plan is a walk of a tree: a later row finds in the pool what the next row has
+in common with the last admitted one. The pool keeps exactly that (`BlockPool.pin_path`), and
+the blocks of waiting sequences (`BlockPool.pin`).
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
 
-from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.cache.swap_space import SwapSpace
-from pagedrun.paged.scheduling.admission import Admission
-from pagedrun.paged.scheduling.arrivals import Arrivals
-from pagedrun.paged.scheduling.beams.beam_group import BeamGroup
-from pagedrun.paged.scheduling.beams.beam_groups import BeamGroups
-from pagedrun.paged.scheduling.beams.beam_search import NextBeam
-from pagedrun.paged.scheduling.books import Books
+from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
+from pagedrun.paged.scheduling.admission import Admission, PrefixSource
+from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor, Refill
+from pagedrun.paged.scheduling.beam_groups import BeamGroup, BeamGroups
+from pagedrun.paged.scheduling.beam_search import NextBeam
 from pagedrun.paged.scheduling.chunk_placer import ChunkPlacer
-from pagedrun.paged.scheduling.groups.kv_group import GroupPool, KVGroup
-from pagedrun.paged.scheduling.groups.no_states import StatePool
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
+from pagedrun.paged.scheduling.kv_groups import GroupPool, KVGroup
 from pagedrun.paged.scheduling.preemption import Preemption
-from pagedrun.paged.scheduling.prefix_source import PrefixSource
-from pagedrun.paged.scheduling.refill import Refill
-from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
+from pagedrun.paged.scheduling.scheduler_state import Books
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_UID, UNKNOWN_TOKEN, Int64s, SequenceTable
-from pagedrun.paged.scheduling.step_builder import StepBuilder
-from pagedrun.paged.scheduling.step_input import StepInput
+from pagedrun.paged.scheduling.states import StatePool
+from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
+from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.planned_request import PlannedRequest
-from pagedrun.paged.values.preemption_mode import PreemptionMode
 from pagedrun.paged.values.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """How much one step may hold: sequences, and tokens to compute. refill_share: see `Refill`."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    refill_share: float = 0.0
 
 
 class Scheduler:
@@ -405,3 +408,33 @@ class Scheduler:
         for child in children[room:]:
             self._preemption.keep_out(child)
         self.waiting.extendleft(reversed(children[room:]))
+
+
+class Arrivals:
+    """Those of the plan in its order, one by one, behind those that run `again`."""
+
+    def __init__(self) -> None:
+        self.again: deque[PlannedRequest] = deque()  # to draw more samples of, before new ones
+        self.num_planned = 0  # requests that were added and not looked at yet
+        self._planned: Iterator[PlannedRequest] = iter(())
+
+    def add(self, planned: Iterable[PlannedRequest], count: int) -> None:
+        """Take the next `count` requests of the plan, when those before are out."""
+        assert not self.num_planned, "the requests before are not out"
+        self._planned = iter(planned)
+        self.num_planned = count
+
+    def end_plan(self) -> None:
+        """Forget those of the plan."""
+        self._planned, self.num_planned = iter(()), 0
+
+    def next(self) -> PlannedRequest | None:
+        """Return the next request, None if there is none."""
+        if self.again:
+            return self.again.popleft()
+        if not self.num_planned:
+            return None
+        planned, self.num_planned = next(self._planned), self.num_planned - 1
+        if not self.num_planned:
+            self._planned = iter(())  # lets go of the plan
+        return planned

@@ -1,12 +1,11 @@
-"""Sequence: one sample of one request in flight: its tokens and the blocks that hold them."""
+"""Sequence: one sample of a request in flight, with its tokens and blocks."""
 
 from copy import copy
 from typing import overload
 
 from pagedrun.paged.scheduling.sequence_table import NO_STATE, UNKNOWN_TOKEN, SequenceTable
 from pagedrun.paged.text.incremental_text import IncrementalText
-from pagedrun.paged.values.block_key import BlockKey
-from pagedrun.paged.values.planned_request import PlannedRequest
+from pagedrun.paged.values.planned_request import BlockKey, PlannedRequest
 from pagedrun.paged.values.request import Request
 
 

@@ -1,19 +1,20 @@
-"""When a sequence ends, and what its text is then."""
+"""Stop rules of sequences, repetition detection, and continuation of beam searches after a step."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.scheduling.beams.beam_search import FinishedBeam
-from pagedrun.paged.scheduling.repetition import repeats
+from pagedrun.paged.scheduling.beam_search import BeamSearch, FinishedBeam, Float32s
+from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import Int32s, Int64s, SequenceTable
 from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.incremental_text import IncrementalText
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import FinishReason, Request, SampleOutput
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 REPETITION = "repetition"  # the stop reason of an answer that goes round in a circle
 
@@ -156,3 +157,66 @@ class StopRule:
 def _repeats(sequence: Sequence) -> bool:
     tokens = sequence.table.outputs[sequence.place, : sequence.num_known_outputs]
     return repeats(tokens, sequence.request.params.stop_on_repetition)
+
+
+MAX_CYCLE = 128  # tokens
+
+
+def repeats(tokens: Int32s, count: int) -> bool:
+    """Return whether the last tokens are the same `MAX_CYCLE` or fewer, `count` times over.
+
+    tokens: [num_tokens] int32, of which at most the last `MAX_CYCLE` times `count` are looked at.
+    """
+    longest = min(MAX_CYCLE, len(tokens) // count)
+    if not longest:
+        return False
+    before = tokens[-2 : -longest - 2 : -1]  # those before the last, the nearest first
+    for cycle in (np.flatnonzero(before == tokens[-1]) + 1).tolist():
+        run = tokens[len(tokens) - cycle * count :]
+        if (run[cycle:] == run[:-cycle]).all():
+            return True
+    return False
+
+
+class BeamSearches:
+    """Chooses which beams go on behind a step, and has the scheduler fork and end them."""
+
+    def __init__(self, scheduler: Scheduler, stop_rule: StopRule) -> None:
+        self._scheduler = scheduler
+        self._stop_rule = stop_rule
+        self._searches: dict[int, BeamSearch] = {}  # by row
+
+    def begin(self, request: Request) -> None:
+        """Take note of a request, if it is answered by beams."""
+        params = request.params
+        if params.has_beams:
+            stops = self._stop_rule.stop_token_ids(params)
+            self._searches[request.index] = BeamSearch(params, stops)
+
+    def end(self, row: int) -> None:
+        """Forget a request, by its index."""
+        self._searches.pop(row, None)
+
+    def advance(
+        self, places: Int64s, top_ids: Int64s, top_scores: Float32s
+    ) -> Iterator[tuple[Sequence, SampleOutput]]:
+        """Let beams go on; yield the answers of searches that are over, best first, each with the
+        first of the sequences that it was found by.
+
+        places: [num_beams] int64, the beams of a step. top_ids, top_scores: [num_beams, num_top],
+        int64 and float32, the likeliest tokens behind each and their log-probabilities.
+        """
+        scheduler, table = self._scheduler, self._scheduler.table
+        draw_of = {place: draw for draw, place in enumerate(places.tolist())}
+        for row in dict.fromkeys(table.row[places].tolist()):
+            beams, search = scheduler.beams(row), self._searches[row]
+            draws = [draw_of[beam.place] for beam in beams]
+            tokens = table.outputs[places[draws], : search.num_tokens]
+            going = search.advance(tokens, top_ids[draws], top_scores[draws])
+            if going:
+                scheduler.branch(row, going)
+                continue
+            first = beams[0]
+            scheduler.end_beams(row)
+            for index, beam in enumerate(search.finished[: first.request.params.n]):
+                yield first, self._stop_rule.beam_output(first.request, index, beam)

@@ -8,7 +8,7 @@ from pagedrun.paged.text.reasoning_tags import AUTO, ReasoningTags
 from pagedrun.paged.text.thought import Thinking, Thought
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 Decode = Callable[[list[int]], str]
 

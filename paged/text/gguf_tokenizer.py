@@ -5,9 +5,8 @@ from typing import Any
 
 from pagedrun.paged.files.gguf.gguf_file import GgufFile
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.errors import ModelError, option
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import option
 
 _SPECIAL_TOKENS = {
     "bos_token": "tokenizer.ggml.bos_token_id",

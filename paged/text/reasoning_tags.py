@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from pagedrun.paged.text.channels import has_channels
-from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.errors import RowError, option
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 AUTO, NONE = "auto", "none"
 _KNOWN = (

@@ -21,9 +21,8 @@ from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.prompts.prompt import require_unicode
 from pagedrun.paged.text.prompts.prompt_time import present
 from pagedrun.paged.text.sandbox import Sandbox
-from pagedrun.paged.values.errors import ModelError, RowError, UsageError
+from pagedrun.paged.values.errors import ModelError, RowError, UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import option
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"

@@ -1,1 +1,1 @@
-"""Values: frozen, picklable, without torch. Requests, parameters, configurations, errors."""
+"""Values: immutable and picklable requests, parameters, configurations and errors; no torch."""

@@ -1,23 +1,38 @@
-"""EngineConfig: how a model is run. Each field has its flag."""
+"""Configuration of an engine, of its replicas and of a run.
 
+Every field of `EngineConfig` and `ReplicaConfig` has a flag.
+"""
+
+from collections.abc import Container
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.flag import Flag, Form, Panel, check_fields
-from pagedrun.paged.values.option_names import option, turned_off
-from pagedrun.paged.values.precision import KV_DTYPES
-from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.errors import UsageError, option, turned_off
+from pagedrun.paged.values.flags import Flag, Form, Panel, check_fields
 from pagedrun.paged.values.rules import Rule, integers, one_of
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+# What `--kv-cache-dtype` calls the number formats of a quantised cache, and torch their dtypes.
+KV_DTYPES = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "int8": "int8"}
+
+
+class PreemptionMode(StrEnum):
+    """How a preempted sequence gets its keys and values back."""
+
+    SWAP = "swap"
+    RECOMPUTE = "recompute"
+
 
 DEVICES = ("auto", "cpu", "cuda")
 KERNEL_SETS = ("auto", *KernelSet)
 MODEL_IMPLS = ("auto", "pagedrun", "transformers")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("auto", "none", "int8")
-# What suits a device and a file where nobody says: see `planning/fitted_settings.py`.
+# What suits a device and a file where nobody says: see `planning/sizing.py`.
 FITTED = ("block_size", "max_num_seqs", "max_num_batched_tokens", "refill_share")
 DEFAULT_STORE_BYTES = 10 * 2**30
 
@@ -267,3 +282,138 @@ class EngineConfig:
                 f"{option('prefix_store')} needs prefix caching; leave out "
                 f"{turned_off('prefix_caching')}"
             )
+
+
+MOST_REPLICAS = 4096
+
+
+def _is_gpu_share(value: object) -> bool:
+    """Return whether Ray can give so many GPUs: whole ones, or a part of one."""
+    return isinstance(value, int | float) and (0 <= value <= 1 or float(value).is_integer())
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaConfig:
+    """Replicas are engines with the same model, in processes of their own, which Ray starts.
+
+    `replicas` is how many, None for none: the engine is then in this process. `ray_address` is that
+    of a cluster that runs already; None starts one on this machine and ends it with the run.
+    `push_model` sends the model's folder to nodes that do not have it. Raises `UsageError` naming
+    the field for a value out of range.
+    """
+
+    replicas: Annotated[
+        int | None,
+        Flag(
+            "Run N engines in separate processes, started by Ray.",
+            Panel.REPLICAS,
+            "N",
+            default="one engine, in this process, without Ray",
+            low=1,
+            high=MOST_REPLICAS,
+        ),
+    ] = None
+    ray_address: Annotated[
+        str | None,
+        Flag(
+            "Ray cluster to run the replicas on, such as 10.0.0.1:6379 or auto.",
+            Panel.REPLICAS,
+            "ADDRESS",
+            default="a private one on this machine that ends with the run",
+        ),
+    ] = None
+    cpus_per_replica: Annotated[
+        int | None,
+        Flag(
+            "CPUs, and threads, of each replica.",
+            Panel.REPLICAS,
+            "K",
+            default="the machine's, divided by the number of replicas",
+            low=1,
+        ),
+    ] = None
+    gpus_per_replica: Annotated[
+        float | None,
+        Flag(
+            "GPUs of each replica.",
+            Panel.REPLICAS,
+            "G",
+            default="1 if the model runs on a GPU, else 0",
+            rule=Rule(_is_gpu_share, "a whole number, or a share below 1"),
+        ),
+    ] = None
+    push_model: Annotated[
+        bool,
+        Flag("Send the model's folder to nodes that do not have it.", Panel.REPLICAS),
+    ] = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def refuse_alone(self, names: Container[str]) -> None:
+        """Raise `UsageError` if one of the fields `names` says of replicas what nobody asks, as
+        there are none."""
+        for name in ("ray_address", "cpus_per_replica", "gpus_per_replica", "push_model"):
+            if self.replicas is None and name in names and getattr(self, name):
+                raise UsageError(f"{option(name)} needs {option('replicas')}", field=name)
+
+
+class EngineOptions(TypedDict, total=False):
+    """Fields of `EngineConfig` and `ReplicaConfig` that `LLM` takes as keywords.
+
+    A copy of their names and types: editors and type checkers read keywords from a literal list
+    only. `tests/values/test_engine_options.py` keeps them equal.
+    """
+
+    model_impl: str
+    device: str
+    dtype: str
+    quantization: str
+    max_model_len: int | None
+    block_size: int
+    num_blocks: int | None
+    kv_cache_memory_bytes: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    refill_share: float
+    prefix_caching: bool
+    prefix_once: bool
+    preemption_mode: str
+    swap_space_bytes: int
+    gpu_memory_utilization: float
+    kv_cache_dtype: str
+    reproducible: bool
+    enforce_eager: bool
+    kernel_set: str
+    jump_ahead: bool
+    prefix_store: str | Path | None
+    prefix_store_bytes: int
+
+    replicas: int | None
+    ray_address: str | None
+    cpus_per_replica: int | None
+    gpus_per_replica: float | None
+    push_model: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """`at` is on the clock of `time.monotonic`, in seconds.
+
+    Rows run in an order that is drawn with `seed`, so that those done by then are a fair sample.
+    """
+
+    at: float
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSize:
+    """A window ends after `rows` rows, or after the row with which it exceeds `num_bytes` bytes.
+
+    What rows share decides how they are computed, so the same file must be cut at the same places
+    everywhere: no flag sets it.
+    """
+
+    rows: int = 2**20
+    num_bytes: int = 2**28

@@ -1,23 +1,31 @@
-"""What can go wrong, as types. Every message says what happened, where, and the way out.
+"""Types of errors, and names of options in their messages.
+
+Every message says what happened, where, and what to do.
 
 PagedrunError
 ├── UsageError        the command, a flag or a file name is wrong          (exit status 2)
 │   └── ModelError    the model folder cannot be used                      (exit status 2)
-├── RowError          one input row cannot be answered; the run goes on    (exit status 3)
-└── EngineError       the engine cannot go on; undone rows stay undone     (exit status 1)
-    └── EngineStalled it goes on, but gets nowhere                         (exit status 1)
+├── RowError          one input row cannot be answered; the run continues  (exit status 3)
+└── EngineError       the engine cannot continue; undone rows stay undone  (exit status 1)
+    └── EngineStalled it continues without progress                        (exit status 1)
+
+A message holds the name of an option between marks, set by `option`. The code that shows the
+message spells it: `as_argument` gives `max_model_len`, `as_flag` gives `--max-model-len`.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import TypedDict
 
-from pagedrun.paged.values.option_names import Spell, as_argument, first_option, spelled
+Spell = Callable[[str], str]
+"""Spells an option: `max_model_len`, or `prefix_caching=False` for one that is turned off."""
 
 
 class PagedrunError(Exception):
     """Base of every error that pagedrun raises on purpose.
 
-    A message names options by `option_names.option`; `str` shows them as arguments. `field` is the
+    A message names options by `option`; `str` shows them as arguments. `field` is the
     option that is wrong, if one is: unless it is given, the first that the message names.
     """
 
@@ -67,6 +75,11 @@ class WrittenError(TypedDict):
     line: int | None
 
 
+def as_argument(name: str) -> str:
+    """Spell an option as an argument in Python."""
+    return name
+
+
 class RowError(PagedrunError):
     """One row cannot be answered.
 
@@ -107,3 +120,50 @@ class RowError(PagedrunError):
 def _row_error(code: str, message: str, param: str | None, line: int | None) -> RowError:
     """Return an error that was pickled."""
     return RowError(code, message, param=param, line=line)
+
+
+_OPTION = re.compile("\x02([a-z0-9_]+(?:=False)?)\x03")
+_OFF = "=False"
+
+
+def option(name: str) -> str:
+    """Return how a message names the option `name`, a field of one of the configurations."""
+    return f"\x02{name}\x03"
+
+
+def turned_off(name: str) -> str:
+    """Return how a message names that a switch is turned off."""
+    return option(f"{name}{_OFF}")
+
+
+def spelled(message: str, spell: Spell) -> str:
+    """Return a message as people read it, the options in it spelled by `spell`."""
+    return _OPTION.sub(lambda found: spell(found[1]), message)
+
+
+def first_option(message: str) -> str | None:
+    """Return the option that a message names first, None if it names none."""
+    found = _OPTION.search(message)
+    return None if found is None else found[1].removesuffix(_OFF)
+
+
+def as_flag(name: str) -> str:
+    """Spell an option as a flag of the command line."""
+    flag = name.removesuffix(_OFF).replace("_", "-")
+    return f"--no-{flag}" if name.endswith(_OFF) else f"--{flag}"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return "; did you mean …?" with the nearest of `names`, nothing if none is near."""
+    near = get_close_matches(name.lower().replace("-", "_"), sorted(names), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+_SHOWN = 4
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first few names and how many more there are."""
+    found = [ascii(name)[1:-1][:120] for name in names]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(found[:_SHOWN]) + more

@@ -1,4 +1,4 @@
-"""JSONValue: what a JSON document may hold; `isinstance` tells which it is."""
+"""JSONValue: type of the values in a JSON document, for `isinstance` checks."""
 
 from collections.abc import Mapping
 from pathlib import Path

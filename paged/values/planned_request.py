@@ -1,10 +1,69 @@
-"""PlannedRequest: a request with all that the plan has decided about it."""
+"""PlannedRequest: a request with all decisions of the plan about it.
 
+Also the values that these decisions consist of: keys of blocks, branch points, and counts of
+shared tokens.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Optional
 
-from pagedrun.paged.values.block_key import BlockKey
-from pagedrun.paged.values.branch_point import BranchPoint
 from pagedrun.paged.values.request import Request
+
+ROOT_DIGEST = hashlib.sha256(b"pagedrun prefix root").digest()
+DIGEST_BYTES = len(ROOT_DIGEST)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKey:
+    """Names the content of one full block: its tokens and, through the chain, all before them.
+
+    `digest` = SHA-256(parent digest ‖ tokens as little-endian int32). A fixed-width encoding of a
+    fixed number of tokens leaves no two token lists with the same bytes. A cryptographic hash,
+    because prompts come from strangers and a collision would hand one row another row's keys.
+    """
+
+    digest: bytes
+    parent: bytes
+    token_ids: tuple[int, ...]
+
+    @classmethod
+    def chain(
+        cls, token_ids: Sequence[int], block_size: int, known: Sequence["BlockKey"] = ()
+    ) -> list["BlockKey"]:
+        """Return the keys of every full block of `token_ids`, first to last.
+
+        `known` are the keys of its first blocks, as far as another prompt has them already.
+        """
+        keys = list(known)
+        parent = keys[-1].digest if keys else ROOT_DIGEST
+        begin = len(keys) * block_size
+        for start in range(begin, len(token_ids) - block_size + 1, block_size):
+            keys.append(cls.after(parent, tuple(token_ids[start : start + block_size])))
+            parent = keys[-1].digest
+        return keys
+
+    @classmethod
+    def after(cls, parent: bytes, token_ids: tuple[int, ...]) -> "BlockKey":
+        """Return the key of the block that follows the one with digest `parent`."""
+        return cls(block_digest(parent, token_ids), parent, token_ids)
+
+
+def block_digest(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """Return the digest of the block that follows the one with digest `parent`; see `BlockKey`."""
+    return hashlib.sha256(parent + array("i", token_ids).tobytes()).digest()
+
+
+class BranchPoint(NamedTuple):
+    """So many of its first blocks some later prompt has in common with it, and no more.
+
+    `next` is the one that comes to be asked for after it: another prompt's, with fewer blocks.
+    """
+
+    num_blocks: int
+    next: Optional["BranchPoint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +108,20 @@ class PlannedRequest:
         """The samples to draw, by their indices."""
         count = self.num_samples or self.request.params.num_drawn_samples
         return tuple(range(self.first_sample, self.first_sample + count))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSharing:
+    """Counts of one window, duplicates included with all their tokens.
+
+    `achievable_hit_tokens` are the prompt tokens that need not be computed if each prefix is kept
+    to the token while it is needed, `block_hit_tokens` those that whole blocks spare, and
+    `common_tokens` what the first would be if nothing forbade it. `num_shared_blocks` are the
+    distinct blocks that more than one request holds.
+    """
+
+    achievable_hit_tokens: int
+    block_hit_tokens: int
+    common_tokens: int
+    num_shared_blocks: int
+    num_duplicates: int

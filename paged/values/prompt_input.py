@@ -1,4 +1,4 @@
-"""PromptInput: the forms in which a prompt may be given from Python."""
+"""Forms of prompts: those accepted from Python, and messages of a chat."""
 
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
@@ -44,3 +44,18 @@ Conversation = Sequence[Mapping[str, object]]
 
 PromptInput = str | Sequence[int] | Conversation | TextPrompt | TokensPrompt | ChatPrompt
 """A text, token ids, the messages of a chat, or a mapping that names which it is."""
+
+
+class ChatMessage(TypedDict):
+    """Who says what; `name` tells speakers of one role apart.
+
+    `reasoning` is the thought before an answer, `tool_calls` are what an answer calls, beside its
+    text or without one; `tool_call_id` says which call a tool's message answers.
+    """
+
+    role: str
+    content: NotRequired[str]
+    name: NotRequired[str]
+    reasoning: NotRequired[str]
+    tool_calls: NotRequired[list[JSONValue]]
+    tool_call_id: NotRequired[str]

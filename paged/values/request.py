@@ -1,15 +1,13 @@
-"""Request and Completion: what is asked of the engine, and what it answers."""
+"""Request and Completion: the input and the output of the engine for one row."""
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 
-from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling.ballot import VoteResult
-from pagedrun.paged.values.sampling.logprobs import Continuation, Score, TokenLogprob
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.sampling.vote import vote_reader
+from pagedrun.paged.values.errors import RowError, option
+from pagedrun.paged.values.logprobs import Continuation, Score, TokenLogprob
+from pagedrun.paged.values.sampling_params import SamplingParams
+from pagedrun.paged.values.vote import VoteResult, vote_reader
 
 
 class FinishReason(StrEnum):

@@ -1,7 +1,8 @@
-"""Rules: which values a field takes, and how a refusal says so."""
+"""Rules for the values of fields, and the wording of refusals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +55,151 @@ def one_of(words: Sequence[str]) -> Rule:
 def is_int(value: object) -> bool:
     """Whether a value is an integer; to Python, True is one."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 1024
+MAX_STOP_TOKEN_IDS = 1024
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORD_LENGTH = 1024
+MAX_TOKEN_IDS = 65_536  # of a row's logit_bias, and of its allowed_token_ids
+MAX_BIAS = 100.0
+_INT32 = 2**31 - 1
+MAX_REPETITION = 1024
+MAX_TAG_LENGTH = 64
+
+
+def is_share(value: object) -> bool:
+    """Whether a value is a share above 0 and at most 1."""
+    return isinstance(value, float) and 0.0 < value <= 1.0
+
+
+def is_repetition(value: object) -> bool:
+    """Whether a value is a number of repetitions, or 0."""
+    return is_int(value) and (value == 0 or 2 <= value <= MAX_REPETITION)  # type: ignore[operator]
+
+
+def is_budget(value: object) -> bool:
+    """Whether a value is a number of tokens, or None for any number."""
+    return value is None or (is_int(value) and 0 <= value < 2**31)  # type: ignore[operator]
+
+
+def is_reasoning_tags(value: object) -> bool:
+    """Whether a value is auto, none, or an opening and a closing tag with a comma between."""
+    if value in ("auto", "none"):
+        return True
+    if not isinstance(value, str) or not is_unicode(value):
+        return False
+    tags = value.split(",")
+    return len(set(tags)) == len(tags) == 2 and all(
+        0 < len(tag) <= MAX_TAG_LENGTH and tag == tag.strip() for tag in tags
+    )
+
+
+def is_stop(value: object) -> bool:
+    """Whether a value is a tuple of stop strings, not too many and not too long."""
+    return (
+        isinstance(value, tuple)
+        and len(value) <= MAX_STOP_STRINGS
+        and all(
+            isinstance(text, str) and 0 < len(text) <= MAX_STOP_LENGTH and is_unicode(text)
+            for text in value
+        )
+    )
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: half a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_id_list(value: object, most: int = MAX_STOP_TOKEN_IDS) -> bool:
+    """Whether a value is a tuple of token ids, not too many."""
+    return (
+        isinstance(value, tuple)
+        and len(value) <= most
+        and all(is_int(item) and item >= 0 for item in value)
+    )
+
+
+def as_float(value: object) -> object:
+    """Return an integer as a float, and what is no number, or has no float, as it is."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _INT32:
+        return float(value)  # of hundreds of digits, it has no float and is out of range
+    return value
+
+
+def bias_pairs(value: object) -> object:
+    """Return a mapping of token ids to biases as pairs in the order of the ids.
+
+    The ids may be texts, as they are in JSON. A bias of None counts as not there: tables have a
+    column for each id that any of their rows names. What is no such mapping is left as it is.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    pairs = [(_id_of(key), as_float(bias)) for key, bias in value.items() if bias is not None]
+    return tuple(sorted(pairs)) if all(map(_is_pair, pairs)) else value
+
+
+def _id_of(key: object) -> object:
+    if isinstance(key, str) and len(key) < 20 and key.isascii() and key.isdecimal():
+        return int(key) if str(int(key)) == key else key
+    return key
+
+
+def _is_pair(pair: object) -> bool:
+    """Whether a value is a pair of a token id and a bias."""
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        return False
+    token_id, bias = pair
+    return (
+        is_int(token_id)
+        and token_id >= 0
+        and isinstance(bias, float)
+        and -MAX_BIAS <= bias <= MAX_BIAS
+    )
+
+
+def _is_bias(value: object) -> bool:
+    """Whether a value is a tuple of pairs, not too many, each id greater than the one before."""
+    return (
+        isinstance(value, tuple)
+        and len(value) <= MAX_TOKEN_IDS
+        and all(map(_is_pair, value))
+        and all(one[0] < two[0] for one, two in pairwise(value))
+    )
+
+
+def _are_bad_words(value: object) -> bool:
+    """Whether a value is a tuple of words, not too many, not too long, none of spaces alone."""
+    return (
+        isinstance(value, tuple)
+        and len(value) <= MAX_BAD_WORDS
+        and all(
+            isinstance(word, str)
+            and word.strip() != ""
+            and len(word) <= MAX_BAD_WORD_LENGTH
+            and is_unicode(word)
+            for word in value
+        )
+    )
+
+
+LOGIT_BIAS_RULE = Rule(
+    _is_bias,
+    f"an object of at most {MAX_TOKEN_IDS} token ids, each with a number from {-MAX_BIAS:g} to "
+    f"{MAX_BIAS:g}",
+)
+ALLOWED_TOKEN_IDS_RULE = Rule(
+    lambda value: value is None or (value != () and is_id_list(value, MAX_TOKEN_IDS)),
+    f"a list of 1 to {MAX_TOKEN_IDS} token ids",
+)
+BAD_WORDS_RULE = Rule(
+    _are_bad_words,
+    f"at most {MAX_BAD_WORDS} strings of at most {MAX_BAD_WORD_LENGTH} Unicode characters, none of "
+    "them blank",
+)

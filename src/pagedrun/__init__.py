@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pagedrun.paged.completion_iterator import CompletionIterator
     from pagedrun.paged.evaluation.harness_model import HarnessModel as HarnessModel
     from pagedrun.paged.llm import LLM
+    from pagedrun.paged.values.engine_config import WindowSize
     from pagedrun.paged.values.errors import (
         EngineError,
         ModelError,
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         RowError,
         UsageError,
     )
+    from pagedrun.paged.values.logprobs import Score, TokenLogprob, TopLogprob
     from pagedrun.paged.values.prompt_input import (
         ChatPrompt,
         PromptInput,
@@ -23,10 +25,8 @@ if TYPE_CHECKING:
         TokensPrompt,
     )
     from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
-    from pagedrun.paged.values.sampling.ballot import VoteResult
-    from pagedrun.paged.values.sampling.logprobs import Score, TokenLogprob, TopLogprob
-    from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-    from pagedrun.paged.values.window_size import WindowSize
+    from pagedrun.paged.values.sampling_params import SamplingParams
+    from pagedrun.paged.values.vote import VoteResult
 
 __all__ = [
     "LLM",
@@ -65,10 +65,10 @@ _NAMES_OF = {
     ),
     "paged.values.prompt_input": ("ChatPrompt", "PromptInput", "TextPrompt", "TokensPrompt"),
     "paged.values.request": ("Completion", "FinishReason", "SampleOutput"),
-    "paged.values.sampling.ballot": ("VoteResult",),
-    "paged.values.sampling.logprobs": ("Score", "TokenLogprob", "TopLogprob"),
-    "paged.values.sampling.sampling_params": ("SamplingParams",),
-    "paged.values.window_size": ("WindowSize",),
+    "paged.values.vote": ("VoteResult",),
+    "paged.values.logprobs": ("Score", "TokenLogprob", "TopLogprob"),
+    "paged.values.sampling_params": ("SamplingParams",),
+    "paged.values.engine_config": ("WindowSize",),
 }
 
 

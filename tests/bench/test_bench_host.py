@@ -50,7 +50,7 @@ def test_rows_that_wait_for_others_begin_in_fewer_steps() -> None:
 def test_what_costs_nothing_gives_the_right_shapes() -> None:
     from pagedrun.paged.bench.runs.model import BenchModel
     from pagedrun.paged.values.request import Request
-    from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+    from pagedrun.paged.values.sampling_params import SamplingParams
 
     model = BenchModel.from_shape("tiny", 1)
     engine = model.engine(CostlessBackend(model.config.vocab_size), dtype="float32", device="cpu")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
+from pagedrun.paged.values.planned_request import ROOT_DIGEST, BlockKey
 
 
 def published_pool(
@@ -207,7 +207,7 @@ def test_a_colliding_block_is_not_published(monkeypatch: pytest.MonkeyPatch) -> 
         def digest(self) -> bytes:
             return b"all alike"
 
-    monkeypatch.setattr("pagedrun.paged.values.block_key.hashlib.sha256", Constant)
+    monkeypatch.setattr("pagedrun.paged.values.planned_request.hashlib.sha256", Constant)
     [one] = BlockKey.chain([1, 2], 2)
     [two] = BlockKey.chain([5, 6], 2)
     assert one.digest == two.digest

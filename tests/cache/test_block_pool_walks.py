@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.planned_request import BlockKey
 
 TOKENS = st.lists(st.integers(0, 2), max_size=14)  # few token ids, so that prefixes often agree
 

@@ -3,11 +3,9 @@
 import torch
 
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_memory import KVMemory
-from pagedrun.paged.cache.kv_place import KVPlace
+from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace
+from pagedrun.paged.cache.kv_cache import KVCache, KVMemory
 from pagedrun.paged.execution.devices.device import Device
 
 FULL = KVCacheSpec(num_layers=1, num_kv_heads=1, head_dim=6, dtype="float32")

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pagedrun.paged.bench.model_shapes import Shape
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_place import KVPlace
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec
 from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec, LayerSpec
 

@@ -14,9 +14,9 @@ from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_memory import KVMemory
+from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
+from pagedrun.paged.cache.kv_cache import KVMemory
 from pagedrun.paged.execution.devices.device import Device
 from tests.without_float8 import refuse_float8
 

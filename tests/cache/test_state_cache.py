@@ -4,13 +4,9 @@ import pytest
 import torch
 
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_memory import KVMemory
-from pagedrun.paged.cache.state_cache import StateCache
-from pagedrun.paged.cache.state_place import StatePlace
-from pagedrun.paged.cache.state_spec import StateArray, StateSpec
+from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateArray, StatePlace, StateSpec
+from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache
 from pagedrun.paged.execution.devices.device import Device
 
 SPEC = StateSpec((StateArray("conv", (3, 5), "bfloat16"), StateArray("sums", (2, 4, 4), "float32")))

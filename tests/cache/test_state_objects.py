@@ -2,8 +2,8 @@
 
 import pytest
 
-from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.cache.state_objects import StateObjects
+from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
+from pagedrun.paged.cache.kv_cache import StateObjects
 
 
 def test_what_another_sequence_may_read_again_is_not_changed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from pagedrun.cli.report.plan_report import draw_forecast
-from pagedrun.paged.planning.preview.forecast_sections import PlanReport
+from pagedrun.paged.planning.forecast_sections import PlanReport
 from pagedrun.recipes.demo import demo_prompts_path
 from tests.cli.light_command import light_command
 from tests.command import Command

@@ -1,7 +1,7 @@
 """Windows that have one context are scored behind one prompt, as many as a prompt takes."""
 
 from pagedrun.paged.evaluation.scoring import Window, scoring_prompts
-from pagedrun.paged.values.sampling.flags import MAX_N
+from pagedrun.paged.values.sampling_params import MAX_N
 
 
 def test_windows_are_grouped_by_context_and_keep_their_places() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.execution.devices.cuda_device import CudaDevice
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.sampler import Sampler

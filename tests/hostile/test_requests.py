@@ -12,7 +12,7 @@ from pagedrun.kernels.attention.read_once import ON_GPU
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 Run = Callable[..., Any]
 OK: dict[str, Any] = {"prompt": "a"}

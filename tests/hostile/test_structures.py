@@ -12,8 +12,8 @@ from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.grammar.matcher import GrammarMatcher
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.sampling.structure import Structure
+from pagedrun.paged.values.sampling_params import SamplingParams
+from pagedrun.paged.values.structure import Structure
 from tests.conftest import IM_END
 
 MAX_MORE_BYTES = 1 << 30

@@ -10,19 +10,18 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import ModelOpener
 from pagedrun.paged.job.output.report_file import empty_engine_report
-from pagedrun.paged.planning.earlier_answers import EarlierAnswers
+from pagedrun.paged.planning.plan import EarlierAnswers
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.scheduling.residency_log import ResidencyLog
-from pagedrun.paged.values.chat_message import ChatMessage
-from pagedrun.paged.values.deadline import Deadline
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
+from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.prompt_input import ChatMessage
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.sampling.structure import Structure
+from pagedrun.paged.values.sampling_params import SamplingParams
+from pagedrun.paged.values.structure import Structure
 
 Answer = Callable[[Request], Completion]
 

@@ -18,7 +18,7 @@ from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.jsonl import read_jsonl, write_jsonl
 

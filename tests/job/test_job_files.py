@@ -11,7 +11,7 @@ import pytest
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.job.heard import Heard, run, side_file
 from tests.job.scripted_model import ScriptedModel, config_for, echo
 

@@ -12,7 +12,7 @@ from pagedrun.paged.job.progress.listener import Phase
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.job.heard import Heard, output_rows
 from tests.job.scripted_model import ScriptedModel, config_for
 

@@ -13,7 +13,7 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.job.heard import Heard, output_rows, run, side_file
 from tests.job.scripted_model import ScriptedModel, config_for
 

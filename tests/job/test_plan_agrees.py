@@ -19,10 +19,9 @@ from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.loaded_model import LoadedModel
-from pagedrun.paged.planning.sizing.memory import MemoryBudget
-from pagedrun.paged.values.engine_config import FITTED, EngineConfig
+from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.values.engine_config import FITTED, EngineConfig, WindowSize
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.window_size import WindowSize
 from tests.conftest import MakeModel
 from tests.every_pair import every_pair
 from tests.job.test_plan_file import LAYERS, generated_rows, job

@@ -14,10 +14,9 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from pagedrun.paged.values.errors import ModelError, UsageError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.every_pair import every_pair
 from tests.jsonl import write_jsonl

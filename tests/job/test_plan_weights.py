@@ -17,7 +17,7 @@ from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.planned.planned_weights import Unpacking
 from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.option_names import as_flag, spelled
+from pagedrun.paged.values.errors import as_flag, spelled
 from tests.command import Command
 from tests.conftest import MakeModel
 from tests.job.test_plan_file import assert_told, generated_rows, job

@@ -15,10 +15,10 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.text.prompts.prompt_time import present
 from pagedrun.paged.text.prompts.reader import PromptReader
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.chat_message import ChatMessage
+from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.prompt_input import ChatMessage
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.job.scripted_model import ScriptedModel, config_for
 from tests.jsonl import read_jsonl
 

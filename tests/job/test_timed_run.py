@@ -9,8 +9,8 @@ import pytest
 
 from pagedrun.paged.job.output.report_file import empty_engine_report
 from pagedrun.paged.job.planned.timed_run import MIN_RUN_SECONDS, TimedRun, note_run
-from pagedrun.paged.planning.preview.forecast_sections import ForecastFigures, RunTime
-from pagedrun.paged.planning.preview.run_time import MARGIN, run_time
+from pagedrun.paged.planning.forecast import MARGIN, run_time
+from pagedrun.paged.planning.forecast_sections import ForecastFigures, RunTime
 from pagedrun.paged.report.record.report_sections import JobReport
 from pagedrun.paged.report.record.step_costs import StepCosts
 from pagedrun.paged.values.engine_config import EngineConfig

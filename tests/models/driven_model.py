@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.state_inputs import StateInputs
-from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_memory import KVMemory
-from pagedrun.paged.cache.state_cache import StateCache
+from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache
 from pagedrun.paged.execution.attention_shapes import attention_shapes
 from pagedrun.paged.execution.batch_layout import BatchLayout
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing

@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from pagedrun import LLM, SamplingParams
+from pagedrun.paged.cache.cache_spec import KVPlace, StatePlace
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_place import KVPlace
-from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.families.family import Family

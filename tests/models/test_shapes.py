@@ -11,7 +11,7 @@ from pagedrun.paged.llm import LLM
 from pagedrun.paged.models.random_weights import RandomWeights
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 
 # What the models' own pages say, to the parameter.

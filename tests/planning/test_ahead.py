@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pagedrun.paged.planning.ahead import Ahead
+from pagedrun.paged.planning.windows import Ahead
 
 SECONDS = 240.0  # for a thread to do what it can do at once
 

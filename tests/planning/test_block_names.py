@@ -6,9 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from pagedrun.paged.planning.tree import block_names
-from pagedrun.paged.planning.tree.block_names import BlockNames
-from pagedrun.paged.values.block_key import BlockKey, block_digest
+from pagedrun.paged.planning import prefix_reuse as block_names
+from pagedrun.paged.planning.prefix_reuse import BlockNames
+from pagedrun.paged.values.planned_request import BlockKey, block_digest
 
 SIZE = 3
 

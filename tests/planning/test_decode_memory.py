@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.models.network.kv_groups import AttentionHeads
-from pagedrun.paged.planning.sizing.decode_memory import (
+from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.sizing import (
     DecodeMemory,
     leave_for_decoding,
     most_state_bytes,
     state_bytes,
 )
-from pagedrun.paged.planning.sizing.memory import MemoryBudget
 from pagedrun.paged.values.engine_config import EngineConfig
 
 GIB = 2**30

@@ -8,7 +8,7 @@ from pagedrun.paged.llm import LLM
 from pagedrun.paged.planning.duplicates import Duplicates, fan_out
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.sizing.fitted_settings import fitted_to_device, fitted_to_plan
+from pagedrun.paged.planning.sizing import fitted_to_device, fitted_to_plan
 from pagedrun.paged.values.engine_config import FITTED, EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 MODEL = Path("model")
 GB = 10**9

@@ -5,16 +5,14 @@ from pathlib import Path
 import pytest
 
 from pagedrun.kernels.environment import cgroup
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.planning.sizing.memory import (
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
+from pagedrun.paged.planning.memory import (
     POOL_SHARE_OF_FREE,
     HostMemory,
     MemoryBudget,
     peak_resident_bytes,
 )
-from pagedrun.paged.planning.sizing.pool_demand import PoolDemand
-from pagedrun.paged.planning.sizing.pool_sizing import choose_sizes
-from pagedrun.paged.planning.sizing.pool_split import PoolSplit
+from pagedrun.paged.planning.pool_sizing import PoolDemand, PoolSplit, choose_sizes
 from pagedrun.paged.values.errors import UsageError
 
 MIB = 2**20

@@ -13,9 +13,9 @@ from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
-from pagedrun.paged.values.block_key import BlockKey
+from pagedrun.paged.values.planned_request import BlockKey
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 PROMPTS = st.lists(
     st.lists(st.sampled_from([0, 1, 255, 256, 65_536]), min_size=1, max_size=20), max_size=12

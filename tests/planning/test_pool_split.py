@@ -2,13 +2,12 @@
 
 import pytest
 
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.sizing.pool_demand import PoolDemand, num_pinned_blocks
-from pagedrun.paged.planning.sizing.pool_split import PoolSplit
-from pagedrun.paged.values.branch_point import BranchPoint
+from pagedrun.paged.planning.pool_sizing import PoolDemand, PoolSplit, num_pinned_blocks
+from pagedrun.paged.values.planned_request import BranchPoint
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 SIZE, BUDGET = 4, 12
 PLENTY = 2**40

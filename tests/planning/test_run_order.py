@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.tree.run_order import MAX_EXTRA_SHARE, PROMPT_TOKENS_A_NEW_ONE
+from pagedrun.paged.planning.prefix_tree import MAX_EXTRA_SHARE, PROMPT_TOKENS_A_NEW_ONE
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 PAIRS = ReadOnce(2, 4)
 SAMPLED = SamplingParams(max_tokens=4, temperature=1.0)  # none is a duplicate

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.sizing.memory import MemoryBudget
-from pagedrun.paged.planning.sizing.slot_sizing import SlotSizer
+from pagedrun.paged.planning.pool_sizing import SlotSizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 BUDGET = MemoryBudget(total=1_000_000, available=900_000, pool=800_000)
 CONFIG = EngineConfig(model=Path(), max_num_seqs=8, swap_space_bytes=6_000)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.tree.state_points import StatePoints
-from pagedrun.paged.values.branch_point import BranchPoint
+from pagedrun.paged.planning.prefix_reuse import StatePoints
+from pagedrun.paged.values.planned_request import BranchPoint
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 SIZE = 4
 

@@ -9,10 +9,8 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.job.progress.shown_answer import ShownAnswer
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.replica_config import ReplicaConfig
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig, WindowSize
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
 from tests.whole.comparable import comparable_bytes
 

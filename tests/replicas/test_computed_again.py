@@ -12,14 +12,13 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.progress.listener import SilentListener
-from pagedrun.paged.planning.units.part_planner import PartPlanner
-from pagedrun.paged.planning.units.plan_part import PlanPart
+from pagedrun.paged.planning.plan_part import PlanPart
+from pagedrun.paged.planning.planner import PartPlanner
 from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster
 from pagedrun.paged.replicas.cluster.ray_pool import RayPool
 from pagedrun.paged.replicas.unit_queue import UnitQueue
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.replica_config import ReplicaConfig
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
 
 

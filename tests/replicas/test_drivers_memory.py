@@ -19,10 +19,8 @@ from pagedrun.paged.job.replicated_model import ReplicatedModel
 from pagedrun.paged.planning.planner import RequestLimits
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.replica_config import ReplicaConfig
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig, WindowSize
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from tests.replicas.thread_pool import BASIS, ScriptedEngine, ThreadPool
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.engine_config import WindowSize
 from tests.jsonl import read_jsonl
 from tests.replicas.demo_job import demo_job, write_rows
 from tests.replicas.processes import command_line, descendants, is_running

@@ -13,7 +13,7 @@ import pytest
 from pagedrun.paged.job.control.signals import JobInterrupted, exit_status
 from pagedrun.paged.job.control.watchdog import DEADLINE
 from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.replicas.demo_job import Watcher, demo_job, write_rows
 from tests.whole.comparable import comparable_bytes, comparable_rows
 

@@ -8,15 +8,15 @@ import pytest
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.planning.planned_feed import PlannedFeed
-from pagedrun.paged.planning.sizing.fitted_settings import LEAST_SEATS, MOST_SEATS
-from pagedrun.paged.planning.sizing.pool_demand import PoolDemand
-from pagedrun.paged.planning.units.part_planner import PartPlanner
+from pagedrun.paged.planning.planner import PartPlanner
+from pagedrun.paged.planning.pool_sizing import PoolDemand
+from pagedrun.paged.planning.sizing import LEAST_SEATS, MOST_SEATS
+from pagedrun.paged.planning.windows import PlannedFeed
 from pagedrun.paged.replicas.run_terms import RunTerms
 from pagedrun.paged.replicas.worker.part_engine import LoadedPartEngine
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from tests.engines import load_engine
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from tests.jsonl import read_jsonl
 from tests.replicas.demo_job import demo_job, write_rows

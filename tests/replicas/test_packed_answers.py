@@ -9,7 +9,7 @@ import pytest
 from pagedrun.paged.replicas.replica_events import Answered
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.cli.progress.test_progress import record
 
 OUTPUT = SampleOutput(0, "text 東京", (5, 6), FinishReason.STOP)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster
+from pagedrun.paged.values.engine_config import ReplicaConfig
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.replica_config import ReplicaConfig
 from pagedrun.recipes.demo import demo_prompts_path
 
 
@@ -38,7 +38,7 @@ def test_an_address_at_which_nothing_answers_is_refused_at_once() -> None:
     """Ray would try for minutes. In another process: where there is a cluster, that is used."""
     code = (
         "from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster as C\n"
-        "from pagedrun.paged.values.replica_config import ReplicaConfig as R\n"
+        "from pagedrun.paged.values.engine_config import ReplicaConfig as R\n"
         "C(R(replicas=1, ray_address='127.0.0.1:9'), 1)"
     )
     done = subprocess.run(

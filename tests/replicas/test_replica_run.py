@@ -15,11 +15,10 @@ from pagedrun.paged.replicas.replica_engine import ReplicaEngine
 from pagedrun.paged.replicas.replica_offer import VERSION
 from pagedrun.paged.report.record.replica_state import ReplicatedStep
 from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.values.deadline import Deadline
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import EngineError, RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.replicas.thread_pool import BASIS, CUT_AFTER, Fatal, OnRow, ScriptedEngine, ThreadPool
 
 CONFIG = EngineConfig(model=Path("model"), block_size=4)

@@ -11,7 +11,7 @@ import pytest
 
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from tests.replicas.demo_job import Watcher, demo_job, write_rows
 from tests.replicas.processes import descendants, is_running, listening_addresses, replica_pids

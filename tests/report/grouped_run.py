@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from pagedrun.paged.cache.pool_shape import PoolShape
+from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.scheduling.groups.recorded_groups import recorder_of
+from pagedrun.paged.scheduling.monitoring import recorder_of
 from tests.scheduling.drive import Drive, request
 
 SIZE, WINDOW = 4, 9

@@ -1,7 +1,7 @@
 """Admission without a prediction, so that running sequences must give way."""
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
+from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
 
 

@@ -7,20 +7,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.cache.block_transfer import TransferKind
-from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace, TransferKind
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.scheduling.groups.kv_group import GroupPool
-from pagedrun.paged.scheduling.groups.no_states import StatePool
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
-from pagedrun.paged.scheduling.scheduler import Scheduler
-from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
+from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
+from pagedrun.paged.scheduling.kv_groups import GroupPool
+from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
-from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.scheduling.states import StatePool
+from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.scheduling.fake_model import FakeModel, RecordingPool, answer, is_done
 from tests.scheduling.fake_states import FakeStates
 from tests.scheduling.step import Step

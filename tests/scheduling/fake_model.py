@@ -7,8 +7,7 @@ swapped to the wrong place or given away too early does not read back as the seq
 
 from collections.abc import Iterable
 
-from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.cache.block_transfer import TransferKind
+from pagedrun.paged.cache.block_pool import BlockPool, TransferKind
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.values.request import Request
 from tests.scheduling.step import Step

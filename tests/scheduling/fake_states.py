@@ -5,7 +5,7 @@ state of its own tokens, before any chunk of the step has written, and that no o
 there: chunks of a step are computed in no order.
 """
 
-from pagedrun.paged.cache.block_transfer import TransferKind
+from pagedrun.paged.cache.block_pool import TransferKind
 from pagedrun.paged.scheduling.sequence_table import NO_STATE
 from tests.scheduling.fake_model import START, RecordingPool, digests
 from tests.scheduling.step import Step

@@ -8,11 +8,10 @@ import numpy as np
 
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_SCORES, SequenceTable
-from pagedrun.paged.scheduling.step_builder import StepBuilder
-from pagedrun.paged.scheduling.step_input import StepInput
+from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 def made_sequence(

@@ -5,21 +5,19 @@ from collections.abc import Sequence as Seq
 
 import pytest
 
-from pagedrun.paged.cache.block_transfer import TransferKind
-from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.cache.block_pool import SwapSpace, TransferKind
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.report.inspect.inspection import Question, inspect_run
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.scheduling.beams.beam_search import NextBeam
-from pagedrun.paged.scheduling.groups.kv_group import GroupPool
-from pagedrun.paged.scheduling.groups.no_states import StatePool
-from pagedrun.paged.scheduling.scheduler import Scheduler
-from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
+from pagedrun.paged.scheduling.beam_search import NextBeam
+from pagedrun.paged.scheduling.kv_groups import GroupPool
+from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
+from pagedrun.paged.scheduling.states import StatePool
 from pagedrun.paged.scheduling.step_input import StepInput
-from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.scheduling.admit_all import AdmitAll
 from tests.scheduling.fake_model import FakeModel, RecordingPool
 from tests.scheduling.fake_states import FakeStates

@@ -10,13 +10,11 @@ from collections.abc import Sequence as Seq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.scheduling.scheduler import Scheduler
-from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
+from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 SIZE = 2
 PROMPTS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=16), min_size=1, max_size=14)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pagedrun.paged.scheduling.last_admission import MOST_DURATIONS, LastAdmission
+from pagedrun.paged.scheduling.admission_policy import MOST_DURATIONS, LastAdmission
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 class Clock:

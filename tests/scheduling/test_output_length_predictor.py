@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.scheduling import output_length_predictor as predictor
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
+from pagedrun.paged.scheduling import admission_policy as predictor
+from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from tests.scheduling.made_step import made_sequence

@@ -1,6 +1,6 @@
 """When rows may join: many at once, and never so late that nobody runs."""
 
-from pagedrun.paged.scheduling.refill import Refill
+from pagedrun.paged.scheduling.admission_policy import Refill
 from tests.scheduling.drive import Drive, request
 
 

@@ -5,16 +5,13 @@ import random
 import numpy as np
 import pytest
 
-from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.cache.block_transfer import TransferKind
-from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace, TransferKind
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
-from pagedrun.paged.scheduling.scheduler import Scheduler
-from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
-from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
+from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
+from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.scheduling.drive import (
     RECOMPUTE,
     SWAP,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from pagedrun.paged.cache.block_transfer import TransferKind
+from pagedrun.paged.cache.block_pool import TransferKind
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.values.request import Request
 from tests.scheduling.drive import (

@@ -6,7 +6,7 @@ import pytest
 
 from pagedrun import SamplingParams
 from pagedrun.paged.run_policy import RunPolicy
-from pagedrun.paged.scheduling.step_watch import MIN_STEPS, StepWatch
+from pagedrun.paged.scheduling.monitoring import MIN_STEPS, StepWatch
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineStalled
 from pagedrun.paged.values.request import Request

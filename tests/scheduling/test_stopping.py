@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.paged.scheduling.repetition import MAX_CYCLE, repeats
-from pagedrun.paged.scheduling.stopping import StopRule
+from pagedrun.paged.scheduling.stopping import MAX_CYCLE, StopRule, repeats
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import FinishReason, SampleOutput
 from tests.scheduling.made_step import generate, made_sequence

@@ -4,19 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.cache.swap_space import SwapSpace
-from pagedrun.paged.scheduling.scheduler import Scheduler
-from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
+from pagedrun.paged.cache.block_pool import BlockPool, BlockTransfer, SwapSpace, TransferKind
+from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.step_builder import StepBuilder
-from pagedrun.paged.scheduling.step_input import StepInput
-from pagedrun.paged.values.block_key import BlockKey
-from pagedrun.paged.values.planned_request import PlannedRequest
-from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
+from pagedrun.paged.values.engine_config import PreemptionMode
+from pagedrun.paged.values.planned_request import BlockKey, PlannedRequest
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.scheduling.admit_all import AdmitAll
 
 SIZE = 4

@@ -17,7 +17,7 @@ from pagedrun.paged.text.thought_budget import ThoughtBudget
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.scheduling.made_step import generate, made_sequence
 
 MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")

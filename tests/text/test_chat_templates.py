@@ -15,7 +15,7 @@ from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.text.prompts.prompt_time import present
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 TEMPLATES = {
     path.stem: path.read_text(encoding="utf-8")

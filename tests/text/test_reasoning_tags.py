@@ -4,7 +4,7 @@ import pytest
 
 from pagedrun.paged.text.reasoning_tags import ReasoningTags, check_budget
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 THINK = ReasoningTags("<think>", "</think>")
 QWEN3 = "{% if not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"

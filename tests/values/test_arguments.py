@@ -8,7 +8,7 @@ import pytest
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import PagedrunError, UsageError
-from pagedrun.paged.values.sampling.sampling_params import FIELD_NAMES, SamplingParams
+from pagedrun.paged.values.sampling_params import FIELD_NAMES, SamplingParams
 
 GONE = "no/such-model"  # what is wrong with the arguments is told before the model is looked for
 

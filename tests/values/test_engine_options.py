@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import get_type_hints
 
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.engine_options import EngineOptions
-from pagedrun.paged.values.flag import flag_fields
-from pagedrun.paged.values.replica_config import ReplicaConfig
+from pagedrun.paged.values.engine_config import EngineConfig, EngineOptions, ReplicaConfig
+from pagedrun.paged.values.flags import flag_fields
 
 
 def test_they_have_the_names_and_the_types_of_the_fields() -> None:

@@ -5,8 +5,11 @@ import pickle
 import pytest
 
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import ModelError, PagedrunError, RowError, UsageError
-from pagedrun.paged.values.option_names import (
+from pagedrun.paged.values.errors import (
+    ModelError,
+    PagedrunError,
+    RowError,
+    UsageError,
     as_argument,
     as_flag,
     first_option,

@@ -3,9 +3,9 @@
 import pytest
 
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Completion, FinishReason, Request
-from pagedrun.paged.values.sampling.logprobs import Continuation
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 def request(

@@ -18,10 +18,9 @@ from pagedrun.paged.job.control.watchdog import DEADLINE
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.job.progress.tally import Tally
-from pagedrun.paged.values.deadline import Deadline
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.command import Command
 from tests.conftest import MakeModel
 from tests.engines import load_engine

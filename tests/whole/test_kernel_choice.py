@@ -15,7 +15,7 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.jsonl import write_jsonl
 from tests.whole.command_server import CommandServer

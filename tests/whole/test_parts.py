@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.planning.planned_window import PlannedWindow
-from pagedrun.paged.planning.planner import Planner, RequestLimits
-from pagedrun.paged.planning.units.part_planner import PartPlanner
-from pagedrun.paged.planning.units.plan_part import PlanPart
-from pagedrun.paged.planning.window_plan import WindowPlan
+from pagedrun.paged.planning.plan_part import PlanPart
+from pagedrun.paged.planning.planner import PartPlanner, Planner, RequestLimits
+from pagedrun.paged.planning.windows import PlannedWindow, WindowPlan
 from pagedrun.paged.run import Run
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
 from tests.engines import load_engine
 from tests.models.families import save_tiny

@@ -13,7 +13,7 @@ import pytest
 
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.values.prompt_input import PromptInput
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from tests.command import Command
 from tests.jsonl import read_jsonl

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.pool_memory import PoolMemory
@@ -21,7 +21,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import ModelOpener
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.model import LocalModel
-from pagedrun.paged.planning.sizing.slot_sizing import SlotSizes
+from pagedrun.paged.planning.pool_sizing import SlotSizes
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel

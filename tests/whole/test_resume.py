@@ -16,7 +16,7 @@ from pagedrun.paged.job.progress.listener import JobListener, Phase, SilentListe
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.engines import ANY_PREFIX
 from tests.jsonl import read_jsonl

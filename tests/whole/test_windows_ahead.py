@@ -18,11 +18,10 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 
 Planners = Callable[[], list[str]]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pagedrun.cli.bench.options.heading import Heading
 from pagedrun.paged.values.engine_config import DTYPES
-from pagedrun.paged.values.flag import Flag, Form
+from pagedrun.paged.values.flags import Flag, Form
 from pagedrun.paged.values.rules import one_of
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from pagedrun.cli.bench.options.heading import Heading
 from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE
 from pagedrun.paged.bench.model_shapes import SHAPE_NAMES
-from pagedrun.paged.values.flag import Flag
+from pagedrun.paged.values.flags import Flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

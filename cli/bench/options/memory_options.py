@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pagedrun.cli.bench.options.heading import Heading
 from pagedrun.paged.bench.model_shapes import SHAPE_NAMES
-from pagedrun.paged.values.flag import Flag, Form
+from pagedrun.paged.values.flags import Flag, Form
 
 
 class StoredDtype(StrEnum):

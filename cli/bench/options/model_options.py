@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pagedrun.cli.bench.options.heading import Heading
 from pagedrun.paged.bench.model_shapes import SHAPE_NAMES
-from pagedrun.paged.values.flag import Flag
+from pagedrun.paged.values.flags import Flag
 
 DEFAULT_SHAPE = "qwen3-0.6b"
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from pagedrun.cli.bench.options.heading import Heading
-from pagedrun.paged.values.flag import Flag
+from pagedrun.paged.values.flags import Flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pagedrun.cli.bench.options.heading import Heading
-from pagedrun.paged.values.flag import Flag
+from pagedrun.paged.values.flags import Flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

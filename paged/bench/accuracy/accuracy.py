@@ -11,8 +11,7 @@ from pagedrun.paged.bench.accuracy.token_windows import TokenWindow, token_windo
 from pagedrun.paged.bench.accuracy.way import Way
 from pagedrun.paged.bench.device_facts import DeviceFacts
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 MOST_CHUNK = 2048
 

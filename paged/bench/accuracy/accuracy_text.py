@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.errors import RowError, UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import RowError, UsageError, option
 
 MAX_BYTES = 2**26
 PROMPT_TOKENS = 64

@@ -15,9 +15,9 @@ from pagedrun.paged.bench.accuracy.way import Way
 from pagedrun.paged.bench.result import plain_config
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.logprobs import TokenLogprob
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.logprobs import TokenLogprob
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 Say = Callable[[str], None]
 

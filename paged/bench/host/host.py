@@ -23,10 +23,9 @@ from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.engine import Engine
-from pagedrun.paged.planning.sizing.fitted_settings import GPU_REFILL_SHARE
+from pagedrun.paged.planning.sizing import GPU_REFILL_SHARE
 from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 ROWS_PER_SEAT = 8  # if nobody says
 MAX_BATCHED_TOKENS = 8192

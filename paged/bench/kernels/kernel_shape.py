@@ -5,8 +5,7 @@ from typing import TypedDict
 
 from pagedrun.kernels.attention.softmax import Softmax
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 
 class LayerShape(TypedDict):

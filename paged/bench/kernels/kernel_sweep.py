@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 Part = Literal["decode", "prefix", "prefill", "ops"]
 

@@ -9,13 +9,11 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from pagedrun.paged.bench.memory.memory_figures import HeldFigures
-from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.scheduling.scheduler import Scheduler
-from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
+from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from pagedrun.paged.bench.memory.memory_figures import (
 from pagedrun.paged.bench.memory.model_shape import ModelShape
 from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
 from pagedrun.paged.bench.memory.sample_fork import SampleFork
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling.flags import MAX_N
+from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.values.sampling_params import MAX_N
 
 Say = Callable[[str], None]
 

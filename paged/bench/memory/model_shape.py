@@ -4,10 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pagedrun.paged.bench.memory.memory_figures import TokenShape
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 
 @dataclass(frozen=True, slots=True)

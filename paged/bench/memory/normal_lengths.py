@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagedrun.paged.bench.memory.memory_figures import LengthRange
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 
 @dataclass(frozen=True, slots=True)

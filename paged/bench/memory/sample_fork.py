@@ -8,14 +8,11 @@ lets exactly one of the samples go on.
 from dataclasses import dataclass
 
 from pagedrun.paged.bench.memory.held_blocks import HeldBlocks
-from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.cache.block_transfer import TransferKind
-from pagedrun.paged.cache.swap_space import SwapSpace
+from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace, TransferKind
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.scheduling.scheduler import Scheduler
-from pagedrun.paged.scheduling.scheduler_limits import SchedulerLimits
+from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 
 class PrefixRows(TypedDict):

@@ -23,8 +23,7 @@ from pagedrun.paged.bench.runs.workload import Workload, WorkloadFigures
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.request import Request
 
 

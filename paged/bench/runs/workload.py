@@ -6,10 +6,9 @@ from typing import TypedDict
 import numpy as np
 
 from pagedrun.paged.bench.runs.lengths import Lengths, TokenCount
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 class WorkloadFigures(TypedDict):

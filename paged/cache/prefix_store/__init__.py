@@ -1,1 +1,1 @@
-"""The prefix store: keys and values of shared prefixes, kept in a folder from run to run."""
+"""Prefix store: keys and values of shared prefixes, kept in a folder between runs."""

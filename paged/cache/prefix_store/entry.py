@@ -1,10 +1,10 @@
-"""StoredPrefix: one file of the store: a piece of a prefix, or the state behind one.
+"""StoredPrefix: one file of the store, a piece of a prefix or a state, and its identity.
 
 A safetensors file with the tensors `kv` [num_layers, 2, num_blocks, num_kv_heads, block_size,
-head_dim] and, for a quantised cache, `scales` [..., 1]; or `state.0` and so on, an array of all
-recurrent layers each. Under `__metadata__` is a header in
-JSON behind its SHA-256. The file is named after the SHA-256 of all its bytes, so whatever happens
-to it is noticed, and two runs that write the same write the same file.
+head_dim] and, for a quantized cache, `scales` [..., 1]; or `state.0` and so on, an array of all
+recurrent layers each. Under `__metadata__` is a header in JSON behind its SHA-256. The file is
+named after the SHA-256 of all its bytes, so that any damage is noticed, and two runs that write
+the same write the same file.
 """
 
 import hashlib
@@ -12,12 +12,51 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
+from pagedrun.paged.values.errors import option
+
+# What a user calls the fields of an identity.
+_NAMES = {
+    "weights": "weights",
+    "config": "config.json",
+    "dtype": option("dtype"),
+    "kv_dtype": option("kv_cache_dtype"),
+    "block_size": option("block_size"),
+    "reproducible": option("reproducible"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreIdentity:
+    """Which runs may use each other's keys and values: those with the same `fingerprint`.
+
+    `model` is a name for people. `fields` hold what decides the bytes: the weights and the shape
+    of the model, the number formats, the block size; and, since the last bits of a sum belong to
+    whoever summed it, the machine and the code: processor or GPU, threads, libraries, kernels.
+    """
+
+    model: str
+    fields: Mapping[str, Any]
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that name all fields."""
+        text = json.dumps(self.fields, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def differing(self, other: "StoreIdentity") -> list[str]:
+        """Return what differs, in a user's words; options are marked as messages mark them."""
+        names = [
+            _NAMES.get(name, "machine or version")
+            for name in sorted({*self.fields, *other.fields})
+            if self.fields.get(name) != other.fields.get(name)
+        ]
+        return list(dict.fromkeys(names))
+
 
 # Below this a prefix is computed again sooner than a file is found, read and checked.
 MIN_STORED_TOKENS = 64

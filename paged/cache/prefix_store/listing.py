@@ -1,4 +1,4 @@
-"""StoreListing: what a prefix store holds, for people and scripts; and what of it to throw away."""
+"""StoreListing: contents of a prefix store, and removal of entries that are of no use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Any
 
 from pagedrun.paged.cache.prefix_store.entry import DamagedEntryError, StoredPrefix
 from pagedrun.paged.cache.prefix_store.folder import EntryUse, StoreFolder
-from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.planned_request import ROOT_DIGEST, BlockKey
 
 
 @dataclass(frozen=True, slots=True)

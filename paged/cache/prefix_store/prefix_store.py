@@ -1,17 +1,18 @@
-"""PrefixStore: the store that an engine was given, and what each of its runs may take from it."""
+"""PrefixStore: the store of an engine, and the identity of its runs."""
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.prefix_store.folder import StoreFolder
-from pagedrun.paged.cache.prefix_store.run_identity import run_identity
+from pagedrun.paged.cache.prefix_store.entry import StoreIdentity
+from pagedrun.paged.cache.prefix_store.folder import StoreFolder, stamps, weights_digest
 from pagedrun.paged.cache.prefix_store.stored_prefixes import MAX_ENTRY_BYTES, StoredPrefixes
-from pagedrun.paged.cache.prefix_store.weight_digests import stamps, weights_digest
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import option
 
 
 class PrefixStore:
@@ -78,3 +79,51 @@ class PrefixStore:
         )
         stored.counts.seconds = time.perf_counter() - began
         return stored
+
+
+FORMAT = 1
+
+
+def run_identity(
+    *,
+    model_folder: Path,
+    weights_sha256: str,
+    model_identity: Mapping[str, str],
+    dtype: torch.dtype,
+    specs: Sequence[KVCacheSpec],
+    block_size: int,
+    reproducible: bool,
+    machine: Mapping[str, object],
+) -> StoreIdentity:
+    """Return the identity of what a run computes.
+
+    `model_identity`: what decides the bytes of the model besides its weights. `reproducible`:
+    whether other kernels are taken for it. `machine`: what decides the last bits of these kernels
+    here, as plain JSON values. `specs`: of the groups of layers.
+    """
+    fields = {
+        "format": FORMAT,
+        "weights": weights_sha256,
+        **model_identity,
+        "dtype": _dtype_name(dtype),
+        "kv_dtype": specs[0].dtype,
+        "block_size": block_size,
+        "reproducible": reproducible,
+        "machine": dict(machine),
+    }
+    if len(specs) > 1:
+        fields["kv_groups"] = [[each.num_layers, each.window] for each in specs]
+    plain = json.loads(json.dumps(fields))  # as it comes back from a file
+    return StoreIdentity(_model_name(model_folder), plain)
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _model_name(folder: Path) -> str:
+    """Return org/name for a folder of the hub's cache, else the folder's own name."""
+    for part in folder.absolute().parts:
+        if part.startswith("models--"):
+            return part.removeprefix("models--").replace("--", "/")
+    return folder.resolve().name

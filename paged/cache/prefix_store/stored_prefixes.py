@@ -1,30 +1,27 @@
-"""StoredPrefixes: what one run takes from the prefix store, and what it leaves there."""
+"""StoredPrefixes: the prefixes and states that one run loads from the store and writes to it."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_memory import KVMemory
-from pagedrun.paged.cache.prefix_store.computed_chunks import ComputedChunks
+from pagedrun.paged.cache.block_pool import StagedBlocks, StagedState
+from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache, StateObjects
 from pagedrun.paged.cache.prefix_store.entry import (
     MIN_STORED_TOKENS,
     DamagedEntryError,
     StoredPrefix,
+    StoreIdentity,
 )
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
-from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
-from pagedrun.paged.cache.prefix_store.index import Match, PrefixIndex
-from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
-from pagedrun.paged.cache.prefix_store.store_files import StoreFiles, told
-from pagedrun.paged.cache.prefix_store.stored_states import StoredStates
-from pagedrun.paged.cache.prefix_store.window_copies import WindowCopies
-from pagedrun.paged.cache.staged_blocks import StagedBlocks, StagedState
-from pagedrun.paged.cache.state_objects import StateObjects
-from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
-from pagedrun.paged.values.planned_request import PlannedRequest
+from pagedrun.paged.cache.prefix_store.store_files import Match, PrefixIndex, StoreFiles, told
+from pagedrun.paged.values.planned_request import ROOT_DIGEST, BlockKey, PlannedRequest
+from pagedrun.paged.values.report_parts import StoreFigures
 from pagedrun.paged.values.request import Request
 
 # A file is read and checked as a whole, in memory; and what is damaged in one spares the others.
@@ -32,12 +29,41 @@ MAX_ENTRY_BYTES = 2**26
 ReadBlocks = Callable[[int, int], list[Tensor]]  # from one block to another, as `KVMemory.read`
 
 
+class ComputedChunks(Protocol):
+    """Chunks of rows' tokens, [num_chunks] int64 each; `StepInput` is one."""
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The index of each chunk's request."""
+        ...
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """The first token of each."""
+        ...
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """The token behind the last."""
+        ...
+
+    @property
+    def block_tables(self) -> Sequence[NDArray[np.int32]]:
+        """The row's blocks in each group of layers, [num_chunks, width]."""
+        ...
+
+    @property
+    def write_slots(self) -> NDArray[np.int64]:
+        """Where each leaves its state, if there are recurrent layers."""
+        ...
+
+
 class StoredPrefixes:
     """Looks prompts up in the store, and keeps there what the plan says rows share.
 
     `max_bytes` is what the store may come to hold, `max_entry_bytes` what a piece of a prefix has,
     a file each. Nothing that goes wrong with the store stops a run: `warn` says so once,
-    and the prefixes are computed. Implements `prefix_source.PrefixSource`.
+    and the prefixes are computed. Implements `admission.PrefixSource`.
     """
 
     def __init__(
@@ -354,3 +380,119 @@ def _read_copied(copied: Sequence[Tensor], first: int, end: int) -> list[Tensor]
 def _names(group: int) -> tuple[str, str]:
     """Return what the tensors of a group of layers are called in a file."""
     return ("kv", "scales") if not group else (f"kv.{group}", f"scales.{group}")
+
+
+Array = TypeVar("Array")
+
+
+class StoredStates:
+    """The states behind blocks at which rows begin, a file each."""
+
+    def __init__(
+        self,
+        files: StoreFiles,
+        index: PrefixIndex,
+        identity: StoreIdentity,
+        states: StateCache,
+        block_size: int,
+    ) -> None:
+        self._files = files
+        self._index = index
+        self._identity = identity
+        self._states = states
+        self._block_size = block_size
+
+    def num_stored_tokens(self, row: PlannedRequest) -> int:
+        """Return how many of the tokens to be stored of a row lie before its last state."""
+        return max(self._points(row), default=0)
+
+    def note(self, row: PlannedRequest, end: int, slot: int) -> None:
+        """Store the state behind a chunk of a row that ends at token `end`, if rows begin there.
+
+        slot: where it lies now.
+        """
+        if end not in self._points(row):
+            return
+        key = row.block_keys[end // self._block_size - 1]
+        if self._index.state_behind(key.digest) is None:
+            start = end - self._block_size
+            entry = StoredPrefix(self._identity, key.parent, start, key.token_ids, has_state=True)
+            self._files.write(entry, _named(self._states.read([slot])))
+
+    def longest(self, digests: Sequence[bytes]) -> int:
+        """Return behind how many blocks, named by their digests, there is a state; 0 for none."""
+        counts = range(len(digests), 0, -1)
+        return next((count for count in counts if self._index.state_behind(digests[count - 1])), 0)
+
+    def read(self, digest: bytes) -> tuple[str, list[Tensor]] | None:
+        """Return the file with the state behind a block, and its tensors; None, and the file
+        dropped, if it is of no use."""
+
+        def check(entry: StoredPrefix, tensors: Mapping[str, Tensor]) -> None:
+            if BlockKey.after(entry.parent, entry.token_ids).digest != digest:
+                raise DamagedEntryError("its tokens have changed")
+            shapes = {name: (tuple(each.shape), each.dtype) for name, each in tensors.items()}
+            if shapes != _named(self._states.shapes(1)):
+                raise DamagedEntryError("its tensors do not have the model's shape")
+
+        name = self._index.state_behind(digest)
+        tensors = None if name is None else self._files.read(name, check)
+        if name is None or tensors is None:
+            return None
+        return name, [tensors[each] for each in _named(tensors)]
+
+    def _points(self, row: PlannedRequest) -> list[int]:
+        """Return the tokens behind which later rows begin, of those to be stored of a row."""
+        points, point = [], row.state_points
+        while point is not None:
+            points.append(point.num_blocks * self._block_size)
+            point = point.next
+        return [end for end in points if 0 < end <= row.num_stored_tokens]
+
+
+def _named(arrays: Iterable[Array]) -> dict[str, Array]:
+    """Return arrays, or their shapes, by what they are called in a file."""
+    return {f"state.{number}": each for number, each in enumerate(arrays)}
+
+
+class _Copied(NamedTuple):
+    """Blocks `[first, end)` of a row, on the host, part by part."""
+
+    first: int
+    end: int
+    parts: list[list[Tensor]]
+
+
+class WindowCopies:
+    """Copies of a group's blocks, row by row, as they are filled."""
+
+    def __init__(self, memory: KVMemory) -> None:
+        self._memory = memory
+        self._rows: dict[int, _Copied] = {}
+
+    def note(self, row: int, start: int, end: int, num_tokens: int, table: Sequence[int]) -> None:
+        """Copy what a step fills of a row with its chunk `[start, end)`, up to `num_tokens`.
+
+        table: the row's, while it holds the blocks.
+        """
+        size = self._memory.block_size
+        known = self._rows.get(row)
+        if known is None or start // size > known.end:
+            known = _Copied(start // size, start // size, [])
+        filled = -(-num_tokens // size) if end >= num_tokens else end // size
+        if filled > known.end:
+            known.parts.append(self._memory.read(table[known.end : filled]))
+            self._rows[row] = known._replace(end=filled)
+
+    def forget(self, row: int) -> None:
+        """Drop what was copied of a row."""
+        self._rows.pop(row, None)
+
+    def of(self, row: int, first: int) -> list[Tensor] | None:
+        """Return what was copied of a row from block `first` on, as `KVMemory.read` does; None if
+        it was not from there on."""
+        copied = self._rows.get(row)
+        if copied is None or copied.first > first:
+            return None
+        wholes = [torch.cat(parts, dim=2) for parts in zip(*copied.parts, strict=True)]
+        return [whole[:, :, first - copied.first :] for whole in wholes]

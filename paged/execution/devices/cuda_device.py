@@ -15,8 +15,7 @@ from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_dtypes import GpuDtypes
 from pagedrun.paged.execution.devices.gpu_description import GpuDescription
 from pagedrun.paged.execution.host_copy import HostCopy
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 
 @dataclass(frozen=True, slots=True)

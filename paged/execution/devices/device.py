@@ -18,9 +18,8 @@ from pagedrun.paged.execution.devices.cpu_caches import largest_cpu_cache
 from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes, DeviceDtypes
 from pagedrun.paged.execution.devices.gpu_description import GpuDescription
 from pagedrun.paged.execution.host_copy import HostCopy
-from pagedrun.paged.planning.sizing.memory import HostMemory, peak_resident_bytes
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
+from pagedrun.paged.values.errors import UsageError, option
 
 if TYPE_CHECKING:
     from pagedrun.kernels.cpu.first_run import CompilingAhead

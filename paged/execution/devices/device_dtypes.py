@@ -3,13 +3,12 @@
 from typing import Protocol
 
 from pagedrun.kernels.processor import multiplies_bfloat16
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.precision import KV_DTYPES
+from pagedrun.paged.values.engine_config import KV_DTYPES
+from pagedrun.paged.values.errors import UsageError, option
 
 
 class DeviceDtypes(Protocol):
-    """Chooses dtypes by name, as `values.precision` has them."""
+    """Chooses dtypes by name, as in `DTYPE_BYTES` and `KV_DTYPES`."""
 
     def of_model(self, asked: str, own: str) -> str:
         """Return the dtype that a model runs in for `--dtype asked`.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes, DeviceDtypes, GpuDtypes
-from pagedrun.paged.planning.sizing.memory import MemoryBudget
+from pagedrun.paged.planning.memory import MemoryBudget
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,13 @@ import torch
 
 from pagedrun.kernels.attention.attention_inputs import AttentionInputs, PrefillInputs
 from pagedrun.kernels.state_inputs import StateInputs
-from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_memory import KVMemory
-from pagedrun.paged.cache.state_cache import StateCache
-from pagedrun.paged.cache.state_objects import StateObjects
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
+from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache, StateObjects
 from pagedrun.paged.execution.attention_shapes import attention_shapes
 from pagedrun.paged.execution.batch_layout import BatchLayout, GroupLayout
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.models.model import Model
-from pagedrun.paged.planning.sizing.memory import MemoryBudget
+from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.scheduling.sequence_table import NO_STATE
 
 CHUNK_TOKENS = 512  # of the chunks that a step is measured with: what they attend to must exist

@@ -1,8 +1,7 @@
 """Which kernel set a run on a CPU multiplies with."""
 
 from pagedrun.kernels.kernel_set import VARIABLE, KernelSet
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 
 def choose_kernel_set(asked: str) -> KernelSet:

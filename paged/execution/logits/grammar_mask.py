@@ -24,7 +24,7 @@ from pagedrun.paged.text.reasoning_tags import ReasoningTags
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 NO_FORCED_TOKEN = -1
 

@@ -1,8 +1,7 @@
 """no_choice: the error of a row of whose tokens none can be chosen."""
 
-from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.errors import RowError, option
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 def no_choice(params: SamplingParams) -> RowError:

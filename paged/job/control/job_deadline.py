@@ -2,7 +2,7 @@
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.control.signals import SignalGuard
-from pagedrun.paged.values.deadline import Deadline
+from pagedrun.paged.values.engine_config import Deadline
 
 
 def job_deadline(config: JobConfig, guard: SignalGuard) -> Deadline | None:

@@ -10,11 +10,10 @@ from pagedrun.paged.job.earlier.row_digests import line_digest, read_digests
 from pagedrun.paged.job.earlier.saved_answer import SavedAnswer
 from pagedrun.paged.job.output.saved_row import SavedRow
 from pagedrun.paged.job.progress.listener import JobListener
-from pagedrun.paged.values.errors import EngineError, UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import EngineError, UsageError, option
 from pagedrun.paged.values.request import Completion, FinishReason, Request
-from pagedrun.paged.values.sampling.ballot import Ballot
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
+from pagedrun.paged.values.vote import Ballot
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.paged.text.channels import has_channels
 from pagedrun.paged.text.reasoning_tags import AUTO, ReasoningTags
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 DIGEST_BYTES = 16
 _OF_RANDOM_CHOICES = frozenset({"seed", "top_p", "top_k", "min_p"})

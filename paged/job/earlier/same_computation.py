@@ -6,8 +6,7 @@ from pagedrun.paged.job.config import MANIFEST_SUFFIX
 from pagedrun.paged.job.output.manifest import Manifest
 from pagedrun.paged.job.output.same_job import differing_parameters
 from pagedrun.paged.job.output.saved_manifest import read_manifest
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 # Parameters that decide bytes and are neither in a row's question nor under `arithmetic`.
 _DECIDING = ("dtype", "quantization", "kv_cache_dtype", "reproducible")

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from pagedrun.paged.files.json_object import is_integer
 from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.logprobs import Score, TokenLogprob, TopLogprob
 from pagedrun.paged.values.request import FinishReason, SampleOutput
-from pagedrun.paged.values.sampling.logprobs import Score, TokenLogprob, TopLogprob
 
 T = TypeVar("T")
 _MOST = 2**31 - 1

@@ -15,10 +15,9 @@ from pagedrun.paged.job.inputs.lines import BOM
 from pagedrun.paged.job.inputs.row import ID_COLUMNS, Columns, Row, default_id, with_columns
 from pagedrun.paged.job.inputs.row_source import InputFacts, refuse_empty
 from pagedrun.paged.text.prompts.prompt_renderer import RAW
-from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling.sampling_params import sampling_keys
+from pagedrun.paged.values.sampling_params import sampling_keys
 
 MAX_COLUMNS = 10_000
 COMMA = ","

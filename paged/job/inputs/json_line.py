@@ -10,7 +10,7 @@ import re
 
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.sampling.sampling_params import sampling_keys
+from pagedrun.paged.values.sampling_params import sampling_keys
 
 MAX_DEPTH = 200  # of nested lists and objects; far below the interpreter's recursion limit
 MAX_SHOWN_KEY = 64

@@ -22,8 +22,7 @@ from pagedrun.paged.job.inputs.remote_file import is_remote, open_remote
 from pagedrun.paged.job.inputs.row_source import RowSource
 from pagedrun.paged.job.inputs.several_source import SeveralSource
 from pagedrun.paged.job.inputs.unpacked_stream import PACKINGS, UnpackedStream
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 STDIN = "-"
 TEXT_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt")

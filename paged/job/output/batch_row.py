@@ -10,13 +10,12 @@ from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.output.call_logprobs import ChatLogprobs, TextLogprobs
 from pagedrun.paged.job.output.usage import Usage
 from pagedrun.paged.job.prompts.batch_call import BatchCall
-from pagedrun.paged.values.chat_message import ChatMessage
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.errors import RowError, as_flag
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import as_flag
+from pagedrun.paged.values.logprobs import TokenLogprob
+from pagedrun.paged.values.prompt_input import ChatMessage
 from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
-from pagedrun.paged.values.sampling.ballot import VoteResult
-from pagedrun.paged.values.sampling.logprobs import TokenLogprob
+from pagedrun.paged.values.vote import VoteResult
 
 ANSWERED, REFUSED, BROKEN = 200, 400, 500  # a status; the request's fault, and the engine's
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from pagedrun.paged.values.sampling.logprobs import TokenLogprob, TopLogprob
+from pagedrun.paged.values.logprobs import TokenLogprob, TopLogprob
 
 
 @dataclass(frozen=True, slots=True)

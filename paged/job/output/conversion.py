@@ -20,7 +20,7 @@ from pagedrun.paged.job.output.formats.row_parts import OutputColumns
 from pagedrun.paged.job.output.formats.row_shaper import RowShaper, json_keys_of
 from pagedrun.paged.job.output.output_file import OutputError, reason_of
 from pagedrun.paged.job.output.output_layout import OutputLayout
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import option
 
 PANDAS = b"pandas"
 GZIP = 31  # the window bits of zlib that make it write a gzip file

@@ -7,8 +7,7 @@ from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_layout import OutputLayout
 from pagedrun.paged.job.output.same_job import check_same_job
 from pagedrun.paged.job.output.saved_manifest import read_manifest
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 _SHAPING = ("columns", "flatten", "answer_column", "explode_json", "shards")
 

@@ -13,7 +13,7 @@ from pagedrun.paged.job.output.file_digests import config_digest, files_digest, 
 from pagedrun.paged.text.prompts.prompt_renderer import RAW
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue, plain
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 DEFAULT_ORIGIN = "default"
 DEVICE_ORIGIN = "device"

@@ -13,8 +13,7 @@ from types import TracebackType
 from pagedrun.paged.files.atomic import PRIVATE_MODE, remove_leftovers, replace_file, sync_folder
 from pagedrun.paged.job.config import STDOUT
 from pagedrun.paged.job.inputs.reader import STDIN
-from pagedrun.paged.values.errors import PagedrunError, UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import PagedrunError, UsageError, option
 
 STDOUT_DESCRIPTOR = 1
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK

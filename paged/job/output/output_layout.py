@@ -12,8 +12,7 @@ from pagedrun.paged.job.output.formats.output_format import OutputFormat
 from pagedrun.paged.job.output.formats.parquet_rows import require_pyarrow
 from pagedrun.paged.job.output.formats.row_columns import RowColumns
 from pagedrun.paged.job.output.output_file import refuse_target
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.output.usage import Usage
 from pagedrun.paged.job.prompts.requests import JobRow
-from pagedrun.paged.values.errors import RowError, WrittenError
-from pagedrun.paged.values.option_names import as_flag
+from pagedrun.paged.values.errors import RowError, WrittenError, as_flag
+from pagedrun.paged.values.logprobs import Score, TokenLogprob
 from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
-from pagedrun.paged.values.sampling.ballot import VoteResult
-from pagedrun.paged.values.sampling.logprobs import Score, TokenLogprob
+from pagedrun.paged.values.vote import VoteResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pagedrun.paged.report.record.report_sections import (
     section_of,
 )
 from pagedrun.paged.report.record.weight_figures import WeightFigures
-from pagedrun.paged.values.option_names import as_flag, spelled
+from pagedrun.paged.values.errors import as_flag, spelled
 
 
 def empty_engine_report() -> EngineReport:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from pagedrun.paged.job.output.saved_lines import saved_lines
 from pagedrun.paged.job.output.saved_row import SavedRow
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 ID_PREFIX = "id:"
 MAX_DIGITS = 10

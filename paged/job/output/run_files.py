@@ -9,8 +9,7 @@ from pagedrun.paged.job.config import MANIFEST_SUFFIX, REPORT_SUFFIX, SNAPSHOT_S
 from pagedrun.paged.job.output.manifest import JobStatus
 from pagedrun.paged.job.output.replica_snapshots import replica_snapshot
 from pagedrun.paged.job.output.saved_manifest import read_status
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 
 @dataclass(frozen=True, slots=True)

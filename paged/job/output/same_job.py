@@ -5,9 +5,8 @@ from pathlib import Path
 
 from pagedrun.paged.job.output.manifest import Manifest
 from pagedrun.paged.job.output.saved_manifest import NotAManifest, parse_manifest
-from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.errors import UsageError, first_option, option
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import first_option, option
 
 # Parameters that no answer depends on.
 _NOT_DECIDING = frozenset(

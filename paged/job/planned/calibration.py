@@ -14,7 +14,7 @@ from pagedrun.paged.report.record.step_costs import StepFit
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 LIMIT_S = 10.0
 MIN_STEPS = 4  # the usual proportions say the rest

@@ -22,28 +22,23 @@ from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.models.checkpoint_header import CheckpointHeader
 from pagedrun.paged.models.runnable_config import RunnableConfig
-from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.planner import Planner, RequestLimits
-from pagedrun.paged.planning.preview.forecast import Forecast
-from pagedrun.paged.planning.preview.forecast_sections import (
+from pagedrun.paged.planning.forecast import Forecast, run_time
+from pagedrun.paged.planning.forecast_sections import (
     DecodingRoom,
     ForecastFigures,
     PlanReport,
     RunTime,
 )
-from pagedrun.paged.planning.preview.run_time import run_time
-from pagedrun.paged.planning.preview.simulation import Simulator
-from pagedrun.paged.planning.sizing.decode_memory import leave_for_decoding
-from pagedrun.paged.planning.sizing.fitted_settings import fitted_to_device, fitted_to_plan
-from pagedrun.paged.planning.sizing.memory import peak_resident_bytes
-from pagedrun.paged.planning.sizing.planned_pools import PlannedPools
-from pagedrun.paged.planning.sizing.pool_sizing import PoolSizer
-from pagedrun.paged.planning.sizing.slot_sizing import SlotSizer, longest_row
-from pagedrun.paged.planning.units.replica_forecast import ReplicaForecast
+from pagedrun.paged.planning.memory import peak_resident_bytes
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.planner import Planner, RequestLimits
+from pagedrun.paged.planning.pool_sizing import PlannedPools, PoolSizer, SlotSizer, longest_row
+from pagedrun.paged.planning.simulation import Simulator
+from pagedrun.paged.planning.sizing import fitted_to_device, fitted_to_plan, leave_for_decoding
+from pagedrun.paged.planning.units import ReplicaForecast
 from pagedrun.paged.report.record.report_sections import PlainValue
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.precision import DTYPE_BYTES
+from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig
 from pagedrun.paged.values.request import Request
 
 DEFAULT_SIMULATED_ROWS = 100_000

@@ -11,7 +11,7 @@ from pagedrun.paged.text.grammar.grammars import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.structure import Structure
+from pagedrun.paged.values.structure import Structure
 
 
 class PlanModel:

@@ -12,9 +12,8 @@ from pagedrun.paged.models.network.checkpoint.held_codes import NOTHING_HELD, He
 from pagedrun.paged.models.network.stored_network import StoredNetwork, all_stored_bytes
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.report.record.weight_figures import WeightFigures, weight_figures
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.precision import DTYPE_BYTES
 
 FEW_BITS = 12.0  # of a stored weight: fewer are codes, which plain numbers are made of
 MANY_TIMES = 2.0  # as many bytes in memory as on disk are worth a sentence

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pagedrun.paged.report.record.report_sections import ScoredPromptFigures
-from pagedrun.paged.values.sampling.logprobs import TokenLogprob
+from pagedrun.paged.values.logprobs import TokenLogprob
 
 
 @dataclass(slots=True)

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from pagedrun.paged.job.prompts.requests import JobRow
-from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.option_names import as_flag
+from pagedrun.paged.values.errors import RowError, as_flag
 from pagedrun.paged.values.request import Completion
 
 MAX_CHARS = 2000  # more than any screen shows of it

@@ -11,8 +11,8 @@ from pagedrun.paged.text.prompts.prompt_renderer import RAW
 from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.logprobs import MAX_LOGPROBS
 from pagedrun.paged.values.rules import integers
-from pagedrun.paged.values.sampling.logprobs import MAX_LOGPROBS
 
 CALL_COLUMNS = frozenset({"custom_id", "method", "url", "body"})
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -3,8 +3,8 @@
 from pagedrun.paged.text.chat_messages import REASONING_KEYS
 from pagedrun.paged.text.prompts.prompt_renderer import SYSTEM_ROLES
 from pagedrun.paged.text.tool_calls import parse_tool_calls
-from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.prompt_input import ChatMessage
 
 # A role is part of the chat's markup, where whatever a row says would be obeyed.
 ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")

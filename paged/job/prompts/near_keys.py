@@ -2,9 +2,9 @@
 
 from functools import lru_cache
 
-from pagedrun.paged.values.flag import flag_fields
+from pagedrun.paged.values.flags import flag_fields
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 MIN_CHARS = 4  # of key and name; a shorter one is near too many words
 _NUMBERS = frozenset(

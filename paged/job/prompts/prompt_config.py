@@ -8,10 +8,9 @@ from typing import Annotated
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.text.prompts.prompt_time import present
 from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS, checked_kwargs
-from pagedrun.paged.values.errors import RowError, UsageError
-from pagedrun.paged.values.flag import Flag, Form, Panel
+from pagedrun.paged.values.errors import RowError, UsageError, option
+from pagedrun.paged.values.flags import Flag, Form, Panel
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import option
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

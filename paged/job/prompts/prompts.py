@@ -22,10 +22,9 @@ from pagedrun.paged.text.prompts.prompt_renderer import RAW, PromptRenderer, par
 from pagedrun.paged.text.prompts.template_kwargs import TEMPLATE_KWARGS
 from pagedrun.paged.text.prompts.token_ids import TOKEN_IDS, checked_token_ids
 from pagedrun.paged.text.reasoning_tags import check_budget
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.errors import RowError, nearest, option
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import nearest, option
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams, sampling_keys
+from pagedrun.paged.values.sampling_params import SamplingParams, sampling_keys
 
 PROMPT_COLUMNS = ("prompt", "messages", TOKEN_IDS)
 # What decides how a prompt is made, or what runs, is the user's to say and not a row's.

@@ -2,8 +2,7 @@
 
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns
-from pagedrun.paged.values.errors import RowError, UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import RowError, UsageError, option
 
 MAX_OUTPUT_CHARS = 64 * 2**20
 

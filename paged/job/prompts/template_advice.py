@@ -21,7 +21,7 @@ from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.job.prompts.template_columns import TemplateColumns
 from pagedrun.paged.report.record.report_sections import MovableParts, TemplateAdvice
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 MIN_SAVED_SHARE = 0.05
 MAX_ADVICE = 3

@@ -6,8 +6,8 @@ from torch import Tensor
 from pagedrun.kernels.attention.head_norms import HeadNorms
 from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.paged.cache.cache_spec import KVPlace
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_place import KVPlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.attend import attend
 from pagedrun.paged.models.layers.norm import Norm

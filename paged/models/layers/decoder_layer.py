@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
+from pagedrun.paged.cache.cache_spec import KVPlace, StatePlace
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_place import KVPlace
-from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.ffn import load_ffn
 from pagedrun.paged.models.layers.layer_inputs import InputGate

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from pagedrun.paged.cache.cache_spec import StatePlace
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.causal_conv import CausalConv
 from pagedrun.paged.models.layers.norm import Norm

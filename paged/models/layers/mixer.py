@@ -5,9 +5,8 @@ from typing import Protocol
 from torch import Tensor
 
 from pagedrun.kernels.linear import Linear
+from pagedrun.paged.cache.cache_spec import KVPlace, StatePlace
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_place import KVPlace
-from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.attention import SelfAttention
 from pagedrun.paged.models.layers.delta_net import DeltaNet

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
+from pagedrun.paged.cache.cache_spec import StatePlace
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.state_place import StatePlace
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.causal_conv import CausalConv
 from pagedrun.paged.models.network.recurrence.short_conv_spec import ShortConvSpec

@@ -16,9 +16,8 @@ from pagedrun.paged.models.runnable_config import (
     stored_dtype,
 )
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import ModelError, UsageError
-from pagedrun.paged.values.library_figures import LibraryPath
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import ModelError, UsageError, option
+from pagedrun.paged.values.report_parts import LibraryPath
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.library.library_error import said
 from pagedrun.paged.models.library.quiet import quiet
 from pagedrun.paged.models.rope_config import MAX_POSITIONS
-from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.errors import ModelError, option
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import option
 
 # Fields that say how to run a model, or which files or kernels to get, rather than what it is.
 # Those that begin with an underscore are of this kind too.

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.paged.cache.cache_device import CacheDevice
-from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.state_spec import StateSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
+from pagedrun.paged.cache.kv_cache import CacheDevice, KVCache
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.library.agreement import expected_logits, largest_difference
 from pagedrun.paged.models.library.interfaces import PAGED, attach
@@ -21,7 +19,7 @@ from pagedrun.paged.models.library.row_experts import RowExperts, is_experts, is
 from pagedrun.paged.models.library.row_ops import RowOps
 from pagedrun.paged.models.library.row_probe import rows_depend_on_batch
 from pagedrun.paged.models.library.trial import Trial
-from pagedrun.paged.values.library_figures import LibraryFigures
+from pagedrun.paged.values.report_parts import LibraryFigures
 
 
 class LibraryModel:

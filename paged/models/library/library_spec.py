@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_place import KVPlace
-from pagedrun.paged.cache.state_spec import StateSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StateSpec
 from pagedrun.paged.models.network.checkpoint.held_codes import NOTHING_HELD, HeldCodes
 from pagedrun.paged.models.network.kv_groups import (
     AttentionHeads,

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from pagedrun.paged.cache.cache_device import CacheDevice
+from pagedrun.paged.cache.kv_cache import CacheDevice
 from pagedrun.paged.models.base_checkpoint import BaseCheckpoint
 from pagedrun.paged.models.library.agreement import Disagreement
 from pagedrun.paged.models.library.library_error import said

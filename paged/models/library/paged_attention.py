@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.paged.cache.cache_device import CacheDevice
-from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_place import KVPlace
+from pagedrun.paged.cache.cache_spec import KVPlace
+from pagedrun.paged.cache.kv_cache import CacheDevice, KVCache
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.layers.attend import attend
 from pagedrun.paged.models.layers.rotary_tables import RotaryTables

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
-from pagedrun.paged.cache.cache_device import CacheDevice
-from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_memory import KVMemory
+from pagedrun.paged.cache.kv_cache import CacheDevice, KVCache, KVMemory
 from pagedrun.paged.models.forward_batch import ForwardBatch, GroupBatch
 from pagedrun.paged.models.model import Model
 

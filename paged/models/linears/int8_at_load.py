@@ -9,8 +9,7 @@ from pagedrun.paged.models.linears.int8 import MAX_IN_FEATURES, Int8
 from pagedrun.paged.models.linears.int8_activations import Int8Activations
 from pagedrun.paged.models.network.decoder_spec import DecoderSpec, LayerT
 from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
-from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import ModelError, option
 
 ValueT = TypeVar("ValueT")
 

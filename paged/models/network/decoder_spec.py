@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar
 
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_place import KVPlace
-from pagedrun.paged.cache.state_place import StatePlace
-from pagedrun.paged.cache.state_spec import StateSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StatePlace, StateSpec
 from pagedrun.paged.models.network.attention_spec import AttentionSpec
 from pagedrun.paged.models.network.checkpoint.held_codes import NOTHING_HELD, HeldCodes
 from pagedrun.paged.models.network.checkpoint.parameter import Parameter

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_place import KVPlace
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.state_spec import StateSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.models.network.checkpoint.held_codes import NOTHING_HELD, HeldCodes
 from pagedrun.paged.models.network.kv_groups import AttentionHeads
 

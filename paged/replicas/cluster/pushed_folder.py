@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.kernels.environment.code_folder import private_folder
-from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import ModelError, option
 
 PIECE_BYTES = 64 * 2**20
 # Data only, as from the hub: nothing that can be executed is sent.

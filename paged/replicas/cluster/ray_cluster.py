@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.replicas.cluster.cluster_reaper import ClusterReaper
-from pagedrun.paged.values.errors import EngineError, UsageError
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.replica_config import ReplicaConfig
+from pagedrun.paged.values.engine_config import ReplicaConfig
+from pagedrun.paged.values.errors import EngineError, UsageError, option
 
 OBJECT_STORE_BYTES = 80 * 2**20  # near the least there is: units and packets are small
 START_ATTEMPTS = 3

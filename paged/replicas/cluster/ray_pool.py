@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from pagedrun.paged.planning.units.plan_part import PlanPart
+from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.replicas.cluster.pieces import in_calls, whole
 from pagedrun.paged.replicas.cluster.ray_actor import RayActor
 from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster

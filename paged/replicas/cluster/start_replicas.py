@@ -10,10 +10,8 @@ from pagedrun.paged.replicas.cluster.ray_pool import RayPool
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
 from pagedrun.paged.replicas.worker.replica_model import ReplicaModel
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import EngineError
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.replica_config import ReplicaConfig
+from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
+from pagedrun.paged.values.errors import EngineError, option
 
 
 def start_replicas(

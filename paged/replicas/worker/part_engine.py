@@ -12,9 +12,9 @@ from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.models.model_identity import model_identity
-from pagedrun.paged.planning.planned_feed import PlannedFeed
-from pagedrun.paged.planning.sizing.fitted_settings import fitted_to_demand
-from pagedrun.paged.planning.sizing.memory import MemoryBudget
+from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.sizing import fitted_to_demand
+from pagedrun.paged.planning.windows import PlannedFeed
 from pagedrun.paged.replicas.replica_offer import VERSION, ReplicaOffer
 from pagedrun.paged.replicas.run_terms import RunTerms
 from pagedrun.paged.replicas.worker.model_digest import model_digest

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from pagedrun.paged.replicas.cluster.pushed_folder import PushedFolder
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import ModelError, option
 
 if TYPE_CHECKING:
     from pagedrun.paged.replicas.worker.part_engine import LoadedPartEngine

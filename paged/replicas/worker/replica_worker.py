@@ -7,9 +7,9 @@ from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Protocol
 
-from pagedrun.paged.planning.planned_feed import PlannedFeed
-from pagedrun.paged.planning.units.part_planner import PartPlanner
-from pagedrun.paged.planning.units.plan_part import PlanPart
+from pagedrun.paged.planning.plan_part import PlanPart
+from pagedrun.paged.planning.planner import PartPlanner
+from pagedrun.paged.planning.windows import PlannedFeed
 from pagedrun.paged.replicas.replica_events import Begun, Ended, Failed, Offered, ReplicaEvent
 from pagedrun.paged.replicas.replica_offer import ReplicaOffer
 from pagedrun.paged.replicas.run_terms import RunTerms

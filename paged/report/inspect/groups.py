@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pagedrun.paged.cache.pool_shape import PoolShape
+from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.report.inspect.block_states import BlockState, block_states
 from pagedrun.paged.report.inspect.inspection_sections import (
     GroupTable,

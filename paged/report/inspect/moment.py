@@ -8,8 +8,7 @@ import numpy as np
 from pagedrun.paged.report.inspect.block_states import BlockState, state_counts
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.snapshot_tables import Float64s, Int64s
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import UsageError, option
 
 PEAK, FIRST, LAST = "peak", "first", "last"
 _ASKED = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,6})?)(?P<unit>%|s|)", re.ASCII)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pagedrun.paged.report.record.endings import endings
 from pagedrun.paged.report.record.report_sections import JobReport
-from pagedrun.paged.values.option_names import option, turned_off
+from pagedrun.paged.values.errors import option, turned_off
 
 MAX_ADVICE = 2
 

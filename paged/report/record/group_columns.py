@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.cache.pool_shape import PoolShape
+from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.report.record.group_samples import GroupSamples, HeldTables
 
 MAX_GROUPS = 64

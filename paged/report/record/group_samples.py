@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.cache.pool_shape import PoolShape
+from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.report.record.snapshot_tables import Int32s, Table
 
 

@@ -14,7 +14,7 @@ from pagedrun.paged.report.record.report_sections import (
 from pagedrun.paged.report.record.run_statistics import RunStatistics
 from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
 from pagedrun.paged.report.record.weight_figures import WeightFigures
-from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.engine_config import PreemptionMode
 
 
 def memory_report(

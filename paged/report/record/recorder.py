@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.cache.pool_shape import PoolShape
+from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.group_samples import (
     GroupSamples,
@@ -29,7 +29,7 @@ from pagedrun.paged.report.record.snapshot_tables import (
     Preemptions,
     PrefixNodes,
 )
-from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Completion
 
 MAX_SAMPLES = 400

@@ -8,12 +8,11 @@ where it is read.
 from collections.abc import Callable
 from typing import NotRequired, TypedDict, TypeVar, cast
 
-from pagedrun.paged.cache.prefix_store.store_figures import StoreFigures
 from pagedrun.paged.report.record.replica_figures import ReplicaFigures
 from pagedrun.paged.report.record.state_figures import StateFigures
 from pagedrun.paged.report.record.step_costs import StepCosts
 from pagedrun.paged.report.record.weight_figures import WeightFigures
-from pagedrun.paged.values.library_figures import LibraryFigures
+from pagedrun.paged.values.report_parts import LibraryFigures, StoreFigures
 
 PlainValue = str | int | float | bool | None
 Section = TypeVar("Section")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from pagedrun.paged.report.record.decimated import Decimated
-from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.engine_config import PreemptionMode
 
 
 class Replaced(NamedTuple):

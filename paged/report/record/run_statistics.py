@@ -5,13 +5,13 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.cache.pool_shape import PoolShape
+from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.report.record.decimated import Decimated
 from pagedrun.paged.report.record.report_sections import GroupFigures, PoolFigures
 from pagedrun.paged.report.record.step_costs import StepFit
 from pagedrun.paged.report.record.step_times import StepTimes
 from pagedrun.paged.report.record.timeline import TIMELINE_RECORDS, StepRecord
-from pagedrun.paged.values.planned_sharing import PlannedSharing
+from pagedrun.paged.values.planned_request import PlannedSharing
 from pagedrun.paged.values.request import Completion
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.values.engine_config import PreemptionMode
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.cache.pool_shape import PoolShape
+from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.report.record.group_columns import group_columns, group_facts
 from pagedrun.paged.report.record.group_samples import GroupSamples
 from pagedrun.paged.report.record.snapshot_tables import (

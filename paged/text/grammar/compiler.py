@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.structure import Structure
+from pagedrun.paged.values.structure import Structure
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

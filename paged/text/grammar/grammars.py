@@ -10,7 +10,7 @@ from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.paged.text.grammar.compiler import CompiledGrammar, GrammarCompiler, Words
 from pagedrun.paged.text.grammar.trial_process import MAX_SECONDS, TrialProcess
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.structure import Structure
+from pagedrun.paged.values.structure import Structure
 
 MAX_KEPT = 256
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pagedrun.paged.text.grammar.compiler import GrammarCompiler
 from pagedrun.paged.text.grammar.trial_process import MAX_BYTES, READY
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.structure import Structure
+from pagedrun.paged.values.structure import Structure
 
 
 @dataclass(frozen=True, slots=True)

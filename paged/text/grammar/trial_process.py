@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from pagedrun.paged.text.grammar.compiler import GrammarCompiler, refused
 from pagedrun.paged.values.errors import EngineError, RowError
-from pagedrun.paged.values.sampling.structure import Structure
+from pagedrun.paged.values.structure import Structure
 
 MAX_SECONDS = 10  # of processor time, for one structure
 MAX_BYTES = 8 << 30  # of address space

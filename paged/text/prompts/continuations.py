@@ -9,9 +9,8 @@ from collections.abc import Sequence as Seq
 from typing import Protocol
 
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.flags import MAX_N
-from pagedrun.paged.values.sampling.logprobs import Continuation
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.logprobs import Continuation
+from pagedrun.paged.values.sampling_params import MAX_N, SamplingParams
 
 CONTINUATIONS = "continuations"
 MAX_ENCODED_CHARS = 2**25  # of one row: a long prompt is encoded once with each of its texts

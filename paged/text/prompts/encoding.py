@@ -13,9 +13,9 @@ from pagedrun.paged.text.prompts.continuations import (
 from pagedrun.paged.text.prompts.overlong import Overlong
 from pagedrun.paged.text.prompts.prompt import Prompt
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.logprobs import Continuation
-from pagedrun.paged.values.sampling.structure import Structure
+from pagedrun.paged.values.structure import Structure
 
 ENCODE_BATCH_ROWS = 512
 # No text has this many characters a token on average; longer ones are refused without encoding,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from pagedrun.paged.text.prompts.continuations import GivenContinuation, split_trailing_space
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,10 @@ from enum import StrEnum
 from typing import Protocol
 
 from pagedrun.paged.text.prompts.prompt import Prompt, require_unicode
-from pagedrun.paged.values.chat_message import ChatMessage
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.prompt_input import ChatMessage
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 RAW = "raw"
 SYSTEM_ROLES = ("system", "developer")

@@ -17,7 +17,7 @@ from pagedrun.paged.text.reasoning_tags import check_budget
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue, plain
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 _FORMS = ("prompt", TOKEN_IDS, "messages")
 _KEYS = (*_FORMS, CONTINUATIONS, PRIORITY, RAW, TEMPLATE_KWARGS)

@@ -19,23 +19,20 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.cache.block_transfer import BlockTransfer, TransferKind
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_memory import KVMemory
-from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
-from pagedrun.paged.cache.prefix_store.folder import StoreFolder
-from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
-from pagedrun.paged.cache.prefix_store.index import PrefixIndex
+from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
+from pagedrun.paged.cache.kv_cache import KVMemory
+from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, StoreIdentity, find_entries
+from pagedrun.paged.cache.prefix_store.folder import MEMORY, StoreFolder, stamps, weights_digest
 from pagedrun.paged.cache.prefix_store.listing import StoreListing
-from pagedrun.paged.cache.prefix_store.store_files import is_finite
-from pagedrun.paged.cache.prefix_store.weight_digests import MEMORY, stamps, weights_digest
+from pagedrun.paged.cache.prefix_store.store_files import PrefixIndex, is_finite
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.tree.stored_tokens import StoreRoom, tokens_to_store
-from pagedrun.paged.values.block_key import ROOT_DIGEST, BlockKey
+from pagedrun.paged.planning.prefix_reuse import StoreRoom, tokens_to_store
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.planned_request import ROOT_DIGEST, BlockKey
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 SIZE = 4
 IDENTITY = StoreIdentity("a-model", {"block_size": SIZE, "kv_dtype": "float32", "weights": "w"})
@@ -131,14 +128,14 @@ class TestWeightDigests:
         """Let so much time pass that the files count as settled."""
         now = time.time_ns()
         monkeypatch.setattr(
-            "pagedrun.paged.cache.prefix_store.weight_digests.time.time_ns", lambda: now + 10**10
+            "pagedrun.paged.cache.prefix_store.folder.time.time_ns", lambda: now + 10**10
         )
 
     def test_a_file_is_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         files = self.write(tmp_path, b"one")
         self.make_old(files, monkeypatch)
         first = weights_digest(tmp_path, files)
-        monkeypatch.setattr("pagedrun.paged.cache.prefix_store.weight_digests._digest", None)
+        monkeypatch.setattr("pagedrun.paged.cache.prefix_store.folder._digest", None)
         assert weights_digest(tmp_path, files) == first
         assert (tmp_path / MEMORY).stat().st_mode & 0o777 == 0o600
 
@@ -161,7 +158,7 @@ class TestWeightDigests:
         files = self.write(tmp_path, b"one")
         now = files[0].stat().st_ctime_ns
         monkeypatch.setattr(
-            "pagedrun.paged.cache.prefix_store.weight_digests.time.time_ns", lambda: now + 10**9
+            "pagedrun.paged.cache.prefix_store.folder.time.time_ns", lambda: now + 10**9
         )
         weights_digest(tmp_path, files)
         assert json.loads((tmp_path / MEMORY).read_text()) == {}

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from pagedrun.cli.options.generate_flags import DAILY, GENERATE
-from pagedrun.paged.values.flag import Panel
-from pagedrun.paged.values.option_names import as_flag
+from pagedrun.paged.values.errors import as_flag
+from pagedrun.paged.values.flags import Panel
 from tests.cli.light_command import light_command
 from tests.command import Command
 

@@ -9,10 +9,9 @@ import torch
 from safetensors.torch import save
 
 from pagedrun.cli import exits
-from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
+from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, StoreIdentity, find_entries
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
-from pagedrun.paged.cache.prefix_store.identity import StoreIdentity
-from pagedrun.paged.values.block_key import ROOT_DIGEST
+from pagedrun.paged.values.planned_request import ROOT_DIGEST
 from tests.cli.inspect.conftest import InspectCache
 
 HOSTILE = "\x1b[2J[red]org/model"

@@ -13,10 +13,9 @@ from pagedrun.cli.options.flags import Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.job_flags import job_config
 from pagedrun.cli.options.settings import Settings
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.flag import FlagField, Form, flag_fields
-from pagedrun.paged.values.option_names import as_flag
-from pagedrun.paged.values.sampling.sampling_params import FIELD_NAMES, SamplingParams
+from pagedrun.paged.values.errors import UsageError, as_flag
+from pagedrun.paged.values.flags import FlagField, Form, flag_fields
+from pagedrun.paged.values.sampling_params import FIELD_NAMES, SamplingParams
 from tests.command import Command
 from tests.every_field import CASES, FieldCase
 

@@ -16,7 +16,7 @@ from pagedrun.cli.options.reading import read
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.flag import Flag, Form, check_fields
+from pagedrun.paged.values.flags import Flag, Form, check_fields
 from pagedrun.paged.values.rules import integers, one_of
 
 

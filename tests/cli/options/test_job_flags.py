@@ -11,7 +11,7 @@ from pagedrun.cli.options.reading import text_or_file
 from pagedrun.cli.options.settings import Settings
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 
 

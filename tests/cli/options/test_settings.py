@@ -16,7 +16,7 @@ from pagedrun.paged.job.config import JobConfig, RecipeFile
 from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from pagedrun.recipes.setting import Kind, Setting
 from tests.command import Command

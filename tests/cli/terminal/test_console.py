@@ -12,8 +12,7 @@ from pagedrun.cli.progress.progress import show_progress
 from pagedrun.cli.progress.waiting import show_waiting
 from pagedrun.cli.terminal.console import note, tell
 from pagedrun.paged.job.progress.listener import JobListener, Phase
-from pagedrun.paged.values.errors import EngineError, RowError, UsageError
-from pagedrun.paged.values.option_names import option, turned_off
+from pagedrun.paged.values.errors import EngineError, RowError, UsageError, option, turned_off
 
 MESSAGE = f"{option('columns')}: no row has it; leave out {turned_off('prefix_once')}"
 SHOWN = "--columns: no row has it; leave out --no-prefix-once"

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_memory import KVMemory
+from pagedrun.paged.cache.kv_cache import KVCache, KVMemory
 from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape
 from pagedrun.paged.execution.devices.device import Device

@@ -13,8 +13,7 @@ from pagedrun.paged.execution.decode_graphs.seated_rows import SeatedRows
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int64s, SequenceTable
-from pagedrun.paged.scheduling.step_builder import StepBuilder
-from pagedrun.paged.scheduling.step_input import StepInput
+from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
 from tests.scheduling.made_step import generate, made_sequence
 
 SIZE = 4

@@ -6,8 +6,8 @@ import pytest
 
 from pagedrun.kernels import processor
 from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes, GpuDtypes
+from pagedrun.paged.values.engine_config import DTYPE_BYTES, KV_DTYPES
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.precision import DTYPE_BYTES, KV_DTYPES
 
 CPU, GPU = CpuDtypes(), GpuDtypes()
 

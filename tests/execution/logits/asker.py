@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True)

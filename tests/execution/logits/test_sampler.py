@@ -16,7 +16,7 @@ from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.logits.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
-from pagedrun.paged.scheduling.step_builder import StepBuilder
+from pagedrun.paged.scheduling.step_input import StepBuilder
 from tests.scheduling.made_step import made_sequence
 
 VOCAB = 13

@@ -10,7 +10,7 @@ from pagedrun.paged.job.earlier.earlier_rows import is_whole
 from pagedrun.paged.job.earlier.questions import Questions
 from pagedrun.paged.job.earlier.saved_answer import SavedAnswer
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 def line(**changes: Any) -> bytes:

@@ -14,8 +14,8 @@ from pagedrun.paged.job.inputs.input_names import expand
 from pagedrun.paged.job.inputs.reader import inputs_stem, open_rows
 from pagedrun.paged.job.inputs.reading import InputFormat, Reading
 from pagedrun.paged.job.job import run_job
+from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.window_size import WindowSize
 from tests.job.heard import Heard
 from tests.job.scripted_model import ScriptedModel, config_for
 from tests.jsonl import read_jsonl, write_jsonl

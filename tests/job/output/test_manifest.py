@@ -13,7 +13,7 @@ from pagedrun.paged.job.output.manifest import JobStatus, Manifest, Setting
 from pagedrun.paged.job.output.saved_manifest import read_manifest, read_status
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 @pytest.fixture

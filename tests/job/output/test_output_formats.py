@@ -14,9 +14,9 @@ import pytest
 from pyarrow import parquet
 
 from pagedrun.paged.job.job import run_job
+from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
-from pagedrun.paged.values.window_size import WindowSize
 from tests.job.heard import Heard
 from tests.job.scripted_model import ScriptedModel, config_for
 

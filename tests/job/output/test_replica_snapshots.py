@@ -8,7 +8,7 @@ from pagedrun.paged.job.output.side_files import SideFiles
 from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
-from pagedrun.paged.scheduling.residency_log import ResidencyLog
+from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
 from pagedrun.paged.values.errors import UsageError
 from tests.job.scripted_model import config_for
 

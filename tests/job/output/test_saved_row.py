@@ -12,7 +12,7 @@ from pagedrun.paged.job.prompts.batch_call import CHAT, BatchCall
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 COLUMNS: Columns = {"custom_id": "c", "method": "POST", "url": CHAT, "body": {}}
 REQUEST = Request(3, (1,), SamplingParams())

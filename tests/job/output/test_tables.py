@@ -18,10 +18,10 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.control.signals import JobInterrupted
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.output.row_lookup import find_rows
+from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.job.heard import Heard
 from tests.job.scripted_model import ScriptedModel, config_for, echo
 

@@ -21,7 +21,7 @@ from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
 from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.sampling.sampling_params import FIELD_NAMES, SamplingParams
+from pagedrun.paged.values.sampling_params import FIELD_NAMES, SamplingParams
 from tests.conftest import save_byte_tokenizer
 from tests.every_field import CASES, SCHEMA
 

@@ -11,10 +11,10 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
 from pagedrun.paged.text.prompts.encoding import ENCODE_BATCH_ROWS, Limits, PromptEncoder
-from pagedrun.paged.values.chat_message import ChatMessage
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.logprobs import Continuation
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.logprobs import Continuation
+from pagedrun.paged.values.prompt_input import ChatMessage
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 BOS = 99
 LIMITS = Limits(max_model_len=8, vocab_size=100)

@@ -11,10 +11,10 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.text.prompts.overlong import Overlong
+from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.job.scripted_model import ScriptedModel, config_for, echo
 
 TWO = WindowSize(rows=2)

@@ -12,11 +12,10 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.text.prompts.prompt import Prompt
-from pagedrun.paged.values.chat_message import ChatMessage
-from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.errors import RowError, UsageError, as_flag
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import as_flag
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.prompt_input import ChatMessage
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 KWARGS = "chat_template_kwargs"
 CHAT: list[JSONValue] = [{"role": "user", "content": "hi"}]

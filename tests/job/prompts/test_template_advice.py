@@ -17,7 +17,7 @@ from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 INSTRUCTIONS = "You are a careful clerk. Sort the text below into one of five drawers. " * 4
 Advise = Callable[..., list[dict[str, Any]]]

@@ -11,7 +11,7 @@ from pagedrun.kernels.gpu.attention.decode_attention import (
 )
 from pagedrun.kernels.gpu.attention.prefix_room import prefix_room
 from pagedrun.paged.models.network.kv_groups import AttentionHeads
-from pagedrun.paged.planning.sizing.decode_memory import (
+from pagedrun.paged.planning.sizing import (
     FEW_PROGRAMS,
     SINGLE_PASS_DIM,
     state_bytes,

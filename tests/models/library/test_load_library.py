@@ -22,7 +22,7 @@ from pagedrun.paged.models.weights import Checkpoint
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.engines import load_engine
 from tests.models.library.library_models import save_library_model
 

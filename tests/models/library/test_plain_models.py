@@ -12,7 +12,7 @@ from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request, SampleOutput
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.engines import load_engine
 from tests.models.library.plain_models import PLAIN, save_plain_model
 from tests.models.test_families import Oracle, ask, check

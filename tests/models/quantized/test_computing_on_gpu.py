@@ -24,7 +24,7 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.engines import load_engine
 from tests.models.gguf_files.test_gguf_models import mixed, wide

@@ -25,8 +25,8 @@ from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
 from pagedrun.paged.models.open_checkpoint import open_checkpoint
 from pagedrun.paged.models.weight_source import WeightSource
+from pagedrun.paged.values.engine_config import DTYPE_BYTES
 from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.precision import DTYPE_BYTES
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
 from tests.conftest import MakeModel
 from tests.models.quantized.checkpoints import write

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from pagedrun import LLM, SamplingParams
-from pagedrun.paged.values.sampling.logprobs import TokenLogprob, TopLogprob
+from pagedrun.paged.values.logprobs import TokenLogprob, TopLogprob
 from tests.conftest import MakeModel
 from tests.models.gguf_files.writer import write_gguf
 from tests.models.quantized import test_few_bits, test_fp8

@@ -6,16 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.pool_shape import PoolShape
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
+from pagedrun.paged.planning.forecast import Forecast
+from pagedrun.paged.planning.forecast_sections import ForecastFigures
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.preview.forecast import Forecast
-from pagedrun.paged.planning.preview.forecast_sections import ForecastFigures
-from pagedrun.paged.planning.preview.simulation import Simulator
-from pagedrun.paged.planning.sizing.planned_pools import PlannedPools
+from pagedrun.paged.planning.pool_sizing import PlannedPools
+from pagedrun.paged.planning.simulation import Simulator
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 BLOCK = 4
 

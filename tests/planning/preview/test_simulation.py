@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.cache.block_pool import PoolCounts
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.pool_shape import PoolShape
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
+from pagedrun.paged.planning.forecast import BlockSizes, best_block_size
+from pagedrun.paged.planning.forecast_sections import BlockSizeFigures
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.preview.block_sizes import BlockSizes, best_block_size
-from pagedrun.paged.planning.preview.forecast_sections import BlockSizeFigures
-from pagedrun.paged.planning.preview.prefix_reads import (
+from pagedrun.paged.planning.pool_sizing import PlannedPools
+from pagedrun.paged.planning.simulation import (
+    Simulation,
+    Simulator,
     common_with_previous,
     read_by_chunks,
     read_by_tokens,
 )
-from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
-from pagedrun.paged.planning.sizing.planned_pools import PlannedPools
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 def make_plan(seed: int, *, prefix_caching: bool = True, most_samples: int = 3) -> Plan:

@@ -11,17 +11,20 @@ from hypothesis import strategies as st
 
 from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.planned_window import PlannedWindow
-from pagedrun.paged.planning.preview.simulation import Simulation, Simulator
-from pagedrun.paged.planning.tree.prefix_nodes import part_nodes, prefix_nodes
-from pagedrun.paged.planning.units.part_planner import PartPlanner
-from pagedrun.paged.planning.units.plan_part import PlanPart, num_common
-from pagedrun.paged.planning.units.planned_part import PlannedPart
-from pagedrun.paged.planning.units.replica_forecast import ReplicaForecast
-from pagedrun.paged.planning.units.split_prefixes import SplitPrefixes
-from pagedrun.paged.planning.units.unit_cuts import LEAST_ROWS, MOST_ROWS, NEAR, unit_cuts
+from pagedrun.paged.planning.plan_part import PlannedPart, PlanPart, num_common
+from pagedrun.paged.planning.planner import PartPlanner, part_nodes, prefix_nodes
+from pagedrun.paged.planning.simulation import Simulation, Simulator
+from pagedrun.paged.planning.units import (
+    LEAST_ROWS,
+    MOST_ROWS,
+    NEAR,
+    ReplicaForecast,
+    SplitPrefixes,
+    unit_cuts,
+)
+from pagedrun.paged.planning.windows import PlannedWindow
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 Prompts = list[tuple[int, ...]]
 
@@ -266,9 +269,8 @@ def simulate_parts(parts: list[PlanPart], size: int) -> tuple[Simulation, int]:
     were planned to find."""
     from pathlib import Path
 
-    from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-    from pagedrun.paged.cache.pool_shape import PoolShape
-    from pagedrun.paged.planning.sizing.planned_pools import PlannedPools
+    from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
+    from pagedrun.paged.planning.pool_sizing import PlannedPools
     from pagedrun.paged.values.engine_config import EngineConfig
 
     spec = KVCacheSpec(num_layers=1, num_kv_heads=1, head_dim=2, dtype="float32")

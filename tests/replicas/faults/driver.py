@@ -21,10 +21,9 @@ from pagedrun.paged.replicas.cluster.ray_pool import RayPool
 from pagedrun.paged.replicas.replica_events import Placed
 from pagedrun.paged.replicas.replica_pool import Heard
 from pagedrun.paged.replicas.unit_queue import UnitQueue
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
 from pagedrun.paged.values.errors import PagedrunError
-from pagedrun.paged.values.replica_config import ReplicaConfig
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from tests.replicas.demo_job import Watcher, demo_job
 from tests.replicas.faults.scripted_actor import script_replicas

@@ -7,7 +7,7 @@ import pytest
 
 from pagedrun.paged.report.record.advice import MAX_ADVICE, advise
 from pagedrun.paged.report.record.report_sections import JobReport
-from pagedrun.paged.values.option_names import as_flag, spelled
+from pagedrun.paged.values.errors import as_flag, spelled
 
 HEALTHY: dict[str, Any] = {
     "rows": {"total": 1000, "ok": 1000, "failed": 0, "skipped": 0},

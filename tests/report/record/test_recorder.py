@@ -10,7 +10,7 @@ from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.tree.prefix_nodes import prefix_nodes
+from pagedrun.paged.planning.planner import prefix_nodes
 from pagedrun.paged.report.inspect.block_lives import BlockLives
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot import Snapshot
@@ -19,9 +19,9 @@ from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
 from pagedrun.paged.run import Run
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
-from pagedrun.paged.scheduling.residency_log import ResidencyLog
+from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
 from pagedrun.paged.values.request import Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.scheduling.admit_all import AdmitAll
 from tests.scheduling.made_step import made_sequence
 

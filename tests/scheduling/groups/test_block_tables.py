@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pagedrun.paged.scheduling.groups.block_tables import NO_BLOCK, BlockTables
+from pagedrun.paged.scheduling.sequence_table import NO_BLOCK, BlockTables
 
 
 def test_a_table_grows_beyond_its_first_width() -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from pagedrun.paged.cache.block_transfer import TransferKind
-from pagedrun.paged.scheduling.groups.state_slots import StateSlots
-from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.cache.block_pool import TransferKind
+from pagedrun.paged.scheduling.states import StateSlots
+from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Request
 from tests.scheduling.drive import RECOMPUTE, SWAP, Drive, Optimist, random_drive, request, roomy
 

@@ -4,10 +4,9 @@ import random
 
 import pytest
 
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.planning.sizing.pool_demand import PoolDemand
-from pagedrun.paged.planning.sizing.pool_split import PoolSplit
-from pagedrun.paged.scheduling.output_length_predictor import OutputLengthPredictor
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
+from pagedrun.paged.planning.pool_sizing import PoolDemand, PoolSplit
+from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from tests.scheduling.drive import Drive, random_drive
 
 SPECS = KVCacheSpec(1, 1, 1, "float32"), KVCacheSpec(5, 1, 1, "float32", window=9)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.scheduling.engine_state import engine_state
-from pagedrun.paged.values.block_key import BlockKey
-from pagedrun.paged.values.branch_point import BranchPoint
-from pagedrun.paged.values.preemption_mode import PreemptionMode
+from pagedrun.paged.scheduling.monitoring import engine_state
+from pagedrun.paged.values.engine_config import PreemptionMode
+from pagedrun.paged.values.planned_request import BlockKey, BranchPoint
 from tests.scheduling.drive import RECOMPUTE, SWAP, Drive, random_drive, request, roomy
 
 SIZE = 4

@@ -9,7 +9,7 @@ import pytest
 from pagedrun.paged.text.grammar.compiler import GrammarCompiler
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import IM_END
 
 REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [

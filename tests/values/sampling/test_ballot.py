@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedrun.paged.values.sampling.ballot import Ballot
-from pagedrun.paged.values.sampling.vote import vote_reader
+from pagedrun.paged.values.vote import Ballot, vote_reader
 
 Votes = Sequence[str | None]
 

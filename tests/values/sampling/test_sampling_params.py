@@ -7,26 +7,27 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.values.errors import RowError, UsageError
-from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
-from pagedrun.paged.values.sampling.flags import MAX_N
-from pagedrun.paged.values.sampling.rules import (
+from pagedrun.paged.values.rules import (
     MAX_BAD_WORD_LENGTH,
     MAX_BAD_WORDS,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
     MAX_TOKEN_IDS,
 )
-from pagedrun.paged.values.sampling.sampling_params import (
+from pagedrun.paged.values.sampling_params import (
     CHECKED,
     FIELD_NAMES,
+    MAX_N,
+    EarlyStopping,
     SamplingParams,
     sampling_keys,
 )
-from pagedrun.paged.values.sampling.structure import STRUCTURES, Structure
-from pagedrun.paged.values.sampling.structure_rules import (
+from pagedrun.paged.values.structure import (
     MAX_CHOICES,
     MAX_GRAMMAR_CHARS,
     MAX_SCHEMA_DEPTH,
+    STRUCTURES,
+    Structure,
 )
 
 INT32 = 2**31 - 1

@@ -10,8 +10,7 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.report.record.report_sections import JobReport
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from tests.jsonl import write_jsonl
 from tests.whole.comparable import comparable_rows
 

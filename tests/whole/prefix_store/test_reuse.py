@@ -14,7 +14,7 @@ import pytest
 from pagedrun.paged.cache.prefix_store.entry import find_entries
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.engine_config import WindowSize
 from tests.conftest import MakeModel
 from tests.scheduling.admit_all import AdmitAll
 from tests.whole.prefix_store.stored_runs import PREFIX_TOKENS, Ran, run, tokens, write_rows

@@ -11,11 +11,11 @@ import pytest
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import PagedrunError
 from pagedrun.paged.values.prompt_input import PromptInput
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.alive import Alive, count_alive
 from tests.command import Command
 from tests.conftest import MakeModel

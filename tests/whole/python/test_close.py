@@ -10,9 +10,9 @@ import pytest
 
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.llm import LLM
+from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import ModelError, PagedrunError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 
 SHORT = SamplingParams(max_tokens=3, ignore_eos=True)

@@ -6,7 +6,7 @@ import pytest
 
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 SHORT = SamplingParams(max_tokens=3, ignore_eos=True)
 CHAT = [{"role": "user", "content": "Why?"}]

@@ -8,7 +8,7 @@ from pagedrun.paged.llm import LLM
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.prompt_input import PromptInput
 from pagedrun.paged.values.request import Completion
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 SHORT = SamplingParams(max_tokens=4, ignore_eos=True)
 CHAT = [{"role": "user", "content": "Why?"}]

@@ -9,8 +9,7 @@ import pytest
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
-from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
-from pagedrun.paged.values.sampling.sampling_params import FIELD_NAMES, SamplingParams
+from pagedrun.paged.values.sampling_params import FIELD_NAMES, EarlyStopping, SamplingParams
 from tests.conftest import MakeModel
 
 A, IM_START, IM_END = 64, 257, 258  # ids of the tokenizer: a letter, and special tokens

@@ -13,10 +13,9 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.progress.listener import SilentListener
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.window_size import WindowSize
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.engines import load_engine
 from tests.every_pair import every_pair
 from tests.job.test_plan_file import job

@@ -12,7 +12,7 @@ import pytest
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.jsonl import write_jsonl
 from tests.whole.command_server import CommandServer

@@ -14,8 +14,7 @@ from pagedrun.paged.run import Run
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request
-from pagedrun.paged.values.sampling.early_stopping import EarlyStopping
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import EarlyStopping, SamplingParams
 from tests.conftest import MakeModel
 from tests.engines import load_engine
 from tests.scheduling.admit_all import AdmitAll

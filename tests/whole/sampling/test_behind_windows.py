@@ -11,7 +11,7 @@ import pytest
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.jsonl import write_jsonl
 from tests.models.families import FULL, SLIDING, TINY, Tiny, save_tiny

@@ -19,9 +19,9 @@ from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.logprobs import IMPOSSIBLE, TokenLogprob
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.logprobs import IMPOSSIBLE, TokenLogprob
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.engines import load_engine
 from tests.scheduling.admit_all import AdmitAll

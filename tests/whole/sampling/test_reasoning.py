@@ -11,7 +11,7 @@ from pagedrun.paged.engine import Engine
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.command import Command
 from tests.conftest import MakeModel
 from tests.engines import load_engine

@@ -14,9 +14,9 @@ from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.logprobs import Continuation
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.engines import load_engine
 from tests.scheduling.admit_all import AdmitAll

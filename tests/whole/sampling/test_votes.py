@@ -10,9 +10,8 @@ from pagedrun.paged.engine import Engine
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
-from pagedrun.paged.values.sampling.ballot import Ballot
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
-from pagedrun.paged.values.sampling.vote import vote_reader
+from pagedrun.paged.values.sampling_params import SamplingParams
+from pagedrun.paged.values.vote import Ballot, vote_reader
 from pagedrun.recipes.demo import demo_model_folder
 from tests.command import Command
 from tests.conftest import MakeModel

@@ -15,7 +15,7 @@ from pagedrun.paged.models.weights import Checkpoint
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from tests.whole.structured.random_schemas import random_schema
 

@@ -16,7 +16,7 @@ from pagedrun.paged.run import Run
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request
-from pagedrun.paged.values.sampling.sampling_params import SamplingParams
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import IM_END, MakeModel
 from tests.engines import ANY_PREFIX, load_engine
 from tests.scheduling.admit_all import AdmitAll

@@ -24,9 +24,8 @@ from pagedrun.paged.job.output.formats.row_types import (
     USAGE_KEYS,
 )
 from pagedrun.paged.job.output.formats.value_type import ListOf, Plain, StructOf, ValueType
-from pagedrun.paged.values.errors import UsageError
-from pagedrun.paged.values.option_names import option
-from pagedrun.paged.values.sampling.structure import Structure
+from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.values.structure import Structure
 
 USAGE = "usage"
 ALL = "all"

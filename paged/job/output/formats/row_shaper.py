@@ -25,8 +25,8 @@ from pagedrun.paged.job.output.formats.row_parts import (
 )
 from pagedrun.paged.job.output.formats.row_types import known_type
 from pagedrun.paged.job.output.formats.value_type import MAX_FIELDS, Plain, ValueType, json_text
+from pagedrun.paged.values.errors import option
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.option_names import option
 
 
 class RowShaper:

@@ -6,18 +6,15 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.state_objects import StateObjects
-from pagedrun.paged.cache.state_spec import StateSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
+from pagedrun.paged.cache.kv_cache import KVCache, StateObjects
 from pagedrun.paged.models.forward_batch import ForwardBatch
 from pagedrun.paged.models.library.library_error import said
 from pagedrun.paged.models.library.plain.cached_forward import CachedForward
 from pagedrun.paged.models.library.plain.plain_agreement import look
 from pagedrun.paged.models.library.plain.plain_spec import PlainSpec
-from pagedrun.paged.values.errors import EngineError
-from pagedrun.paged.values.library_figures import LibraryFigures
-from pagedrun.paged.values.option_names import option
+from pagedrun.paged.values.errors import EngineError, option
+from pagedrun.paged.values.report_parts import LibraryFigures
 
 _NOWHERE = -1  # no slot is read, or written
 

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from pagedrun.paged.cache.kv_cache_spec import KVCacheSpec
-from pagedrun.paged.cache.state_spec import StateArray, StateSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateArray, StateSpec
 from pagedrun.paged.models.network.checkpoint.held_codes import NOTHING_HELD, HeldCodes
 from pagedrun.paged.models.network.kv_groups import AttentionHeads
-from pagedrun.paged.values.precision import DTYPE_BYTES
+from pagedrun.paged.values.engine_config import DTYPE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

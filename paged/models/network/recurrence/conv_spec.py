@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pagedrun.paged.cache.state_spec import StateArray
+from pagedrun.paged.cache.cache_spec import StateArray
 from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
 from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pagedrun.paged.cache.state_spec import StateArray, StateSpec
+from pagedrun.paged.cache.cache_spec import StateArray, StateSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.norm_spec import NormSpec
 from pagedrun.paged.models.network.part import Part

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from pagedrun.paged.cache.state_spec import StateSpec
+from pagedrun.paged.cache.cache_spec import StateSpec
 from pagedrun.paged.models.network.part import Part
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pagedrun.paged.cache.state_spec import StateSpec
+from pagedrun.paged.cache.cache_spec import StateSpec
 from pagedrun.paged.models.network.linear_spec import LinearSpec
 from pagedrun.paged.models.network.part import Part
 from pagedrun.paged.models.network.recurrence.conv_spec import ConvSpec

@@ -1,0 +1,128 @@
+"""Specifications of caches: sizes of keys and values by token, and of states by sequence.
+
+Imports no torch.
+"""
+
+import math
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pagedrun.paged.values.engine_config import DTYPE_BYTES, KV_DTYPES
+
+_SCALE_BYTES = 4  # of one float32 for each head of each token
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheSpec:
+    """Layers that have the same needs, and therefore one block table a sequence between them.
+
+    `dtype` is what keys and values are stored in, by torch's name. Tokens further back than
+    `window` are read by none of the layers; None if they read the whole context. A group without
+    layers stores nothing: its blocks are names, by which a model that has only windows plans.
+    """
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    window: int | None = None
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether each head of each token has a scale of its own (see `KVScales`)."""
+        return self.dtype in KV_DTYPES.values()
+
+    @property
+    def reads_together(self) -> bool:
+        """Whether rows may read what they share together: behind a window each begins elsewhere."""
+        return self.window is None and self.num_layers > 0
+
+    @property
+    def bytes_per_layer(self) -> int:
+        """Bytes of keys and values of one token in one layer, with their scales."""
+        head = self.head_dim * DTYPE_BYTES.get(self.dtype, 1)
+        return 2 * self.num_kv_heads * (head + self.is_quantized * _SCALE_BYTES)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token in all layers, with their scales."""
+        return self.num_layers * self.bytes_per_layer
+
+    def stored_as(self, dtype: str) -> "KVCacheSpec":
+        """Return the same in another number format: torch's name, or the flag's for a quantised
+        one."""
+        return replace(self, dtype=KV_DTYPES.get(dtype, dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """`bytes_per_token` is what a token takes in all `num_layers` of the group. The layers see the
+    last `window` tokens, None: all."""
+
+    num_layers: int
+    window: int | None
+    num_blocks: int
+    bytes_per_token: int
+
+    @classmethod
+    def of_all(cls, specs: Seq[KVCacheSpec], sizes: Seq[int]) -> "tuple[PoolShape, ...]":
+        """Return the pools of groups that keep `specs`, of so many blocks each."""
+        return tuple(
+            cls(spec.num_layers, spec.window, num_blocks, spec.bytes_per_token)
+            for spec, num_blocks in zip(specs, sizes, strict=True)
+        )
+
+    def num_bytes(self, block_size: int) -> int:
+        """Return the bytes of the pool."""
+        return self.num_blocks * block_size * self.bytes_per_token
+
+
+class KVPlace(NamedTuple):
+    """The group of layers that it is of, and its place among them."""
+
+    group: int
+    layer: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateArray:
+    """Numbers of one kind: their name, their shape, and their dtype by torch's name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of them."""
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """The arrays of one slot in one layer: all that it knows of the tokens of a sequence.
+
+    Behind any token they say everything that the next one needs, and they do not grow. What a
+    library keeps `is_opaque`: an object for each sequence, of all layers together, which takes at
+    most as much as the arrays, and `bytes_per_token` more for each token.
+    """
+
+    arrays: tuple[StateArray, ...]
+    bytes_per_token: int = 0
+    is_opaque: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the arrays of a slot in this layer."""
+        return sum(array.num_bytes for array in self.arrays)
+
+    def num_bytes_behind(self, num_tokens: int) -> int:
+        """Return the bytes of a slot in this layer, behind so many tokens."""
+        return self.num_bytes + num_tokens * self.bytes_per_token
+
+
+class StatePlace(NamedTuple):
+    """Its place among the recurrent layers."""
+
+    layer: int

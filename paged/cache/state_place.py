@@ -1,9 +1,0 @@
-"""StatePlace: where a recurrent layer has its states."""
-
-from typing import NamedTuple
-
-
-class StatePlace(NamedTuple):
-    """Its place among the recurrent layers."""
-
-    layer: int

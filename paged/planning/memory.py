@@ -1,0 +1,114 @@
+"""Memory of the host and of devices, and the part of it that a KV pool may take."""
+
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from pagedrun.kernels.environment.cgroup import ControlGroup, control_groups
+
+# What the pool leaves of the free memory: activations, the page cache, and whoever else is there.
+POOL_SHARE_OF_FREE = 0.8
+
+
+class _Files(NamedTuple):
+    """Where a control group says what: two files, and a line of memory.stat."""
+
+    limit: str
+    usage: str
+    droppable: str
+
+
+_FILES_V2 = _Files("memory.max", "memory.current", "inactive_file")
+_FILES_V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Bytes that this process may count on: the host's or the container's, whichever is less."""
+
+    total: int
+    available: int
+
+    @classmethod
+    def read(cls, meminfo: Path = Path("/proc/meminfo")) -> "HostMemory":
+        """Read the host's figures and the limits of the control groups around this process."""
+        fields = {}
+        for line in meminfo.read_text().splitlines():
+            name, _, value = line.partition(":")
+            fields[name] = int(value.split()[0]) * 1024
+        total, available = fields["MemTotal"], fields["MemAvailable"]
+        for limit, used in _group_limits():
+            total = min(total, limit)
+            available = min(available, max(limit - used, 0))
+        return cls(total, available)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """Bytes of the memory that the pool lies in, the device's or the host's.
+
+    `available` is the most that a pool can take, `pool` what it takes without being told. What a
+    step needs for a moment is kept out of both where it was measured (`activations`). A pool that
+    `is_filled` takes its share whatever the requests need. `decode_states`, `graphs`: what it
+    leaves for steps that decode, see `DecodeMemory`.
+    """
+
+    total: int
+    available: int
+    pool: int
+    activations: int | None = None
+    is_filled: bool = False
+    decode_states: int = 0
+    graphs: int = 0
+
+    def leaving(self, decode_states: int, graphs: int) -> "MemoryBudget":
+        """Return a budget whose pool leaves so much, unless somebody says how large it is."""
+        pool = self.pool - decode_states - graphs
+        return replace(self, pool=pool, decode_states=decode_states, graphs=graphs)
+
+    @classmethod
+    def of_host(cls, taken: int = 0) -> "MemoryBudget":
+        """Return what the host's memory allows now, or will when `taken` bytes more are in use."""
+        memory = HostMemory.read()
+        available = max(memory.available - taken, 0)
+        return cls(memory.total, available, int(available * POOL_SHARE_OF_FREE))
+
+    @classmethod
+    def of_device(
+        cls, *, total: int, free: int, activations: int, utilization: float
+    ) -> "MemoryBudget":
+        """Return what a device's own memory allows when the weights are in it.
+
+        free: bytes of its `total` that nothing takes; what others hold counts as in use.
+        activations: bytes of the largest step. utilization: the share of `total`, 0 to 1, that may
+        be filled. It is filled, so that the next run can have the same memory, and its graphs.
+        """
+        available = max(free - activations, 0)
+        limit = max(int(total * utilization) - (total - free) - activations, 0)
+        return cls(total, available, min(limit, available), activations, is_filled=True)
+
+
+def _group_limits() -> Iterator[tuple[int, int]]:
+    """Yield (limit, bytes in use that cannot be dropped) of every group that has a limit."""
+    for group in control_groups("memory"):
+        names = _FILES_V2 if group.version == 2 else _FILES_V1
+        limit, used = group.read_int(names.limit), group.read_int(names.usage)
+        if limit is None or used is None:
+            continue
+        yield limit, max(used - _droppable(group, names.droppable), 0)
+
+
+def _droppable(group: ControlGroup, name: str) -> int:
+    """Return the bytes of file cache that the kernel drops when asked; 0 if it does not say."""
+    for line in (group.read("memory.stat") or "").splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.strip().isdecimal():
+            return int(value)
+    return 0
+
+
+def peak_resident_bytes() -> int:
+    """Return the most memory that this process has had in use so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,359 @@
+"""Parts of a plan: rows that run one after another in one pool.
+
+`PlanPart` holds the rows with every decision of the whole plan that affects their bytes. It can
+be pickled and sent to a replica; shared prompt tokens are sent once. `PlannedPart` adds what
+depends on the neighbors in this pool: cache hits, blocks kept for the next row, block keys, and
+positions of recurrent states. A row of the plan that runs elsewhere finds nothing here, and
+nothing is kept for it. Cache hits change no bytes.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.paged.planning.duplicates import Duplicates
+from pagedrun.paged.planning.prefix_reuse import BlockNames, StatePoints
+from pagedrun.paged.values.planned_request import BranchPoint, PlannedRequest, PlannedSharing
+from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.sampling_params import SamplingParams
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanPart:
+    """Some rows of a window's plan, in any order; can be pickled, with each shared token once.
+
+    Nothing in it is decided from the part: every number that a row's bytes depend on is that of the
+    whole plan. What depends on who runs before and after, `PlannedPart` works out where it runs.
+
+    window: the window's number. places: [num_rows] int64, in the window's run order. requests:
+    fitted, each with its index in the input. num_common_tokens: [num_rows] int32, those that each
+    has in common with the row before it in this part; 0 for the first, unless the whole plan begins
+    with it. num_shared_tokens, num_read_once_tokens, num_stored_tokens: [num_rows] int64, and
+    groups: [num_rows] int32, see `PlannedRequest`. begun: by index, how an earlier run has begun an
+    answer. min_state_tokens: what a state has to spare, None without recurrent layers.
+    """
+
+    window: int
+    places: Int64s
+    requests: Seq[Request]
+    num_common_tokens: Int32s
+    num_shared_tokens: Int64s
+    num_read_once_tokens: Int64s
+    num_stored_tokens: Int64s
+    groups: Int32s
+    begun: Mapping[int, tuple[int, ...]]
+    block_size: int
+    prefix_caching: bool
+    min_state_tokens: int | None
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        packed = PackedRequests.of(values.pop("requests"), self.num_common_tokens)
+        return _unpacked, (packed, values)
+
+    @property
+    def num_tokens(self) -> Int64s:
+        """[num_rows] int64, the length of each prompt."""
+        lengths = (len(request.prompt_token_ids) for request in self.requests)
+        return np.fromiter(lengths, np.int64, len(self))
+
+    def at(self, rows: Int64s) -> "PlanPart":
+        """Return some of the rows in another order, none twice.
+
+        rows: [num_rows] int64, by their numbers in this part. None runs before the first.
+        """
+        requests = [self.requests[row] for row in rows.tolist()]
+        common = self.num_common_tokens[rows]
+        common[:1] = 0
+        for number in (np.flatnonzero(np.diff(rows) != 1) + 1).tolist():
+            common[number] = num_common(
+                requests[number - 1].prompt_token_ids, requests[number].prompt_token_ids
+            )
+        return PlanPart(
+            window=self.window,
+            places=self.places[rows],
+            requests=tuple(requests),
+            num_common_tokens=common,
+            num_shared_tokens=self.num_shared_tokens[rows],
+            num_read_once_tokens=self.num_read_once_tokens[rows],
+            num_stored_tokens=self.num_stored_tokens[rows],
+            groups=self.groups[rows],
+            begun=_of(requests, self.begun),
+            block_size=self.block_size,
+            prefix_caching=self.prefix_caching,
+            min_state_tokens=self.min_state_tokens,
+        )
+
+
+def num_common(one: Seq[int], two: Seq[int]) -> int:
+    """Return how many leading tokens two prompts have in common."""
+    low, high = 0, min(len(one), len(two))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == two[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedRequests:
+    """Requests without their prompts, in columns, and these.
+
+    indices: [num_requests] int64. params: of each. others: its fields behind these, () where they
+    are the usual ones. common: [num_requests] int32, how many tokens of the prompt before it each
+    begins with. own: [num_tokens] int32, the other tokens of all, one after the other. num_own:
+    [num_requests] int64.
+    """
+
+    indices: NDArray[np.int64]
+    params: tuple[SamplingParams, ...]
+    others: tuple[tuple[Any, ...], ...]
+    common: NDArray[np.int32]
+    own: NDArray[np.int32]
+    num_own: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, requests: Seq[Request], common: NDArray[np.int32]) -> "PackedRequests":
+        """Pack them; `common` may say too little, but for the first nothing of it is taken."""
+        taken = common.copy()
+        taken[:1] = 0
+        own = [
+            request.prompt_token_ids[count:]
+            for request, count in zip(requests, taken.tolist(), strict=True)
+        ]
+        others = map(_others, requests)
+        return cls(
+            np.array([request.index for request in requests], dtype=np.int64),
+            tuple(request.params for request in requests),
+            tuple(() if each == _USUAL else each for each in others),
+            taken,
+            np.array([token for tokens in own for token in tokens], dtype=np.int32),
+            np.array([len(tokens) for tokens in own], dtype=np.int64),
+        )
+
+    def requests(self) -> tuple[Request, ...]:
+        """Return the requests as they were."""
+        tokens, found = self.own.tolist(), []
+        prompt: tuple[int, ...] = ()
+        end = 0
+        columns = zip(
+            self.indices.tolist(),
+            self.params,
+            self.others,
+            self.common.tolist(),
+            self.num_own.tolist(),
+            strict=True,
+        )
+        for index, params, others, num_common, num_own in columns:
+            begin, end = end, end + num_own
+            prompt = (*prompt[:num_common], *tokens[begin:end])
+            found.append(Request(index, prompt, params, *others))
+        return tuple(found)
+
+
+def _unpacked(packed: PackedRequests, values: dict[str, Any]) -> PlanPart:
+    return PlanPart(requests=packed.requests(), **values)
+
+
+def _of(
+    requests: Iterable[Request], begun: Mapping[int, tuple[int, ...]]
+) -> dict[int, tuple[int, ...]]:
+    if not begun:
+        return {}
+    return {each.index: begun[each.index] for each in requests if each.index in begun}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEnd:
+    """What the next plan needs to know of the one before: its window's number, the request
+    that runs last, whose prefix may still be there, and where on that states are kept."""
+
+    window: int
+    last_request: Request | None
+    state_points: BranchPoint | None = None
+
+
+class PlannedPart:
+    """A part in its run order; iterate it for `PlannedRequest`s, made one by one.
+
+    A part has no duplicates and nothing that is copied or too large: who has the whole plan answers
+    those. `num_common_tokens` [num_rows] int32 are those that each row has in common with the one
+    before it, the first with the last row of the part before. `states` are None without recurrent
+    layers.
+    """
+
+    def __init__(
+        self, part: PlanPart, after: PlanEnd | None = None, *, has_next: bool = False
+    ) -> None:
+        """Plan the rows of a part.
+
+        after: the end of what ran before in the same pool. has_next: whether something follows,
+        for which the last row's prefix is kept.
+        """
+        self.part = part
+        self.duplicates = Duplicates(())
+        self.too_large: Seq[Request] = ()
+        self.num_copied = 0
+        self.num_tokens = part.num_tokens
+        self.num_common_tokens = part.num_common_tokens
+        last = None if after is None else after.last_request
+        if last is not None and len(part):
+            self.num_common_tokens = part.num_common_tokens.copy()
+            first = part.requests[0].prompt_token_ids
+            self.num_common_tokens[0] = num_common(last.prompt_token_ids, first)
+        self.states = self._states(None if after is None else after.state_points, has_next)
+        self.num_keep_blocks = self._keep_blocks(has_next=has_next)
+        self.branch_points = _branches(self.num_keep_blocks)
+        # Nothing that takes time for many rows is left to whoever iterates.
+        self._block_names = self._named_blocks()
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens of the rows."""
+        return int(self.num_tokens.sum())
+
+    @property
+    def end(self) -> PlanEnd:
+        """Where this ends, for what follows in the same pool."""
+        last = self.part.requests[-1] if len(self) else None
+        return PlanEnd(self.part.window, last, None if self.states is None else self.states.open)
+
+    @property
+    def num_blocks_found(self) -> NDArray[np.int64]:
+        """[num_rows] int64, blocks of each that the one before has left."""
+        found = (self.num_common_tokens // self.part.block_size).astype(np.int64)
+        return found if self.part.prefix_caching else np.zeros_like(found)
+
+    @property
+    def sharing(self) -> PlannedSharing:
+        """What the rows of the part have in common, and the first one with the part before."""
+        size, caching = self.part.block_size, self.part.prefix_caching
+        common = int(np.minimum(self.num_common_tokens, self.num_tokens - 1).sum())
+        found = self.num_common_tokens.astype(np.int64) // size
+        kept = np.append(found[1:], 0)[: len(found)]
+        return PlannedSharing(
+            achievable_hit_tokens=common * caching,
+            block_hit_tokens=self.num_block_hit_tokens * caching,
+            common_tokens=common,
+            num_shared_blocks=int(np.maximum(kept - found, 0).sum()) * caching,
+            num_duplicates=0,
+        )
+
+    @property
+    def num_hit_tokens(self) -> NDArray[np.int64]:
+        """[num_rows] int64, prompt tokens of each that whole cached blocks spare, where states are
+        needed with these."""
+        size = self.part.block_size
+        if self.states is not None:
+            return np.array(self.states.begins, np.int64) * size
+        hits = self.num_common_tokens.astype(np.int64) // size * size
+        return np.minimum(hits, self.num_tokens - 1)
+
+    @property
+    def num_block_hit_tokens(self) -> int:
+        """Prompt tokens that whole cached blocks spare."""
+        return int(self.num_hit_tokens.sum())
+
+    def copied(self) -> Iterator[Completion]:
+        """Yield nothing."""
+        return iter(())
+
+    def __iter__(self) -> Iterator[PlannedRequest]:
+        part = self.part
+        rows = zip(part.requests, self._block_names, strict=True)
+        for number, (request, block_keys) in enumerate(rows):
+            yield PlannedRequest(
+                request,
+                int(part.places[number]),
+                block_keys,
+                num_shared_tokens=int(part.num_shared_tokens[number]),
+                num_read_once_tokens=int(part.num_read_once_tokens[number]),
+                num_keep_blocks=int(self.num_keep_blocks[number]),
+                group=(part.window, int(part.groups[number])),
+                num_common_tokens=int(self.num_common_tokens[number]),
+                num_stored_tokens=int(part.num_stored_tokens[number]),
+                branch_point=self.branch_points[number],
+                num_state_blocks=0 if self.states is None else self.states.begins[number],
+                state_points=self._state_points(number, request),
+                begun_token_ids=part.begun.get(request.index, ()),
+            )
+
+    def _keep_blocks(self, *, has_next: bool) -> NDArray[np.int64]:
+        """Return how many leading blocks of each row the one after it needs again, [num_rows]."""
+        size = self.part.block_size
+        keep = np.append(self.num_common_tokens[1:] // size, 0)[: len(self)].astype(np.int64)
+        if has_next:
+            keep[-1:] = self.num_tokens[-1:] // size
+        return keep * self.part.prefix_caching
+
+    def _named_blocks(self) -> BlockNames:
+        """Return the keys of each row's blocks; only what somebody else has needs a name."""
+        part, found = self.part, self.num_blocks_found
+        shared = part.num_shared_tokens // part.block_size * part.prefix_caching
+        num_keys = np.maximum(np.maximum(shared, found), self.num_keep_blocks)
+        found[:1] = 0  # of a row that is not in the part
+        prompts = [request.prompt_token_ids for request in part.requests]
+        return BlockNames(prompts, num_keys, found, part.block_size)
+
+    def _states(self, before: BranchPoint | None, has_next: bool) -> StatePoints | None:
+        part = self.part
+        if part.min_state_tokens is None or not part.prefix_caching:
+            return None
+        return StatePoints.of(
+            self.num_common_tokens,
+            self._state_limits(),
+            part.block_size,
+            before=before,
+            has_next=has_next,
+            min_tokens=part.min_state_tokens,
+        )
+
+    def _state_limits(self) -> NDArray[np.int64]:
+        """Return behind how many tokens each row can begin: there is one to compute, and all that
+        are to be scored."""
+        asked = (request.params.prompt_logprobs is not None for request in self.part.requests)
+        scored = np.fromiter(asked, dtype=np.bool_, count=len(self))
+        return (self.num_tokens - 1) * ~scored
+
+    def _state_points(self, number: int, request: Request) -> BranchPoint | None:
+        if self.states is None:
+            return None
+        if request.params.num_drawn_samples > 1:
+            return self.states.left_by_samples(number, len(request.prompt_token_ids))
+        return self.states.left[number]
+
+
+def _branches(num_keep_blocks: NDArray[np.int64]) -> list[BranchPoint]:
+    """Return where later rows leave each row's path, in run order.
+
+    num_keep_blocks: [num_rows] int64, what the row after each has in common with it. A row behind
+    that one has the least of all between them.
+    """
+    found: list[BranchPoint] = []
+    following: BranchPoint | None = None
+    for count in reversed(num_keep_blocks.tolist()):
+        while following is not None and following.num_blocks >= count:
+            following = following.next
+        following = BranchPoint(count, following)
+        found.append(following)
+    return found[::-1]
+
+
+_others = attrgetter("bad_words_ids", "continuations", "priority")
+_USUAL = _others(Request(0, (), SamplingParams()))

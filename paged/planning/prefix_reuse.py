@@ -1,0 +1,226 @@
+"""Reuse of prefixes by later rows: block keys, recurrent states and tokens for the prefix store.
+
+Only blocks that another row may ask for get a key. A recurrent state is large, and saves only
+the tokens between it and the previous one: a row gets a state of its own where that saves
+enough tokens, and otherwise starts from the state of the level above. The prefix store keeps
+tokens that several rows share, as far as it has room.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.paged.cache.prefix_store.entry import MIN_STORED_TOKENS
+from pagedrun.paged.planning.prefix_tree import common_to
+from pagedrun.paged.values.planned_request import (
+    DIGEST_BYTES,
+    ROOT_DIGEST,
+    BlockKey,
+    BranchPoint,
+    block_digest,
+)
+
+Int64s = NDArray[np.int64]
+
+
+class BlockNames:
+    """Iterate it for each row's keys, in run order; rows next to each other share the objects.
+
+    What takes time, the hashing, is done when it is built: by whoever plans, not by whoever runs.
+    A window may have millions of keys. Their digests are kept in one piece, each once, and objects
+    are made of them one row at a time.
+    """
+
+    def __init__(
+        self,
+        prompts: Seq[tuple[int, ...]],
+        num_keys: Int64s,
+        num_known: Int64s,
+        block_size: int,
+    ) -> None:
+        """Name the first `num_keys` blocks of each prompt.
+
+        prompts: in run order. num_keys: [num_rows] int64. num_known: [num_rows] int64, those of
+        them that the row before has a key of as well; 0 for the first.
+        """
+        self._prompts = prompts
+        self._num_keys = num_keys
+        self._num_known = num_known
+        self._block_size = block_size
+        self._digests = self._hashed()
+
+    def __iter__(self) -> Iterator[tuple[BlockKey, ...]]:
+        keys: tuple[BlockKey, ...] = ()
+        begin = 0
+        counts = zip(self._num_known.tolist(), self._num_keys.tolist(), strict=True)
+        for prompt, (num_known, num_keys) in zip(self._prompts, counts, strict=True):
+            keys = keys[:num_known]
+            if num_keys > num_known:
+                end = begin + (num_keys - num_known) * DIGEST_BYTES
+                keys += self._made(keys, prompt, self._digests[begin:end])
+                begin = end
+            yield keys
+
+    def _made(
+        self, known: tuple[BlockKey, ...], prompt: tuple[int, ...], digests: bytes
+    ) -> tuple[BlockKey, ...]:
+        """Return the keys with these digests, which follow the `known` ones of a prompt."""
+        size, made = self._block_size, []
+        parent = known[-1].digest if known else ROOT_DIGEST
+        start = len(known) * size
+        for place in range(0, len(digests), DIGEST_BYTES):
+            digest = digests[place : place + DIGEST_BYTES]
+            made.append(BlockKey(digest, parent, prompt[start : start + size]))
+            parent = digest
+            start += size
+        return tuple(made)
+
+    def _hashed(self) -> bytes:
+        """Return the digests of what each row names and the row before does not, row by row."""
+        size, digests = self._block_size, bytearray()
+        path: list[bytes] = []  # of the row that named something last
+        (naming,) = np.nonzero(self._num_keys > self._num_known)
+        for row in naming.tolist():
+            prompt, num_known = self._prompts[row], int(self._num_known[row])
+            # The rows between named nothing of their own: this one has its known keys from there.
+            del path[num_known:]
+            parent = path[-1] if path else ROOT_DIGEST
+            for start in range(num_known * size, int(self._num_keys[row]) * size, size):
+                parent = block_digest(parent, prompt[start : start + size])
+                path.append(parent)
+                digests += parent
+        return bytes(digests)
+
+
+# A state is not kept for fewer tokens than these.
+MIN_STATE_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StatePoints:
+    """Blocks behind which there is a state that rows begin with, in run order.
+
+    `begins` has for each row its own, 0 for none. `left` has for each those on its path with which
+    later rows begin, the last one first. `open` are those of the path at the end, which the rows of
+    the next window may begin with.
+    """
+
+    begins: list[int]
+    left: list[BranchPoint | None]
+    open: BranchPoint | None
+    _block_size: int
+    _min_tokens: int
+
+    @classmethod
+    def of(
+        cls,
+        common: NDArray[np.int32],
+        limits: NDArray[np.int64],
+        block_size: int,
+        *,
+        before: BranchPoint | None = None,
+        has_next: bool = False,
+        min_tokens: int = MIN_STATE_TOKENS,
+    ) -> "StatePoints":
+        """Choose them.
+
+        common: [num_rows] int32, tokens in common with the row before. limits: [num_rows] int64,
+        tokens behind which each can begin at the most. before: what is open behind the row before
+        the first. has_next: whether another window follows. min_tokens: what a state spares.
+        """
+        shared = common.tolist()
+        begins, path = [], before
+        for place, (num_common, limit) in enumerate(zip(shared, limits.tolist(), strict=True)):
+            path = _cut(path, num_common // block_size)
+            count = min(num_common, limit) // block_size
+            found = _cut(path, count)
+            begin = found.num_blocks if found is not None else 0
+            is_worth_it = num_common - begin * block_size >= min_tokens
+            # Of the row before the first it is too late to want anything.
+            if place and count > begin and is_worth_it:
+                begin = count
+                path = with_point(path, count)
+            begins.append(begin)
+        left: list[BranchPoint | None] = []
+        open_at_end = path if has_next else None
+        wanted = open_at_end
+        for num_common, begin in zip(reversed(shared), reversed(begins), strict=True):
+            left.append(wanted)
+            wanted = with_point(_cut(wanted, num_common // block_size), begin)
+        return cls(begins, left[::-1], open_at_end, block_size, min_tokens)
+
+    def left_by_samples(self, place: int, num_tokens: int) -> BranchPoint | None:
+        """Return those on the path of a row whose samples begin with the last block of its prompt,
+        of so many tokens, if they find no seat when it is computed."""
+        count = num_tokens // self._block_size
+        spared = (count - self.begins[place]) * self._block_size
+        return with_point(self.left[place], count if spared >= self._min_tokens else 0)
+
+    @property
+    def depth(self) -> int:
+        """The most that are wanted of the path of one row."""
+        return max(map(_length, self.left), default=0)
+
+
+def _cut(points: BranchPoint | None, num_blocks: int) -> BranchPoint | None:
+    """Return those behind at most so many blocks."""
+    while points is not None and points.num_blocks > num_blocks:
+        points = points.next
+    return points
+
+
+def with_point(points: BranchPoint | None, num_blocks: int) -> BranchPoint | None:
+    """Return the points with one more, unless it is there or has no block."""
+    above = []
+    while num_blocks and points is not None and points.num_blocks > num_blocks:
+        above.append(points.num_blocks)
+        points = points.next
+    if num_blocks and (points is None or points.num_blocks < num_blocks):
+        points = BranchPoint(num_blocks, points)
+    for count in reversed(above):
+        points = BranchPoint(count, points)
+    return points
+
+
+def _length(points: BranchPoint | None) -> int:
+    length = 0
+    while points is not None:
+        length, points = length + 1, points.next
+    return length
+
+
+class StoreRoom(NamedTuple):
+    """How many tokens a prefix store has room for, and how many a state takes the room of."""
+
+    num_tokens: int = 0
+    tokens_per_state: int = 0
+
+
+NO_ROOM = StoreRoom()
+
+
+def tokens_to_store(common: NDArray[np.int32], room: StoreRoom) -> NDArray[np.int64]:
+    """Return how many leading tokens of each row are to be stored, [num_rows] int64 in run order.
+
+    common: [num_rows] int32, tokens in common with the row before. Only what other rows that run
+    begin with as well is chosen: what belongs to one row alone is no other row's prefix, and may be
+    private. If there is no room for all of that, what more rows share.
+    """
+    before = common.astype(np.int64)
+    before[:1] = 0  # the row before the first is of another window, or not there
+    num_rows = 2
+    while num_rows <= len(before) and room.num_tokens:
+        shared = common_to(num_rows, before.astype(np.int32)).astype(np.int64)
+        shared[shared < MIN_STORED_TOKENS] = 0
+        # In this order a token is new where the row before does not have it.
+        new = np.maximum(shared - before, 0)
+        ends = (shared > 0) & ((new > 0) | (np.diff(shared, prepend=0) != 0))
+        num_states = np.count_nonzero(ends)  # at most
+        if int(new.sum()) + room.tokens_per_state * num_states <= room.num_tokens:
+            return shared
+        num_rows *= 2
+    return np.zeros_like(before)

@@ -1,1 +1,0 @@
-"""What a run will do, told without a model: the simulation and the forecast."""

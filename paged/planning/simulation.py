@@ -1,0 +1,452 @@
+"""Simulation: a run without a model, with the real scheduler and the real block pool.
+
+Every answer is assumed to have `max_tokens` tokens, which is all that is known beforehand; a
+run with `ignore_eos` does exactly what is simulated.
+
+`PrefixReads` counts the keys and values that attention reads. The engine finds from block
+tables which rows share a partition (`prefix_sharing`); the plan knows it beforehand: two rows in
+run order have in common what every row between them has. The result equals
+`ForwardBatch.tokens_read` of the run.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.paged.cache.block_pool import SwapSpace
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.pool_sizing import PlannedPools, SlotSizes
+from pagedrun.paged.report.record.decimated import Decimated
+from pagedrun.paged.report.record.report_sections import GroupFigures, PoolFigures
+from pagedrun.paged.report.record.run_statistics import RunStatistics
+from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
+from pagedrun.paged.report.record.state_figures import StateFigures
+from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.scheduling.kv_groups import GroupPool
+from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import Int64s
+from pagedrun.paged.scheduling.states import StatePool
+from pagedrun.paged.scheduling.step_input import StepInput
+from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
+from pagedrun.paged.values.planned_request import PlannedRequest
+from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
+
+TIMELINE_RECORDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What a run of the first `num_rows` rows, in run order, comes to.
+
+    `counts` are the scheduler's at the end, without duplicates, which never reach it. `kv` is the
+    report's object of that name, `groups` its part of each group of layers. `reads_without_sharing`
+    and `reads_with_sharing`: bytes of keys and values that attention reads. `at_peak`:
+    [num_running, 3] int64, one line for each sequence that ran when most blocks were held: its
+    row's place in the run order, ascending, its stored tokens and its prompt's tokens.
+    `states` is the report's object of that name, for a model with recurrent layers.
+    """
+
+    num_rows: int
+    num_steps: int
+    max_running: int
+    generated_tokens: int
+    counts: SchedulerCounts
+    kv: PoolFigures
+    groups: list[GroupFigures]
+    timeline: tuple[StepRecord, ...]
+    reads_without_sharing: int
+    reads_with_sharing: int
+    at_peak: NDArray[np.int64]
+    states: StateFigures | None = None
+
+
+class Simulator:
+    """Runs plans on paper, one window after the other. Call `run` once."""
+
+    def __init__(
+        self,
+        plans: Iterable[Plan],
+        config: EngineConfig,
+        *,
+        pools: PlannedPools,
+        max_model_len: int,
+        max_rows: int | None = None,
+        async_scheduling: bool = False,
+        max_records: int = TIMELINE_RECORDS,
+    ) -> None:
+        """Simulate the first `max_rows` rows of the plans, None for all.
+
+        plans: asked for one by one, each when the rows before it have begun. max_model_len: what
+        a contiguous engine would reserve for a row. async_scheduling: whether
+        the tokens of a step are seen after the next one has begun, so that a sequence gives its
+        blocks back a step later. max_records: of the timeline; the fewer, the more steps are
+        done in one go.
+        """
+        self._plans = iter(plans)
+        self._limits = SchedulerLimits(
+            config.max_num_seqs, config.max_num_batched_tokens, config.refill_share
+        )
+        self._prefix_caching = config.prefix_caching
+        self._max_rows = max_rows
+        self._async_scheduling = async_scheduling
+        self._unseen: deque[list[Sequence]] = deque()  # ended in steps not looked at yet
+        self._num_total = 0  # rows of the plans asked for so far
+        self._num_begun = 0
+        self._is_last = False
+        self._asked: dict[int, list[Request]] = {}
+        self._places: dict[int, int] = {}
+        self._slots = pools.states
+        swap_space_bytes = config.swap_space_bytes
+        if pools.states is not None:
+            swap_space_bytes -= pools.states.host_bytes
+        num_host_blocks = SwapSpace.num_blocks_in(
+            swap_space_bytes, pools.bytes_per_token * config.block_size
+        )
+        first, *further = (
+            GroupPool.of(config.block_size, shape.num_blocks, num_host_blocks, shape.window)
+            for shape in pools.shapes
+        )
+        self._pool = first.pool
+        self._scheduler = Scheduler(
+            self._pool,
+            first.swap_space,
+            self._limits,
+            PreemptionMode(config.preemption_mode),
+            prefix_caching=config.prefix_caching,
+            further=further,
+            states=None if pools.states is None else _state_pool(pools.states),
+        )
+        self._statistics = RunStatistics(
+            block_size=config.block_size,
+            pools=pools.shapes,
+            max_model_len=max_model_len,
+            timeline=Decimated(max_records),
+        )
+        self._reads = PrefixReads(pools.bytes_read, shared_prefix_attention=config.prefix_once)
+        self._num_steps = 0
+        self._num_finished = 0
+        self._max_running = 0
+        self._peak = (0, 0)  # blocks, and the tokens in them
+        self._at_peak: list[tuple[int, int, int]] = []
+
+    def run(self) -> Simulation:
+        """Simulate to the end."""
+        scheduler, statistics = self._scheduler, self._statistics
+        while self._has_work():
+            num_steps = self._num_uneventful_steps()
+            if num_steps > 1:
+                self._decode(num_steps)
+            else:
+                self._step()
+            self._record_step()
+        return Simulation(
+            num_rows=self._num_begun,
+            num_steps=self._num_steps,
+            max_running=self._max_running,
+            generated_tokens=statistics.generated_tokens,
+            counts=scheduler.counts,
+            kv=statistics.kv(),
+            groups=statistics.groups(),
+            timeline=statistics.timeline.items,
+            reads_without_sharing=self._reads.without_sharing,
+            reads_with_sharing=self._reads.without_sharing - self._reads.saved,
+            at_peak=np.array(sorted(self._at_peak), dtype=np.int64).reshape(-1, 3),
+            states=self._state_figures(),
+        )
+
+    def _state_figures(self) -> StateFigures | None:
+        if self._slots is None:
+            return None
+        return self._scheduler.states.figures(self._slots.bytes_per_slot)
+
+    def _has_work(self) -> bool:
+        """Return whether there is a step to do, having taken the next plan if one is out."""
+        while self._scheduler.is_out and not self._is_last:
+            num_left = None if self._max_rows is None else self._max_rows - self._num_begun
+            plan = next(self._plans, None) if num_left != 0 else None
+            if plan is None:
+                self._is_last = True
+                self._scheduler.end_plan()
+            else:
+                count = len(plan) if num_left is None else min(len(plan), num_left)
+                self._note_plan(plan)
+                self._scheduler.add(self._placed(plan), count)
+        return self._scheduler.has_work or bool(self._unseen)
+
+    def _note_plan(self, plan: Plan) -> None:
+        self._num_total += len(plan)
+        self._asked |= plan.duplicates.asked
+        self._statistics.note_sharing(plan.sharing)
+        common = plan.tree.common if self._prefix_caching else np.zeros_like(plan.tree.common)
+        self._reads.append(common, plan.tree.num_read_once_tokens)
+
+    def _placed(self, plan: Plan) -> Iterator[PlannedRequest]:
+        for planned in plan:
+            self._places[planned.request.index] = self._num_begun
+            self._num_begun += 1
+            yield replace(planned, request=planned.request.without_beams())
+
+    def _step(self) -> None:
+        """Do what the run does in a step, but for the arithmetic."""
+        self._num_steps += 1
+        launched = self._scheduler.has_work and self._launch()
+        while len(self._unseen) > int(self._async_scheduling and launched):
+            for sequence in self._unseen.popleft():
+                self._note_finished(sequence)
+                self._scheduler.finish(sequence)
+
+    def _launch(self) -> bool:
+        """Start the next step; return whether there was anything to compute."""
+        scheduler = self._scheduler
+        step = scheduler.schedule()
+        if not step.num_chunks:
+            assert self._unseen, "no sequence can go on"
+            return False
+        self._note_step(step.num_tokens, step.num_samples)
+        self._reads.note(step, np.array([self._places[row] for row in step.rows.tolist()]))
+        table, grown = scheduler.table, scheduler.update(0)
+        self._statistics.generated_tokens += len(grown)
+        is_last = table.num_output_tokens[grown] == table.max_tokens[grown]
+        ended = [scheduler.sequence_at(place) for place in grown[is_last].tolist()]
+        for sequence in ended:
+            scheduler.retire(sequence)
+        self._unseen.append(ended)
+        return True
+
+    def _num_uneventful_steps(self) -> int:
+        """Return in how many next steps all that run decode a token, and nothing else happens.
+
+        Nobody ends, forks or can be let in, nobody has to give way, no block is copied. Fewer
+        where a pool would not hold what they take, if none of it were given back.
+        """
+        running, limits = self._scheduler.running, self._limits
+        if len(running) > limits.max_num_batched_tokens or not running or any(self._unseen):
+            return 0
+        nobody_waits = self._scheduler.is_out
+        has_seats = len(running) < limits.max_num_seqs and self._scheduler.may_refill
+        if has_seats and not nobody_waits:
+            return 0
+        table, places = self._scheduler.table, self._running_places()
+        if (table.num_pending[places] > 1).any():
+            return 0
+        left = table.max_tokens[places] - table.num_output_tokens[places]
+        num_steps = min(int(left.min()) - 1, self._num_steps_to_next_record())
+        stored = table.num_stored_tokens[places]
+        is_last = stored == table.num_tokens(places) - 1
+        if num_steps < 2 or not (is_last & (table.num_computed_tokens[places] == stored)).all():
+            return 0
+        if self._scheduler.states.needs_slot(places).any():
+            return 0
+        for group in self._scheduler.groups:
+            if group.writes_shared(places, stored):
+                return 0
+            while group.num_missing(places, stored + num_steps) > group.pool.num_free:
+                if num_steps < 2:
+                    return 0
+                num_steps //= 2
+        return num_steps
+
+    def _decode(self, num_steps: int) -> None:
+        """Do uneventful steps in one go; books and peaks are what they would be one by one."""
+        table, places = self._scheduler.table, self._running_places()
+        stored = table.num_stored_tokens[places]
+        rows = [self._place(each) for each in self._scheduler.running]
+        self._reads.note_decoding(
+            stored, np.array(rows), table.num_read_once_tokens[places], num_steps
+        )
+        ends = stored + num_steps
+        for group in self._scheduler.groups:
+            if group.window is None:
+                group.grow(places, stored, ends)
+                continue
+            for step in range(num_steps):  # what is given back is taken again by the next ones
+                group.give_back_all_behind(places, stored + step)
+                group.grow(places, stored + step, stored + step + 1)
+        table.num_computed_tokens[places] = table.num_stored_tokens[places] = ends
+        ever = table.num_tokens_ever_computed[places]
+        table.num_tokens_ever_computed[places] = np.maximum(ever, ends)
+        table.append_outputs(places, 0, num_steps)
+        self._num_steps += num_steps
+        self._statistics.generated_tokens += num_steps * len(places)
+        self._scheduler.counts.computed_tokens += num_steps * len(places)
+        self._note_step(0, 0)
+
+    def _running_places(self) -> Int64s:
+        return np.array([each.place for each in self._scheduler.running], dtype=np.int64)
+
+    def _num_steps_to_next_record(self) -> int:
+        stride = self._statistics.timeline.stride
+        return stride - self._num_steps % stride
+
+    def _note_step(self, num_tokens: int, num_samples: int) -> None:
+        active = [*self._scheduler.running, *self._scheduler.ending]
+        pools = [group.pool for group in self._scheduler.groups]
+        self._statistics.note_step(num_tokens, num_samples, pools, len(active))
+        self._max_running = max(self._max_running, len(active))
+        held = (self._pool.num_held, self._pool.num_tokens_held)
+        if held > self._peak:
+            self._peak = held
+            self._at_peak = [
+                (self._place(s), s.num_stored_tokens, s.num_prompt_tokens) for s in active
+            ]
+
+    def _note_finished(self, sequence: Sequence) -> None:
+        self._num_finished += 1
+        output = SampleOutput(0, "", tuple(sequence.output_token_ids), FinishReason.LENGTH)
+        # A greedy request for several samples is computed once and answered with as many.
+        asked = self._asked.get(sequence.request.index)
+        outputs = (output,) * (asked[0].params.n if asked else 1)
+        completion = Completion(sequence.request, outputs, sequence.num_cached_tokens)
+        self._statistics.note_completion(completion)
+
+    @property
+    def _num_to_come(self) -> int:
+        last = self._num_total if self._max_rows is None else self._max_rows
+        return min(last, self._num_total) - self._num_begun
+
+    def _place(self, sequence: Sequence) -> int:
+        return self._places[sequence.request.index]
+
+    def _record_step(self) -> None:
+        scheduler, pool, statistics = self._scheduler, self._pool, self._statistics
+        if not statistics.timeline.wants(self._num_steps):
+            return
+        statistics.timeline.add(
+            self._num_steps,
+            StepRecord.of(
+                pool,
+                scheduler.counts,
+                t=0.0,  # how long a step takes is not known
+                step=self._num_steps,
+                running=len(scheduler.running),
+                waiting=self._num_to_come + len(scheduler.waiting),
+                finished=self._num_finished,
+                total=self._num_begun + self._num_to_come,
+                generated_tokens=statistics.generated_tokens,
+            ),
+        )
+
+
+def _state_pool(sizes: SlotSizes) -> StatePool:
+    return StatePool.of(sizes.num_slots, sizes.num_host_slots, whole_prompts=sizes.are_opaque)
+
+
+def common_with_previous(common: NDArray[np.int32], places: Int64s) -> Int64s:
+    """Return what each of some rows has in common with the one before it among them, in tokens.
+
+    common: [num_rows] int32, tokens that each row of the run order has in common with the row
+    before. places: [num_places] int64, ascending, no place twice. Returns [num_places - 1] int64.
+    """
+    if len(places) < 2:
+        return np.zeros(0, dtype=np.int64)
+    between = common[places[0] + 1 : places[-1] + 1]
+    return np.minimum.reduceat(between, places[:-1] - places[0]).astype(np.int64)
+
+
+class PrefixReads:
+    """Bytes of keys and values that attention reads, step by step.
+
+    `without_sharing` is as if every row read its whole context alone; `saved` of these bytes
+    are in partitions that other rows of the same step read too, all but the first of them. Only
+    layers without a window read together.
+    """
+
+    def __init__(
+        self, bytes_read: Mapping[int | None, int], *, shared_prefix_attention: bool = True
+    ) -> None:
+        """Count for layers that read so many bytes of a token, by their window, None for full
+        attention."""
+        self._bytes_read = bytes_read
+        self._bytes_together = bytes_read.get(None, 0) if shared_prefix_attention else 0
+        self._common = np.zeros(0, dtype=np.int32)
+        self._last_read_once = 0
+        self._places: Int64s = np.zeros(0, dtype=np.int64)
+        self._saved_before = 0
+        self.without_sharing = 0
+        self.saved = 0
+
+    def append(self, common: NDArray[np.int32], num_read_once_tokens: NDArray[np.int32]) -> None:
+        """Add a window to the run order: what each row has in common with the one before, and what
+        of it is read together with others.
+        """
+        common = np.minimum(common, num_read_once_tokens)
+        common[:1] = np.minimum(common[:1], self._last_read_once)
+        self._common = np.concatenate([self._common, common])
+        if len(num_read_once_tokens):
+            self._last_read_once = int(num_read_once_tokens[-1])
+
+    def note(self, step: StepInput, places: Int64s) -> None:
+        """Count one step; `places` are the chunks' rows in run order.
+
+        A chunk of a prompt reads its context once, each generated token reads it again.
+        """
+        starts, ends = step.starts, step.ends
+        borders = np.clip(step.num_prompt_tokens, starts, ends)
+        is_prefill = starts < borders
+        for window, num_bytes in self._bytes_read.items():
+            read = read_by_chunks(starts[is_prefill], borders[is_prefill], window)
+            self.without_sharing += num_bytes * (read + read_by_tokens(borders, ends, window))
+        if self._bytes_together:
+            num_tokens = ends - borders
+            prefixes = step.num_read_once_tokens
+            self._save(np.repeat(places, num_tokens), np.repeat(prefixes, num_tokens), 1)
+
+    def note_decoding(
+        self, stored: Int64s, places: Int64s, prefixes: Int64s, num_steps: int
+    ) -> None:
+        """Count steps in which the same rows each decode one token.
+
+        Of each row, stored: its tokens before. places: where it is in run order. prefixes: its
+        leading tokens that it reads together with others.
+        """
+        starts = stored
+        for window, num_bytes in self._bytes_read.items():
+            read = read_by_tokens(starts, starts + num_steps, window)
+            self.without_sharing += num_bytes * read
+        if self._bytes_together:
+            self._save(places, prefixes, num_steps)
+
+    def _save(self, rows: Int64s, prefixes: Int64s, num_steps: int) -> None:
+        """Count the bytes of partitions that are read for a row before, in steps that are alike.
+
+        rows: [num_tokens] int64, the place of each token's row. prefixes: [num_tokens] int64.
+        """
+        if len(rows) < 2:
+            return
+        places, first, counts = np.unique(rows, return_index=True, return_counts=True)
+        if not np.array_equal(places, self._places):
+            shared = common_with_previous(self._common, places) // PARTITION_TOKENS
+            self._places, self._saved_before = places, int(shared.sum())
+        # Samples of one row share all whole partitions of its prompt.
+        partitions = prefixes[first] // PARTITION_TOKENS
+        again = int(((counts - 1) * partitions).sum())
+        tokens = (self._saved_before + again) * PARTITION_TOKENS
+        self.saved += tokens * num_steps * self._bytes_together
+
+
+def read_by_chunks(starts: Int64s, ends: Int64s, window: int | None) -> int:
+    """Return the tokens that prompt tokens `[start, end)`, each chunk at once, read in a layer."""
+    seen = ends
+    if window is not None:
+        # The chunk itself, and what the first of it sees before it.
+        seen = np.minimum(ends, ends - starts + window - 1)
+    return int(seen.sum())
+
+
+def read_by_tokens(starts: Int64s, ends: Int64s, window: int | None) -> int:
+    """Return the tokens that tokens at positions `[start, end)`, one by one, read in a layer.
+
+    The one at position p reads p + 1, or the window where that is less.
+    """
+    num_tokens = ends - starts
+    # Those whose context fits into the window are the first ones.
+    num_whole = num_tokens if window is None else np.clip(window - starts, 0, num_tokens)
+    read = num_whole * (2 * starts + num_whole + 1) // 2
+    if window is not None:
+        read = read + (num_tokens - num_whole) * window
+    return int(read.sum())

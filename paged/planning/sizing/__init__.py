@@ -1,1 +1,0 @@
-"""How much memory a run gets, and what the pools in it hold."""

@@ -1,1 +1,0 @@
-"""The tree of common prefixes, the order to walk it, and what follows from it."""

@@ -1,1 +1,0 @@
-"""Parts of a window's plan: what is run of it in one place."""

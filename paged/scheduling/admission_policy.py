@@ -1,0 +1,213 @@
+"""Policies of admission: by expected memory, by the share of ended sequences, by time left.
+
+Prompt lengths and token limits are known before a run; `OutputLengthPredictor` learns the
+lengths of answers from finished ones. A row is admitted if the pool is expected to hold all
+running sequences until they end. The idea of looking at the moments at which sequences end, and
+not at the sum of their maximum lengths, is that of R. Gong et al., "Past-Future Scheduler for
+LLM Serving under SLA Guarantees", 2025.
+
+A row that a deadline cuts off is lost, and long ones are lost more often, so that the finished
+rows would not be a fair sample. `LastAdmission` therefore stops admission while there is still
+time for the last rows.
+"""
+
+import math
+import time
+from bisect import bisect_right, insort
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
+from pagedrun.paged.values.request import Request
+
+MIN_LENGTHS = 4  # answers from which a group's own experience counts
+MAX_LENGTHS = 256  # answers remembered for each group
+MAX_GROUPS = 4096
+MAX_MOMENTS = 32  # ends of sequences at which the pool is looked at
+CAUTION = 0.7  # the share of answers that are shorter than what is reckoned with
+
+
+@dataclass(slots=True)
+class _Lengths:
+    """The last answers' lengths, in order of time and of size."""
+
+    recent: deque[int] = field(default_factory=deque)
+    ordered: list[int] = field(default_factory=list)
+
+    def add(self, length: int) -> None:
+        insort(self.ordered, length)
+        self.recent.append(length)
+        if len(self.recent) > MAX_LENGTHS:
+            del self.ordered[bisect_right(self.ordered, self.recent.popleft()) - 1]
+
+    def beyond(self, lengths: Int64s) -> Int64s:
+        """Return what to reckon with for answers longer than each of `lengths`.
+
+        An answer longer than all before is expected to grow by half.
+        """
+        ordered = np.array(self.ordered, dtype=np.int64)
+        longer = np.searchsorted(ordered, lengths, side="right")
+        count = len(ordered) - longer
+        place = np.minimum(longer + (CAUTION * count).astype(np.int64), len(ordered) - 1)
+        return np.where(count > 0, ordered[place], lengths + lengths // 2 + 1)
+
+
+class OutputLengthPredictor:
+    """Learns from finished sequences; says whether another one may run beside those that do."""
+
+    def __init__(self) -> None:
+        self._all = _Lengths()
+        self._groups: OrderedDict[int, _Lengths] = OrderedDict()
+
+    def learn(self, sequence: Sequence) -> None:
+        """Remember how long a finished answer became."""
+        length = sequence.num_output_tokens
+        self._all.add(length)
+        lengths = self._groups.setdefault(sequence.group, _Lengths())
+        lengths.add(length)
+        self._groups.move_to_end(sequence.group)
+        if len(self._groups) > MAX_GROUPS:
+            self._groups.popitem(last=False)
+
+    def expected_outputs(self, table: SequenceTable, places: Int64s) -> Int64s:
+        """Return how many tokens each answer is expected to have in the end.
+
+        What most of its group's longer answers had; of the whole run's while the group has too
+        few; at most `max_tokens`, which is also what is expected where nothing is known yet.
+        """
+        limits = table.max_tokens[places]
+        if len(self._all.ordered) < MIN_LENGTHS:
+            return limits
+        done = table.num_output_tokens[places]
+        expected = self._all.beyond(done)
+        groups, group_of = np.unique(table.group[places], return_inverse=True)
+        for number, group in enumerate(groups.tolist()):
+            lengths = self._groups.get(group)
+            if lengths is not None and len(lengths.ordered) >= MIN_LENGTHS:
+                own = group_of == number
+                expected[own] = lengths.beyond(done[own])
+        return np.minimum(limits, expected)
+
+    def allows(self, pool: BlockPool, table: SequenceTable, places: Int64s, num_taken: int) -> bool:
+        """Return whether the last of `places`, which takes `num_taken` free blocks now, may join
+        the others.
+
+        True if everybody can grow to the full length, or, by what is expected, nobody will find
+        the pool dry before one that ends gives back blocks.
+        """
+        size = pool.block_size
+        tokens = table.num_tokens(places)
+        samples = table.num_pending[places] * np.maximum(table.num_beams[places], 1)
+        done = table.num_output_tokens[places]
+        limits = table.max_tokens[places] - 1
+        # Blocks held by now; the candidate holds those of its prompt once it is let in.
+        blocks = np.maximum(table.kv_groups[0].ends[places], -(-tokens // size))
+        free = pool.num_free - num_taken
+        full = tokens // size
+
+        def growth(steps: Int64s) -> Int64s:
+            """Return the blocks that each needs beyond its own after so many more tokens."""
+            own = -(-(tokens + np.maximum(steps, 0)) // size) - full
+            beyond: Int64s = np.maximum(own * samples + full - blocks, 0)
+            return beyond
+
+        if int(growth(limits - done).sum()) <= free:
+            return True
+        expected = self.expected_outputs(table, places)
+        left = np.minimum(np.maximum(expected - done, 1), np.maximum(limits - done, 0))
+        shared = table.num_shared_tokens[places] // size
+        given_back = np.maximum(blocks - np.minimum(shared, full), 0)
+        moments = np.unique(left)
+        if len(moments) > MAX_MOMENTS:
+            moments = moments[np.linspace(0, len(moments) - 1, MAX_MOMENTS).astype(int)]
+        until = moments[:, None]
+        needed = np.where(left < until, -given_back, growth(np.minimum(left, until)))
+        return bool((needed.sum(axis=1) <= free).all())
+
+
+class Refill:
+    """Lets them join when enough of those that ran have ended, many at a time.
+
+    A step that begins sequences computes prompts beside the tokens of the others, and costs a
+    device that replays its steps more than one that does not. So when no more could join, for want
+    of seats or of memory, the next ones wait until a share of those that ran then has ended.
+    """
+
+    def __init__(self, share: float) -> None:
+        """share: 0 to 1; 0 lets everybody join at once."""
+        self._share = share
+        self._num_full = 0  # how many ran when no more could join
+
+    def is_open(self, num_running: int) -> bool:
+        """Return whether others may join so many; they always may if nobody runs."""
+        self._num_full = max(self._num_full, num_running) if self._num_full else 0
+        if not self._num_full or not num_running:
+            return True
+        return self._num_full - num_running >= math.ceil(self._share * self._num_full)
+
+    def open(self) -> None:
+        """Take note that others are joining, now and in the next steps."""
+        self._num_full = 0
+
+    def close(self, num_running: int) -> None:
+        """Take note that no more can join so many."""
+        self._num_full = num_running
+
+
+MOST_DURATIONS = 256  # of the rows that finished last
+QUANTILE = 0.9  # of these are shorter than what is left for the last rows
+
+
+class ByRow(Protocol):
+    """What takes note of each row that a run begins, and of its end."""
+
+    def begin(self, request: Request) -> None:
+        """Take note that a request is let in."""
+
+    def end(self, row: int) -> None:
+        """Take note that a request, by its index, is answered."""
+
+
+class LastAdmission:
+    """Learns how long rows take, from those that are finished.
+
+    Of a run without a deadline (`at` is None) it says nothing.
+    """
+
+    def __init__(self, at: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """at: when the run ends, on `clock`, in seconds."""
+        self._at = at
+        self._clock = clock
+        self._begun: dict[int, float] = {}
+        self._durations: deque[float] = deque(maxlen=MOST_DURATIONS)
+        self._needed_s = 0.0  # by a row that begins now
+        self._is_learnt = True
+
+    def begin(self, request: Request) -> None:
+        """Take note that a request is let in."""
+        if self._at is not None:
+            self._begun[request.index] = self._clock()
+
+    def end(self, row: int) -> None:
+        """Take note that a request is answered."""
+        began = self._begun.pop(row, None)
+        if began is not None:
+            self._durations.append(self._clock() - began)
+            self._is_learnt = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether too little time is left for another row."""
+        if self._at is None:
+            return False
+        if not self._is_learnt:
+            ranked = sorted(self._durations)
+            self._needed_s = ranked[int(QUANTILE * (len(ranked) - 1))]
+            self._is_learnt = True
+        return self._clock() + self._needed_s >= self._at

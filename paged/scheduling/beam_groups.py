@@ -1,0 +1,264 @@
+"""BeamGroups: sequences that are the beams of one request, and the accounting of their blocks."""
+
+from collections.abc import Sequence as Seq
+
+from pagedrun.paged.cache.block_pool import BlockPool
+from pagedrun.paged.scheduling.beam_search import NextBeam
+from pagedrun.paged.scheduling.scheduler_state import Books
+from pagedrun.paged.scheduling.sequence import Sequence
+
+
+class BeamGroup:
+    """Sequences of which all are sampled in the same step, since the next choice is among them all.
+
+    `members` are the beams, best first; one while the prompt is computed. When they give way,
+    the first one waits for all, and `folded` are the generated tokens of the others: these go on
+    from the tokens that they have in common with it, once it has computed all but its last. Where
+    layers have windows or states, the first one computes its tokens again, and each goes on when
+    that has come to where they part: by the end what the other reads is lost.
+    `is_running` tells a group with seats in the batch from one that waits.
+    """
+
+    def __init__(self, first: Sequence, *, past_is_lost: bool) -> None:
+        self.width = first.request.params.beam_width
+        self._past_is_lost = past_is_lost
+        self.members = [first]
+        self.folded: list[list[int]] = []
+        self.is_running = False
+
+    @property
+    def row(self) -> int:
+        """The index of the request."""
+        return self.members[0].request.index
+
+    @property
+    def num_free_seats(self) -> int:
+        """Seats that are kept for beams to come."""
+        return self.width - len(self.members)
+
+    @property
+    def first_parting(self) -> int:
+        """The first token that a beam, the first or a folded one, has not in common with all."""
+        first = self.members[0]
+        return min([first.num_tokens, *map(self._num_common, self.folded)])
+
+    def has_room(self, pool: BlockPool) -> bool:
+        """Return whether there are blocks for all beams, if they gave way."""
+        return not self.folded or self.num_blocks_needed(pool.block_size) <= pool.num_free
+
+    def num_blocks_needed(self, block_size: int) -> int:
+        """Return how many blocks the tokens of all beams take, at most."""
+        first = self.members[0]
+        total = -(-first.num_tokens // block_size)
+        for tokens in self.folded:
+            end = first.num_prompt_tokens + len(tokens)
+            total += -(-end // block_size) - self._num_common(tokens) // block_size
+        return total
+
+    def ends(self, budget: int, *, is_first: bool) -> list[int]:
+        """Return up to where each member is computed in a step that has room for `budget` tokens.
+
+        To its last token only if all are, as then they are sampled. `is_first`: nothing else is in
+        the step; beams that have one token each to go are then computed, whatever the budget.
+        """
+        first = self.members[0]
+        if len(self.members) == 1 and not self.folded:
+            return [min(first.num_tokens, first.num_computed_tokens + budget)]
+        left = [each.num_tokens - each.num_computed_tokens for each in self.members]
+        is_whole = sum(left) <= budget or (is_first and max(left) == 1)
+        if is_whole and not self.folded:
+            return [each.num_tokens for each in self.members]
+        if self._past_is_lost and self.folded:
+            partings = (self._num_common(tokens) for tokens in self.folded)
+            computed = first.num_computed_tokens
+            ahead = (each - computed for each in partings if each > computed)
+            left[0] = min([left[0], *(num_tokens + 1 for num_tokens in ahead)])
+        ends = []
+        for each, num_left in zip(self.members, left, strict=True):
+            count = min(num_left - 1, budget)
+            ends.append(each.num_computed_tokens + count)
+            budget -= count
+        return ends
+
+    def fold(self) -> list[Sequence]:
+        """Let the first member wait for all; return the others, whose blocks can go."""
+        others = self.members[1:]
+        self.members[0].num_beams = len(self.members) + len(self.folded)
+        self.folded += [each.output_token_ids for each in others]
+        self.members = self.members[:1]
+        self.is_running = False
+        return others
+
+    def unfold(self, block_size: int) -> list[Sequence]:
+        """Return those that were folded and can go on now, again members.
+
+        They hold the blocks with the tokens that they have in common with the first; the caller
+        counts the references.
+        """
+        first, unfolded, folded = self.members[0], [], []
+        is_ready = first.num_computed_tokens >= first.num_tokens - 1
+        for tokens in self.folded:
+            num_common = self._num_common(tokens)
+            has_passed = self._past_is_lost and num_common <= first.num_computed_tokens
+            if not is_ready and not has_passed:
+                folded.append(tokens)
+                continue
+            beam = first.branch(self._free_index())
+            beam.output_token_ids = tokens
+            beam.go_back_to(num_common, -(-num_common // block_size))
+            beam.num_tokens_ever_computed = beam.num_tokens - 1
+            self.members.append(beam)
+            unfolded.append(beam)
+        self.folded = folded
+        if unfolded and not folded:
+            self._count_each_once()
+        return unfolded
+
+    def branch(self, parents: Seq[int]) -> tuple[list[Sequence], list[Sequence]]:
+        """Let each new member go on from an old one; return the forked and those without children.
+
+        parents: the places of the old members, one for each new one, in their order. The first
+        child of a member is itself. The caller counts the references of the blocks.
+        """
+        old, left = self.members, set(range(len(self.members))) - set(parents)
+        dead = [old[place] for place in sorted(left)]
+        self.members = [old[place] for place in sorted(set(parents))]
+        seen: set[int] = set()
+        forked, ordered = [], []
+        for place in parents:
+            beam = old[place]
+            if place in seen:
+                beam = beam.branch(self._free_index())
+                forked.append(beam)
+                self.members.append(beam)
+            seen.add(place)
+            ordered.append(beam)
+        self.members = ordered
+        self._count_each_once()
+        return forked, dead
+
+    def _count_each_once(self) -> None:
+        for each in self.members:
+            each.num_beams = 1
+
+    def _free_index(self) -> int:
+        taken = {each.sample_index for each in self.members}
+        return min(set(range(self.width)) - taken)
+
+    def _num_common(self, tokens: list[int]) -> int:
+        """Return how many tokens a folded beam, its prompt included, has in common with the first;
+        at most all but the last of it, since that one's keys and values are nowhere."""
+        first = self.members[0]
+        own = first.output_token_ids
+        limit = min(len(own), len(tokens)) - 1
+        count = 0
+        while count < limit and own[count] == tokens[count]:
+            count += 1
+        return first.num_prompt_tokens + count
+
+
+class BeamGroups:
+    """Keeps the books right when beams branch, die, or give way together.
+
+    sequences: the scheduler's, by place; those made and dropped here come and go in it.
+    """
+
+    def __init__(self, books: Books, sequences: dict[int, Sequence]) -> None:
+        self._books = books
+        self._sequences = sequences
+        self._groups: dict[int, BeamGroup] = {}  # by row
+
+    @property
+    def num_free_seats(self) -> int:
+        """Seats that groups in the batch keep for beams to come."""
+        return sum(each.num_free_seats for each in self._groups.values() if each.is_running)
+
+    def begin(self, sequence: Sequence) -> None:
+        """Take note of a sequence that computes a prompt for beams."""
+        has_windows = any(group.window is not None for group in self._books.further)
+        is_lost = has_windows or self._books.states.has_slots
+        self._groups[sequence.request.index] = BeamGroup(sequence, past_is_lost=is_lost)
+
+    def of(self, sequence: Sequence) -> BeamGroup | None:
+        """Return the group that a sequence is of, None for one that is no beam."""
+        return self._groups.get(sequence.request.index)
+
+    def of_row(self, row: int) -> BeamGroup:
+        """Return the group of a request, by its index."""
+        return self._groups[row]
+
+    def end(self, row: int) -> None:
+        """Forget the group of a request, if it has one."""
+        self._groups.pop(row, None)
+
+    def unfold(self, group: BeamGroup) -> list[Sequence]:
+        """Let folded beams go on that can, with the blocks that they share with the first; return
+        them."""
+        beams = group.unfold(self._books.pool.block_size)
+        for beam in beams:
+            assert not any(each.has_gap_before(beam) for each in self._books.further), "a gap"
+            is_there = beam.num_computed_tokens == group.members[0].num_computed_tokens
+            assert is_there or not self._books.states.has_slots, "the state is another"
+            self._adopt(beam)
+        return beams
+
+    def first_parting(self, sequence: Sequence) -> int:
+        """Return the first token that a sequence which gives way, or a beam that is folded into it,
+        goes on from."""
+        group = self.of(sequence)
+        computed = sequence.num_computed_tokens
+        return computed if group is None else min(computed, group.first_parting)
+
+    def fold(self, group: BeamGroup) -> None:
+        """Take the blocks of all beams but the first, which is about to give way for them all."""
+        for beam in group.fold():
+            self._drop(beam)
+
+    def branch(self, group: BeamGroup, beams: Seq[NextBeam]) -> None:
+        """Let the beams of the next step go on from those of the last one; others die.
+
+        A beam's newest token, which was unknown, is the one that `beams` says.
+        """
+        num_free = self._books.pool.num_free
+        forked, dead = group.branch([each.parent for each in beams])
+        dead_by_sample = {each.sample_index: each for each in dead}
+        for beam in forked:
+            in_place_of = dead_by_sample.pop(beam.sample_index, None)
+            if in_place_of is None:
+                self._adopt(beam)
+            else:
+                self._replace(in_place_of, beam)
+        for beam in dead_by_sample.values():
+            self._drop(beam)
+        if forked or dead:
+            freed = self._books.pool.num_free - num_free
+            self._books.counts.forks += len(forked)
+            self._books.residency.branch(group.row, len(forked), len(dead), freed)
+        for beam, chosen in zip(group.members, beams, strict=True):
+            beam.set_newest_token(chosen.token_id)
+
+    def _adopt(self, beam: Sequence) -> None:
+        self._sequences[beam.place] = beam
+        self._books.share(beam)
+        self._books.residency.begin(beam, beam.num_blocks)
+
+    def _drop(self, beam: Sequence) -> None:
+        self._books.release(beam)
+        self._books.residency.end(beam)
+        self._forget(beam)
+
+    def _replace(self, dead: Sequence, beam: Sequence) -> None:
+        """Adopt a beam and drop another: only the blocks in which they differ change hands."""
+        for group in reversed(self._books.groups):
+            num_common = group.tables.num_common(beam.place, dead.place)
+            group.pool.release(group.tables.held(dead.place, num_common))
+            group.pool.share(group.tables.held(beam.place, num_common))
+        self._books.states.share(beam.place)
+        self._books.states.release(dead.place)
+        self._books.residency.pass_on(dead, beam, num_common)
+        self._forget(dead)
+        self._sequences[beam.place] = beam
+
+    def _forget(self, beam: Sequence) -> None:
+        self._books.table.remove(beam.place)
+        del self._sequences[beam.place]

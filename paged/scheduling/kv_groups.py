@@ -1,0 +1,204 @@
+"""KVGroup: blocks of one group of layers, and the sequences that hold them."""
+
+from collections import Counter
+from collections.abc import Iterable, Set
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import BlockTables, Int64s
+from pagedrun.paged.values.planned_request import BlockKey, BranchPoint
+
+
+class GroupPool(NamedTuple):
+    """Memory of layers in which a token sees the last `window` tokens, itself included; None: all
+    before it."""
+
+    pool: BlockPool
+    swap_space: SwapSpace
+    window: int | None
+
+    @classmethod
+    def of(
+        cls, block_size: int, num_blocks: int, num_host_blocks: int, window: int | None
+    ) -> "GroupPool":
+        """Return the books of memory that nothing is in yet."""
+        return cls(BlockPool(num_blocks, block_size), SwapSpace(num_host_blocks), window)
+
+
+class KVGroup:
+    """A group of layers with one pool and one block table a sequence.
+
+    With a `window` the blocks behind it are given back. `index` is its number among the groups.
+    What a waiting sequence has left on the host, and what it has pinned, is kept here by its place
+    for groups behind the first; for the first the sequence itself has it.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        pool: BlockPool,
+        swap_space: SwapSpace,
+        tables: BlockTables,
+        window: int | None = None,
+    ) -> None:
+        self.index = index
+        self.pool = pool
+        self.swap_space = swap_space
+        self.tables = tables
+        self.window = window
+        self.written = WrittenBlocks(pool.num_blocks)
+        self.on_host: dict[int, list[int]] = {}
+        self.pinned: dict[int, list[BlockKey]] = {}
+
+    def first_read(self, position: int) -> int:
+        """Return the index of the first block that the token at a position reads."""
+        if self.window is None:
+            return 0
+        return max(position - self.window + 1, 0) // self.pool.block_size
+
+    def give_back_behind(self, place: int, position: int) -> None:
+        """Give back what neither the token at a position nor any later one reads."""
+        if self.window is not None:
+            self.pool.release(self.tables.take_before(place, self.first_read(position)))
+
+    def give_back_all_behind(self, places: Int64s, positions: Int64s) -> None:
+        """Do that for many sequences. places, positions: [num_sequences] int64."""
+        if self.window is None:
+            return
+        firsts = (positions - self.window + 1) // self.pool.block_size
+        behind = firsts > self.tables.firsts[places]
+        for place, first in zip(places[behind].tolist(), firsts[behind].tolist(), strict=True):
+            self.pool.release(self.tables.take_before(place, first))
+
+    def writes_shared(self, places: Int64s, positions: Int64s) -> bool:
+        """Return whether any of many sequences holds, with others, the block that it writes to."""
+        index = positions // self.pool.block_size
+        is_held = index < self.tables.ends[places]
+        held = self.tables.ids[places[is_held], index[is_held]]
+        return bool((self.pool.ref_counts_of(held) > 1).any())
+
+    def num_missing(self, places: Int64s, ends: Int64s) -> int:
+        """Return how many blocks many sequences lack for their tokens up to `ends`."""
+        needed = -(-ends // self.pool.block_size)
+        return int((needed - self.tables.ends[places]).sum())
+
+    def grow(self, places: Int64s, starts: Int64s, ends: Int64s) -> None:
+        """Give many sequences the blocks that they lack for their tokens up to `ends`, which are
+        free, and book those from `starts` on as stored."""
+        pool, tables, size = self.pool, self.tables, self.pool.block_size
+        for place, end in zip(places.tolist(), ends.tolist(), strict=True):
+            missing = pool.num_blocks_for(end) - int(tables.ends[place])
+            if missing > 0:
+                tables.append(place, pool.allocate(missing) or [])
+        index = starts // size
+        while len(places):
+            pool.record_fills(tables.ids[places, index], np.minimum(size, ends - index * size))
+            index = index + 1
+            goes_on = index * size < ends
+            places, index, ends = places[goes_on], index[goes_on], ends[goes_on]
+
+    def num_lacking(self, place: int, first: int, end: int) -> int:
+        """Return how many blocks a sequence lacks to hold those from index `first` up to `end`."""
+        return max(end - max(first, int(self.tables.ends[place])), 0)
+
+    def hold(self, place: int, first: int, end: int) -> None:
+        """Let a sequence hold the blocks from index `first` up to `end` at least, and none before
+        them; what it lacks is free."""
+        held_end = int(self.tables.ends[place])
+        new = self.pool.allocate(self.num_lacking(place, first, end))
+        assert new is not None, "fewer blocks are free than were counted"
+        self.pool.release(self.tables.take_before(place, first))
+        if first > held_end:
+            self.tables.set(place, new, first)
+        else:
+            self.tables.append(place, new)
+
+    def has_gap_before(self, sequence: Sequence) -> bool:
+        """Return whether blocks were given back that the sequence's next token reads."""
+        first = self.first_read(sequence.num_computed_tokens)
+        return first < int(self.tables.firsts[sequence.place])
+
+    def release(self, place: int) -> None:
+        """Give back all blocks of a sequence."""
+        self.pool.release(self.tables.held(place))
+
+    def share(self, place: int) -> None:
+        """Count a sequence, whose table is a copy, as a holder of its blocks."""
+        self.pool.share(self.tables.held(place))
+
+    def pin_branches(self, keys: list[BlockKey], branch: BranchPoint | None) -> None:
+        """Say where later prompts leave that of the row let in last: of each such point the blocks
+        are pinned that its window reaches back to. keys: of the prompt's blocks."""
+        wanted: dict[int, BlockKey] = {}
+        size = self.pool.block_size
+        while branch is not None and branch.num_blocks:
+            # A prompt that ends there computes its last token again.
+            first = self.first_read(branch.num_blocks * size - 1)
+            wanted |= {index: keys[index] for index in range(first, branch.num_blocks)}
+            branch = branch.next
+        self.pool.pin_only([wanted[index] for index in sorted(wanted)])
+
+    def pin(self, place: int, keys: list[BlockKey]) -> None:
+        """Keep the prompt blocks that a sequence leaves behind, as long as there is room.
+
+        keys: of the prompt's stored whole blocks.
+        """
+        first, end = int(self.tables.firsts[place]), int(self.tables.ends[place])
+        left = keys[first:end]
+        self.pinned[place] = left
+        self.pool.pin(left)
+        for block_id, key in zip(self.tables.held(place), left, strict=False):
+            self.pool.publish(block_id, key)
+
+    def unpin(self, place: int) -> None:
+        """Take back what a waiting sequence has pinned."""
+        self.pool.unpin(self.pinned.pop(place, ()))
+
+    def drop_host_blocks(self, place: int) -> None:
+        """Give back what a sequence has on the host."""
+        self.swap_space.give_back(self.on_host.pop(place, []))
+
+    def check(self, held: Iterable[int], waiting: Set[int]) -> None:
+        """Prove that tables, pool and swap space of a group behind the first agree. For tests.
+
+        held: places of the sequences that have blocks. waiting: of those that have none.
+        """
+        self.pool.check([self.tables.held(place) for place in held])
+        assert not any(map(self.tables.held, waiting)), "a waiting sequence holds blocks"
+        assert set(self.on_host) <= waiting, "host blocks of a sequence that does not wait"
+        swapped = [block for blocks in self.on_host.values() for block in blocks]
+        assert len(swapped) == len(set(swapped)), "a host block is used twice"
+        assert len(swapped) + self.swap_space.num_free == self.swap_space.num_blocks, "swap space"
+        assert set(self.pinned) <= waiting, "a pin not taken back"
+        pinned = Counter(key.digest for keys in self.pinned.values() for key in keys)
+        assert self.pool.num_waiting_for() == pinned, "what waiting sequences pin"
+
+
+class WrittenBlocks:
+    """Two arrays with an entry for each block of the pool; a step is forgotten in O(1)."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._step = 1
+        self._steps = np.zeros(num_blocks, dtype=np.int64)  # in which each was last written
+        self._offsets = np.zeros(num_blocks, dtype=np.int32)
+
+    def clear(self) -> None:
+        """Begin with the next step."""
+        self._step += 1
+
+    def note(
+        self, block_ids: "NDArray[np.int32] | int", offsets: "NDArray[np.int64] | int"
+    ) -> None:
+        """Note the first offsets that the step writes in some blocks."""
+        self._steps[block_ids] = self._step
+        self._offsets[block_ids] = offsets
+
+    def first_offset(self, block_id: int, otherwise: int) -> int:
+        """Return the first offset that the step writes in a block; `otherwise` if it does not."""
+        if self._steps[block_id] != self._step:
+            return otherwise
+        return int(self._offsets[block_id])

@@ -1,0 +1,451 @@
+"""StateSlots: slots for the states of recurrent layers, of sequences and kept for later rows.
+
+A state is what recurrent layers keep of all tokens so far. A sequence has one, in a slot of its
+own; its next chunk reads it and writes the next one. Slots are the blocks of a pool: a slot
+kept for other rows is published under the key of the last block before it, so states are kept
+at block borders only. The plan says where rows start on the paths of others: a chunk of the
+prompt ends there, and its state is pinned until the last of these rows is admitted.
+
+A slot that one sequence alone holds is written in place. From any other, a kept one or that of
+samples that have just forked, the next chunk reads, and it writes a new one; nothing is copied.
+`NoStates` stands in for a model without recurrent layers.
+"""
+
+from collections import Counter
+from collections.abc import Set
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.paged.cache.block_pool import BlockPool, BlockTransfer, SwapSpace, TransferKind
+from pagedrun.paged.report.record.kept_states import KeptStates
+from pagedrun.paged.report.record.state_figures import StateFigures
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import NO_STATE, Int64s, SequenceTable
+from pagedrun.paged.scheduling.step_input import StepBuilder
+from pagedrun.paged.values.planned_request import BlockKey
+
+
+class StatePool(NamedTuple):
+    """Memory of recurrent layers: slots, each with room for the state behind one token.
+
+    With `whole_prompts` it is a library that computes them, whose last bits depend on where a
+    prompt is cut: a chunk has all of it, also where a step has more tokens then than it should.
+    """
+
+    slots: BlockPool
+    swap_space: SwapSpace
+    whole_prompts: bool = False
+
+    @classmethod
+    def of(cls, num_slots: int, num_host_slots: int, *, whole_prompts: bool = False) -> "StatePool":
+        """Return the books of memory that nothing is in yet."""
+        return cls(BlockPool(num_slots, block_size=1), SwapSpace(num_host_slots), whole_prompts)
+
+
+class StateEntry(NamedTuple):
+    """Where a sequence goes on: behind `num_tokens` tokens at the most, with the state of a slot.
+
+    `slot` is `NO_STATE` where the state is on the host, is zeros, or is not needed.
+    """
+
+    slot: int
+    num_tokens: int
+
+
+class NoStates:
+    """What `StateSlots` does, for a model whose layers all read what they need from blocks."""
+
+    has_slots = False
+
+    def end_step(self) -> None:
+        """Give back what the scheduled step reads for the last time, and let be found what it
+        writes: the next one comes behind it."""
+
+    def chunk_end(self, sequence: Sequence, end: int) -> int:
+        """Return where a chunk up to `end` has to end, for a state that is needed again."""
+        return end
+
+    def must_wait(self, sequence: Sequence, running: list[Sequence], places: Int64s) -> bool:
+        """Return whether a state that a sequence is to begin with is about to be written."""
+        return False
+
+    def entry(self, sequence: Sequence, num_stored: int) -> StateEntry | None:
+        """Return where a sequence of which so many tokens are stored in blocks can go on; None if
+        too few slots are free."""
+        return StateEntry(NO_STATE, sequence.num_tokens)
+
+    def take(self, sequence: Sequence, entry: StateEntry, step: StepBuilder) -> None:
+        """Give a sequence the state of its entry; what it pinned while it waited goes."""
+
+    def can_load(self, place: int) -> bool:
+        """Return whether there is a slot for a state that comes from elsewhere."""
+        return False
+
+    def load(self, sequence: Sequence, source: int, num_tokens: int, step: StepBuilder) -> None:
+        """Let a sequence begin with a state that the step loads, in place of its entry's."""
+
+    def needs_slot(self, places: Int64s) -> NDArray[np.bool_]:
+        """Return which sequences need a new slot for their next chunk, [num_places] bool."""
+        return np.zeros(len(places), dtype=np.bool_)
+
+    def num_fit(self, needs: NDArray[np.bool_]) -> int:
+        """Return how many of the first sequences can have the slots that they need."""
+        return len(needs)
+
+    def reserve(self, place: int) -> bool:
+        """Make sure that the next chunk has a slot to write; return False if none is free."""
+        return True
+
+    def advance(self, places: Int64s, step: StepBuilder) -> None:
+        """Book the chunks that were just added to the step, of these sequences."""
+
+    def publish(self, sequence: Sequence) -> None:
+        """Let later rows begin with the state behind a sequence's last chunk, if one wants to."""
+
+    def pin_points(self, sequence: Sequence) -> None:
+        """Say where rows behind the one let in last begin on its path."""
+
+    def end_plan(self) -> None:
+        """Take note that no later row begins anywhere."""
+
+    def share(self, place: int) -> None:
+        """Count a sequence, whose entry is a copy, as a holder of its slot."""
+
+    def release(self, place: int) -> None:
+        """Give back what a sequence holds."""
+
+    def retire(self, place: int) -> None:
+        """Take back what a sequence has, whose last step has been scheduled."""
+
+    def swap_out(self, place: int, step: StepBuilder) -> bool:
+        """Save a sequence's state to the host; return False if that has no room."""
+        return True
+
+    def drop_host_slot(self, place: int) -> None:
+        """Give back what a sequence has on the host."""
+
+    def pin(self, sequence: Sequence) -> None:
+        """Keep the state from which a sequence that has to wait will go on."""
+
+    def unpin(self, place: int) -> None:
+        """Take back what a sequence has pinned."""
+
+    def retract(self, keys: list[BlockKey]) -> None:
+        """Make the states behind these blocks impossible to find."""
+
+    @property
+    def peak_slots(self) -> int:
+        """The most slots that were held."""
+        return 0
+
+    def figures(self, bytes_per_slot: int) -> StateFigures:
+        """Return what there is to report of slots of so many bytes."""
+        return {
+            "num_slots": 0,
+            "bytes_per_slot": bytes_per_slot,
+            "pool_bytes": 0,
+            "peak_slots": 0,
+            "peak_bytes": 0,
+            "kept_states": 0,
+            "found_states": 0,
+        }
+
+    def check(self, held: Set[int], waiting: Set[int]) -> None:
+        """Prove that sequences and slots agree. For tests."""
+
+
+class StateSlots(NoStates):
+    """The slots of all sequences; `block_size` tokens lie between two kept ones at the least."""
+
+    has_slots = True
+
+    def __init__(
+        self, memory: StatePool, table: SequenceTable, block_size: int, group: int
+    ) -> None:
+        """group: the number by which transfers name the slots, behind the groups of blocks."""
+        assert memory.slots.num_blocks > 1, "one to read and one to write"
+        self.pool = memory.slots
+        self.swap_space = memory.swap_space
+        self._whole_prompts = memory.whole_prompts
+        self.counts = KeptStates()
+        self._table = table
+        self._block_size = block_size
+        self._group = group
+        self._next: dict[int, int] = {}  # place → the slot that its next chunk writes
+        self._read: list[int] = []  # for the last time, by the step that is being scheduled
+        self._new: set[int] = set()  # kept ones which that step writes
+        self._on_host: dict[int, int] = {}  # place → host slot
+        self._pinned: dict[int, list[BlockKey]] = {}
+
+    def end_step(self) -> None:
+        """Give back what the scheduled step reads for the last time, and let be found what it
+        writes: the next one comes behind it."""
+        self.pool.release(self._read)
+        self._read.clear()
+        self._new.clear()
+
+    def chunk_end(self, sequence: Sequence, end: int) -> int:
+        """Return where a chunk up to `end` has to end, for a state that is needed again, or for a
+        prompt that must not be cut."""
+        start = sequence.num_computed_tokens
+        if start >= sequence.num_prompt_tokens:
+            return end
+        if self._whole_prompts:
+            return max(end, sequence.num_prompt_tokens)
+        point = sequence.state_points
+        while point is not None:
+            at = point.num_blocks * self._block_size
+            if start < at < end and self._is_missing(sequence.block_keys[point.num_blocks - 1]):
+                end = at
+            point = point.next
+        return end
+
+    def must_wait(self, sequence: Sequence, running: list[Sequence], places: Int64s) -> bool:
+        """Return whether a state that a sequence is to begin with is about to be written: by this
+        step, or by a prompt that runs and has not got there yet."""
+        count = sequence.num_state_blocks
+        if not count or sequence.place in self._on_host:
+            return False
+        key = sequence.block_keys[count - 1]
+        found = self.pool.match([key])
+        if found:
+            return found[0] in self._new
+        table, num_tokens = self._table, count * self._block_size
+        comes_there = (table.num_computed_tokens[places] < num_tokens) & (
+            num_tokens <= table.num_prompt_tokens[places]
+        )
+        return self._is_missing(key) and any(
+            _passes(running[position], count, key)
+            for position in np.flatnonzero(comes_there).tolist()
+        )
+
+    def entry(self, sequence: Sequence, num_stored: int) -> StateEntry | None:
+        """Return where a sequence of which so many tokens are stored in blocks can go on; None if
+        too few slots are free."""
+        if sequence.place in self._on_host:
+            entry = StateEntry(NO_STATE, sequence.num_computed_tokens)
+        else:
+            entry = self._found(sequence, num_stored)
+        held = [entry.slot] if entry.slot != NO_STATE else []
+        return entry if self.pool.num_free_among(held) < self.pool.num_free else None
+
+    def _found(self, sequence: Sequence, num_stored: int) -> StateEntry:
+        """Return the longest kept state of a prompt behind which there is a token to compute."""
+        last = min(num_stored, sequence.num_tokens - 1, sequence.score_from)
+        for count in range(min(last // self._block_size, len(sequence.block_keys)), 0, -1):
+            for slot in self.pool.match([sequence.block_keys[count - 1]]):
+                if slot not in self._new:
+                    return StateEntry(slot, count * self._block_size)
+        return StateEntry(NO_STATE, 0)
+
+    def take(self, sequence: Sequence, entry: StateEntry, step: StepBuilder) -> None:
+        """Give a sequence the state of its entry; what it pinned while it waited goes.
+
+        One that has samples to fork pins the last point of its prompt in place of that: those that
+        find no seat go on from there.
+        """
+        place, slot = sequence.place, entry.slot
+        if place in self._on_host:
+            slot, source = self._allocate(), self._on_host[place]
+            step.transfers.append(BlockTransfer(TransferKind.SWAP_IN, source, slot, self._group))
+            self.drop_host_slot(place)
+        elif slot != NO_STATE:
+            self.pool.share([slot])
+            self.counts.found += 1
+        self._table.state_slot[place] = slot
+        has_samples = self._table.num_pending[place] > 1
+        self._pin(place, _keys_at(sequence)[-1:] if has_samples else [])
+
+    def can_load(self, place: int) -> bool:
+        """Return whether there is a slot for a state that comes from elsewhere, and one for what is
+        written behind it."""
+        return self.pool.num_free + (place in self._next) > 1
+
+    def load(self, sequence: Sequence, source: int, num_tokens: int, step: StepBuilder) -> None:
+        """Let a sequence begin with a state that the step loads, in place of its entry's.
+
+        Transfers come before all chunks of a step, so others may begin with it at once.
+        """
+        place = sequence.place
+        self.counts.found += not self._held(place)
+        self.release(place)
+        slot = self._allocate()
+        step.transfers.append(BlockTransfer(TransferKind.LOAD, source, slot, self._group))
+        self._table.state_slot[place] = slot
+        key = sequence.block_keys[num_tokens // self._block_size - 1]
+        if self._is_missing(key):
+            self.pool.publish(slot, key)
+            self.counts.kept += 1
+        self.reserve(place)
+
+    def needs_slot(self, places: Int64s) -> NDArray[np.bool_]:
+        """Return which sequences need a new slot for their next chunk, [num_places] bool."""
+        slots = self._table.state_slot[places]
+        needs: NDArray[np.bool_] = (slots == NO_STATE) | (self.pool.ref_counts_of(slots) > 1)
+        return needs | np.isin(slots, self.pool.published)
+
+    def num_fit(self, needs: NDArray[np.bool_]) -> int:
+        """Return how many of the first sequences can have the slots that they need."""
+        return int(np.searchsorted(np.cumsum(needs), self.pool.num_free, side="right"))
+
+    def reserve(self, place: int) -> bool:
+        """Make sure that the next chunk has a slot to write; return False if none is free."""
+        if place in self._next or not self.needs_slot(np.array([place]))[0]:
+            return True
+        if not self.pool.num_free:
+            return False
+        self._next[place] = self._allocate()
+        return True
+
+    def advance(self, places: Int64s, step: StepBuilder) -> None:
+        """Book the chunks that were just added to the step, of these sequences."""
+        reads = self._table.state_slot[places]
+        writes = reads.copy()
+        for position, place in enumerate(places.tolist()) if self._next else ():
+            if place in self._next:
+                self._read += self._held(place)
+                writes[position] = self._next.pop(place)
+        self._table.state_slot[places] = writes
+        step.pass_states(reads, writes)
+
+    def publish(self, sequence: Sequence) -> None:
+        """Let later rows begin with the state behind a sequence's last chunk, if one wants to."""
+        count, rest = divmod(sequence.num_computed_tokens, self._block_size)
+        if rest or not 0 < count <= len(sequence.block_keys):
+            return
+        key = sequence.block_keys[count - 1]
+        if self._is_missing(key):
+            slot = int(self._table.state_slot[sequence.place])
+            self.pool.publish(slot, key)
+            self._new.add(slot)
+            self.counts.kept += 1
+
+    def pin_points(self, sequence: Sequence) -> None:
+        """Say where rows behind the one let in last begin on its path."""
+        self.pool.pin_only(_keys_at(sequence))
+
+    def end_plan(self) -> None:
+        """Take note that no later row begins anywhere."""
+        self.pool.pin_only(())
+
+    def share(self, place: int) -> None:
+        """Count a sequence, whose entry is a copy, as a holder of its slot."""
+        self.pool.share(self._held(place))
+
+    def release(self, place: int) -> None:
+        """Give back what a sequence holds."""
+        self.pool.release(self._held(place))
+        self._table.state_slot[place] = NO_STATE
+        if place in self._next:
+            self.pool.release([self._next.pop(place)])
+
+    def retire(self, place: int) -> None:
+        """Take back what a sequence has, whose last step has been scheduled."""
+        self.unpin(place)
+        self.release(place)
+
+    def swap_out(self, place: int, step: StepBuilder) -> bool:
+        """Save a sequence's state to the host; return False if that has no room."""
+        held = self._held(place)
+        targets = self.swap_space.take(len(held))
+        if targets is None:
+            return False
+        for source, target in zip(held, targets, strict=True):
+            self._on_host[place] = target
+            step.transfers.append(BlockTransfer(TransferKind.SWAP_OUT, source, target, self._group))
+        return True
+
+    def drop_host_slot(self, place: int) -> None:
+        """Give back what a sequence has on the host."""
+        if place in self._on_host:
+            self.swap_space.give_back([self._on_host.pop(place)])
+
+    def pin(self, sequence: Sequence) -> None:
+        """Keep the state from which a sequence that has to wait will go on: the last one that is
+        there, or that with which it was to begin."""
+        slot, num_tokens = self._found(sequence, sequence.num_stored_tokens)
+        count = sequence.num_state_blocks if slot == NO_STATE else num_tokens // self._block_size
+        self._pin(sequence.place, sequence.block_keys[max(count - 1, 0) : count])
+
+    def unpin(self, place: int) -> None:
+        """Take back what a sequence has pinned."""
+        self._pin(place, [])
+
+    def retract(self, keys: list[BlockKey]) -> None:
+        """Make the states behind these blocks impossible to find."""
+        for key in keys:
+            self.pool.retract_key(key)
+
+    @property
+    def peak_slots(self) -> int:
+        """The most slots that were held."""
+        return self.pool.counts.peak_held
+
+    def figures(self, bytes_per_slot: int) -> StateFigures:
+        """Return what there is to report of slots of so many bytes."""
+        return {
+            "num_slots": self.pool.num_blocks,
+            "bytes_per_slot": bytes_per_slot,
+            "pool_bytes": self.pool.num_blocks * bytes_per_slot,
+            "peak_slots": self.peak_slots,
+            "peak_bytes": self.peak_slots * bytes_per_slot,
+            "kept_states": self.counts.kept,
+            "found_states": self.counts.found,
+        }
+
+    def check(self, held: Set[int], waiting: Set[int]) -> None:
+        """Prove that sequences and slots agree. For tests.
+
+        held: places of the sequences that run. waiting: of those that have no blocks.
+        """
+        assert not self._next and not self._read, "a slot that no chunk wrote, or read"
+        self.pool.check([self._held(place) for place in held])
+        assert not any(map(self._held, waiting)), "a waiting sequence holds a slot"
+        assert set(self._on_host) <= waiting, "a host slot of a sequence that does not wait"
+        on_host = list(self._on_host.values())
+        assert len(on_host) == len(set(on_host)), "a host slot is used twice"
+        assert len(on_host) + self.swap_space.num_free == self.swap_space.num_blocks, "swap space"
+        assert set(self._pinned) <= held | waiting, "a pin not taken back"
+        pinned = Counter(key.digest for keys in self._pinned.values() for key in keys)
+        assert self.pool.num_waiting_for() == pinned, "what sequences pin"
+
+    def _is_missing(self, key: BlockKey) -> bool:
+        """Return whether a state is to be kept that is not there."""
+        return self.pool.is_pinned(key) and not self.pool.match([key])
+
+    def _held(self, place: int) -> list[int]:
+        slot = int(self._table.state_slot[place])
+        return [] if slot == NO_STATE else [slot]
+
+    def _allocate(self) -> int:
+        new = self.pool.allocate(1)
+        assert new is not None, "fewer slots are free than were counted"
+        return new[0]
+
+    def _pin(self, place: int, keys: list[BlockKey]) -> None:
+        """Let a sequence pin these keys, and no others."""
+        before = self._pinned.pop(place, [])
+        if keys:
+            self._pinned[place] = keys
+        self.pool.pin(keys)
+        self.pool.unpin(before)
+
+
+def _keys_at(sequence: Sequence) -> list[BlockKey]:
+    """Return the keys of the last blocks before the points at which rows begin, first to last."""
+    keys, point = [], sequence.state_points
+    while point is not None:
+        keys.append(sequence.block_keys[point.num_blocks - 1])
+        point = point.next
+    return keys[::-1]
+
+
+def _passes(sequence: Sequence, count: int, key: BlockKey) -> bool:
+    """Return whether a prompt's chunk will end behind `count` blocks, the last of which is named
+    `key`."""
+    point = sequence.state_points
+    while point is not None and point.num_blocks > count:
+        point = point.next
+    return point is not None and point.num_blocks == count and sequence.block_keys[count - 1] == key

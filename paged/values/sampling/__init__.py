@@ -1,1 +1,0 @@
-"""How one request wants its tokens chosen, and what it gets told of them."""

@@ -1,0 +1,178 @@
+"""Votes of the samples of a row, read by a regular expression or a JSON path, and their count.
+
+Patterns are untrusted input, so RE2 matches them (in pyarrow): its time is linear in the text
+and its memory bounded, whatever the pattern; look-around and back-references are refused.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+@dataclass(frozen=True, slots=True)
+class VoteResult:
+    """What `drawn` samples voted for. `counts` are in the order of each one's first vote; `winner`
+    has most, of equals it is the one that came first; None if no sample voted."""
+
+    winner: str | None
+    counts: dict[str, int]
+    drawn: int
+
+
+class Ballot:
+    """The votes of `num_samples` samples, as far as they are known.
+
+    It is decided when those to come cannot change the winner, whatever they vote for. So the
+    samples drawn are the shortest beginning of all that decides, and which these are depends on
+    the samples alone.
+    """
+
+    def __init__(self, num_samples: int) -> None:
+        self._num_samples = num_samples
+        self._counts: dict[str, int] = {}
+        self._num_drawn = 0
+
+    @classmethod
+    def of(cls, vote: str, num_samples: int, texts: Iterable[str]) -> "Ballot":
+        """Return the ballot when samples with these texts have voted."""
+        ballot = cls(num_samples)
+        read = vote_reader(vote)
+        for text in texts:
+            ballot.add(read(text))
+        return ballot
+
+    @classmethod
+    def decided(cls, vote: str, num_samples: int, texts: Iterable[str]) -> VoteResult:
+        """Return the result of a vote when the first samples have decided it, or all have voted."""
+        ballot = cls(num_samples)
+        read = vote_reader(vote)
+        for text in texts:
+            ballot.add(read(text))
+            if not ballot.num_needed:
+                break
+        return ballot.result
+
+    def add(self, vote: str | None) -> None:
+        """Count the next sample's vote, None if it has none."""
+        self._num_drawn += 1
+        if vote is not None:
+            self._counts[vote] = self._counts.get(vote, 0) + 1
+
+    @property
+    def result(self) -> VoteResult:
+        """Who leads, and wins if it is decided."""
+        winner = max(
+            self._counts, key=self._counts.__getitem__, default=None
+        )  # the first of equals
+        return VoteResult(winner, dict(self._counts), self._num_drawn)
+
+    @property
+    def num_needed(self) -> int:
+        """How many samples have to be drawn at least before it can be decided; 0 if it is.
+
+        The next ones decide soonest if all vote for the one that leads.
+        """
+        left = self._num_samples - self._num_drawn
+        first, second = self._leading()
+        # After `more` votes for the first one, the others' votes must not suffice for the second,
+        # which would have to come out ahead if its first vote is the later one.
+        return next(
+            more for more in range(left + 1) if more == left or first + more >= second + left - more
+        )
+
+    def _leading(self) -> tuple[int, int]:
+        """Return the votes of the winner, and what another one has to beat them with: its votes,
+        and one more if it wins when they are equal."""
+        winner = self.result.winner
+        if winner is None:
+            return 0, 0
+        place = list(self._counts).index(winner)
+        named = enumerate(self._counts.items())
+        others = [count + (at < place) for at, (name, count) in named if name != winner]
+        return self._counts[winner], max(others, default=0)
+
+
+JSON_PATH = "json:"
+MAX_VOTE_LENGTH = 1024
+
+Reader = Callable[[str], str | None]
+"""Gives what a text votes for, None for nothing."""
+
+
+def is_vote(value: object) -> bool:
+    """Whether a value is a regular expression, or `json:` and a path; None for no vote."""
+    if value is None:
+        return True
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_VOTE_LENGTH:
+        return False
+    try:
+        vote_reader(value)
+    except ValueError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=256)
+def vote_reader(vote: str) -> Reader:
+    """Return what reads a vote from a text.
+
+    A regular expression gives its first group, or the whole match if it has none, of its first
+    match. `json:a.0.b` gives what is there in a text that is JSON: names and, in lists, numbers; a
+    text as it is, anything else as JSON. Blanks around a vote are left out, and an empty one is
+    none. Raises `ValueError` for what is neither.
+    """
+    if vote.startswith(JSON_PATH):
+        return _json_reader(vote.removeprefix(JSON_PATH))
+    return _regex_reader(vote)
+
+
+def _regex_reader(pattern: str) -> Reader:
+    import pyarrow  # imported here: it takes long
+    from pyarrow import compute
+
+    whole = f"\\A(?s:.*?)({pattern})(?s:.*)\\z"
+
+    def matches(text: str) -> bool:
+        found: bool = compute.match_substring_regex(pyarrow.scalar(text), pattern=pattern).as_py()
+        return found
+
+    def group(text: str, number: int) -> str:
+        found = compute.replace_substring_regex(
+            pyarrow.scalar(text), pattern=whole, replacement=f"\\{number}"
+        )
+        return str(found.as_py())
+
+    matches("")  # raises a ValueError for what RE2 does not take
+    group("", 1)
+    number = 2
+    try:
+        group("", number)
+    except ValueError:  # there is no group but the one around all of it
+        number = 1
+    return lambda text: group(text, number).strip() or None if matches(text) else None
+
+
+def _json_reader(path: str) -> Reader:
+    keys = path.split(".")
+    if not all(keys):
+        raise ValueError("a path has no empty name")
+
+    def read(text: str) -> str | None:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        for key in keys:
+            if isinstance(value, dict):
+                value = value.get(key)
+            elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+                value = value[int(key)]
+            else:
+                return None
+        if value is None:
+            return None
+        found = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        return found.strip() or None
+
+    return read
