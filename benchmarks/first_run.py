@@ -32,7 +32,7 @@ import json, time
 from pagedrun.kernels.environment.threads import prepare_environment
 prepare_environment()
 from numba.core.event import install_recorder
-from pagedrun.kernels.cpu.first_run import RunKernels
+from pagedrun.kernels.cpu.compile_ahead import RunKernels
 from pagedrun.kernels.kernel_set import KernelSet
 kernel_set = KernelSet.best()
 compiled = []

@@ -39,7 +39,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, option
 
 if TYPE_CHECKING:
-    from pagedrun.kernels.cpu.first_run import CompilingAhead
+    from pagedrun.kernels.cpu.compile_ahead import CompilingAhead
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from pagedrun.kernels import cpu
 from pagedrun.kernels.attention.attention import AttentionShape
 from pagedrun.kernels.attention.attention_inputs import AttentionInputs
 from pagedrun.kernels.attention.prepared_attention import HostAttention
-from pagedrun.kernels.cpu.experts.grouped_linear import PackedGroupedLinear
+from pagedrun.kernels.cpu.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
-from pagedrun.kernels.cpu.packed.linear import QuantizedLinear
+from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.packed_weight import PackedWeight

@@ -1,6 +1,6 @@
-"""bfloat16 and float8 for Numba, which knows neither: seen as uint16 and uint8.
+"""bfloat16 and float8 in kernels, seen as uint16 and uint8, since Numba knows neither.
 
-A bfloat16 is the upper half of a float32. It holds every code of a quantised cache exactly: int8
+A bfloat16 is the upper half of a float32. It holds every code of a quantized cache exactly: int8
 has no more digits than it, float8_e4m3fn fewer, and its exponents go further.
 """
 

@@ -1,4 +1,4 @@
-"""How every Numba kernel of this package is compiled and spread over threads."""
+"""Compiles the Numba kernels of this package and sets their threads."""
 
 import functools
 import hashlib

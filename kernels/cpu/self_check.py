@@ -1,8 +1,8 @@
-"""A look at the products of a kernel set on the processor at hand, before anything rests on them.
+"""Checks the products of a kernel set on the processor at hand before the first run.
 
-An emulator, a microcode update or another compiler could add up in another way than the processors
-that a set was written on. Milliseconds, once for each version of kernels and processor: what passed
-is kept in the user's cache.
+An emulator, a microcode update or another compiler could sum in another order than the processors
+that a set was written on. Takes milliseconds, once for each version of kernels and processor: the
+outcome of a passed check is kept in the user's cache.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ from pagedrun.kernels import reference
 from pagedrun.kernels.attention.attention_inputs import PrefillInputs
 from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.cpu.attention.prefill_attention import prefill_attention
+from pagedrun.kernels.cpu.attention.group_attention import prefill_attention
 from pagedrun.kernels.cpu.jit import source_digest
-from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
-from pagedrun.kernels.cpu.linears.tile_linear import TileLinear
+from pagedrun.kernels.cpu.linears.amx_linear import TileLinear
+from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.processor import processor_name

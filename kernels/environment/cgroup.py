@@ -1,7 +1,7 @@
-"""The control groups of this process: what bounds its CPU time and memory where Linux runs it.
+"""Control groups of this process, the limits that Linux sets on its CPU time and memory.
 
 A limit may be set at any height: the container's own group, the pod around it, the slice around
-that. All of them hold at once, so whoever reads a limit asks every group and keeps the tightest.
+that. All of them hold at once, so a reader of a limit asks every group and keeps the tightest.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept between runs. They are code, so the place must be the user's."""
+"""Folders for compiled kernels, private to the user because their content is executed."""
 
 import os
 import stat

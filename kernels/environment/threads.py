@@ -1,12 +1,15 @@
-"""How many threads, and how they wait. Imports neither torch nor numba, which read this at import.
+"""Thread counts and waiting policy of OpenMP, set before torch and numba are imported.
+
+Both read the variables at import, so this module imports neither.
 
 OpenMP threads that are done spin by default, to catch the next piece of work quickly. torch and
 Numba bring an OpenMP library each, so that two pools would spin against each other, and against
-whoever else uses the CPUs. Hence passive waiting, and not more threads than the container may use.
+other programs on the same CPUs. Hence passive waiting, and not more threads than the container
+may use.
 
 Measured on two cores, Zen 5: 4 x (oneDNN bfloat16 linear 512 x 512, add_rms_norm, decode_attention
 over 16 x 500 tokens) with 16 rows; microseconds, medians of 7 over six runs (two of the last line),
-on a machine that was never quite idle. "beside": beside two processes that loop for ever, where
+on a machine that was never quite idle. "beside": beside two processes that loop forever, where
 fair shares would double the time.
 
                                         alone               beside
@@ -14,7 +17,7 @@ fair shares would double the time.
     passive, Numba layer "workqueue"     1,740 to 2,500      4,800 to 5,400
     OpenMP's default, which spins       36,000 to 64,000    71,000 to 128,000
 
-The same from Python, where torch is imported first and so spins while Numba's threads do not: as
+The same from Python, with torch imported first, so that its threads spin while Numba's do not: as
 fast alone, 4 to 40 times as long beside a process with two busy threads. It is too late to change
 that then; `prepare_environment` warns.
 

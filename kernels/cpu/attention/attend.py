@@ -1,46 +1,57 @@
-"""The tasks of attention: the rows of a tile over partitions of their context.
+"""Tasks of group attention: the rows of a tile over partitions of their context.
 
-Scores [partition, 32] are keys x queries, totals [dim, 32] += values x weights: rows are columns,
-32 to a block. So keys enter a product as they lie in the cache, the softmax between the products
-goes through all rows at once without adding across lanes, and its weights come out as the next
-product wants them.
+A tile is the rows of one task, in blocks of 32, and their state. Scores [partition, 32] are keys x
+queries, totals [dim, 32] += values x weights: everything lies transposed, rows are columns, 32 to a
+block. So keys enter a product as they lie in the cache, the softmax between the products goes
+through all rows at once without adding across lanes, and its weights come out as the next product
+takes them.
 
-Why a row's bits depend on nothing but its own context: each element of a product is one chain of
-sums in ascending order; partitions are counted from token 0 and taken in ascending order, the state
-(largest score, sum of weights, totals) being carried in float32; masked keys weigh exactly 0, and
-adding zeros changes nothing; and a lane never meets another.
+A row's bits depend on its own context alone, for these reasons: each element of a product is one
+chain of sums in ascending order; partitions are counted from token 0 and taken in ascending order,
+the state (largest score, sum of weights, totals) being carried in float32; masked keys weigh
+exactly 0, and adding zeros changes nothing; and a lane never meets another.
 
-Codes of a quantised cache are copied to what the products take, and their scales multiply scores
-and weights (see `factors`).
+Codes of a quantized cache are copied to operands of the products, and their scales multiply scores
+and weights (see `partitions`).
+
+Softmax: scores [partition, 32] float32; peaks, sums [32] float32, the largest score so far (a power
+of two) and the sum of weights relative to it. Functions take the arrays out of their named tuples
+before they loop: to take one out is to count a reference to it.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.cpu.attention.factors import factors_for, read_factors, scale_scores
-from pagedrun.kernels.cpu.attention.gather import gather, prefetch_partition, spoil
-from pagedrun.kernels.cpu.attention.groups import FIRST, LAST, LEVEL, TABLE, TO_THE_END
-from pagedrun.kernels.cpu.attention.operands import BLOCK_ROWS
-from pagedrun.kernels.cpu.attention.softmax import cap, mask, weigh
-from pagedrun.kernels.cpu.attention.tile import (
-    ALL_HIGH,
-    ALL_LOW,
-    SOME_HIGH,
-    SOME_LOW,
-    begin,
-    join_sinks,
-    keep_state,
-    load_state,
-    look,
-    pack_queries,
-    tile_memory,
-    write_results,
+from pagedrun.kernels.cpu.attention.inputs import BLOCK_ROWS, FIRST, LAST, LEVEL, TABLE, TO_THE_END
+from pagedrun.kernels.cpu.attention.partitions import (
+    confine_nans,
+    factors_for,
+    fill,
+    gather,
+    prefetch_partition,
+    read_factors,
+    scale_scores,
+    scaled,
 )
-from pagedrun.kernels.cpu.exp2 import LOG2_E
-from pagedrun.kernels.cpu.jit import part
-from pagedrun.kernels.cpu.simd.aligned import aligned_zeros
+from pagedrun.kernels.cpu.bfloat16 import as_operand, from_float32
+from pagedrun.kernels.cpu.jit import EXACT, part
+from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
+from pagedrun.kernels.cpu.simd.lanes import (
+    HIGH,
+    LOG2_E,
+    any_less,
+    exp2_lanes,
+    fused,
+    larger,
+    load,
+    smaller,
+    splat,
+    store,
+    where_less,
+)
+from pagedrun.kernels.cpu.simd.words import transpose_words
 
 DIM_STEP = 32  # head sizes are padded to a multiple of it
 TOKEN_STEP = 32  # of a partition, so many tokens at a time are left out if no row sees them
@@ -95,10 +106,10 @@ def attend_tiles(
         cut, head = tiles[task // num_kv_heads], task % num_kv_heads
         group, rows = groups[cut[0]], all_rows[cut[1] : cut[2]]
         table, num_rows = tables[group[TABLE]], rows.shape[0] * group_size
-        low, high, all_low, all_high = look(tile, rows, group_size, lows, highs)
+        low, high, all_low, all_high = row_bounds(tile, rows, group_size, lows, highs)
         pack_queries(q, rows, head, group_size, dim, operands)
         if group[LEVEL] == 0:
-            begin(tile, num_rows, dim)
+            reset_state(tile, num_rows, dim)
         else:
             load_state(tile, state, rows, head, group_size, dim)
         last = min(group[LAST], (high + PARTITION_TOKENS - 1) // PARTITION_TOKENS)
@@ -124,7 +135,7 @@ def attend_tiles(
                 read_factors(key_scales, table, head, start, stop, key_factors)
                 read_factors(value_scales, table, head, start, stop, value_factors)
                 if not unmasked:
-                    spoil(key_copy, value_copy, key_factors, value_factors, dim)
+                    confine_nans(key_copy, value_copy, key_factors, value_factors, dim)
             key_source = source_of(key_flat, key_copy, in_place)
             value_source = source_of(value_flat, value_copy, in_place)
             pack_values(value_source, places, stride, dim, packed)
@@ -148,11 +159,11 @@ def attend_tiles(
                     scale_scores(scores, half, num_tokens, key_factors)
                     factor = scale
                     if softcap > 0:
-                        cap(scores, half, num_tokens, scale, softcap)
+                        cap_scores(scores, half, num_tokens, scale, softcap)
                         factor = LOG2_E
                     if clear < num_tokens:
-                        mask(scores, half, near, far, clear, num_tokens)
-                    weigh(
+                        mask_scores(scores, half, near, far, clear, num_tokens)
+                    update_softmax(
                         scores,
                         half,
                         num_tokens,
@@ -168,10 +179,10 @@ def attend_tiles(
                 multiply_values(packed, dim, weights, totals, block, num_tokens, both)
         if group[LAST] == TO_THE_END:
             if sinks.shape[0] > 0:
-                join_sinks(tile, sinks, num_rows, head, group_size)
+                add_tile_sinks(tile, sinks, num_rows, head, group_size)
             write_results(tile, rows, head, group_size, dim, out)
         else:
-            keep_state(tile, state, rows, head, group_size, dim)
+            store_state(tile, state, rows, head, group_size, dim)
 
 
 @part()
@@ -183,3 +194,281 @@ def _find(cache: Any, table: Any, head: Any, start: Any, places: Any) -> Any:
         block, offset = np.int64(table[position // block_size]), position % block_size
         places[i] = ((block * num_kv_heads + head) * block_size + offset) * head_dim
     return head_dim
+
+
+SOME_LOW, SOME_HIGH, ALL_LOW, ALL_HIGH = range(4)
+_EVERY_POSITION = 1 << 30
+
+
+class Tile(NamedTuple):
+    """Memory for the largest tile of a thread, flat, its rows filled up to whole blocks.
+
+    peaks, sums: float32 a row. totals: [num_blocks * dim * 32] float32. lows, highs: the positions
+    that a row sees. bounds: [num_blocks, 4], what any row of a block sees, from SOME_LOW to
+    SOME_HIGH, and what all see. lines: one block [32 * dim] that is not transposed.
+    """
+
+    peaks: Any
+    sums: Any
+    totals: Any
+    lows: Any
+    highs: Any
+    bounds: Any
+    lines: Any
+
+
+@part()
+def tile_memory(num_blocks: Any, dim: Any) -> Any:
+    """Return memory for tiles of up to `num_blocks` blocks."""
+    num_rows = num_blocks * BLOCK_ROWS
+    return Tile(
+        aligned_zeros(num_rows, np.float32),
+        aligned_zeros(num_rows, np.float32),
+        aligned_zeros(num_rows * dim, np.float32),
+        np.zeros(num_rows, np.int32),
+        np.zeros(num_rows, np.int32),
+        np.zeros((num_blocks, 4), np.int64),
+        aligned_zeros(BLOCK_ROWS * dim, np.float32),
+    )
+
+
+@part()
+def row_bounds(tile: Any, rows: Any, group: Any, lows: Any, highs: Any) -> Any:
+    """Note what each row and block sees; return (low, high, low, high): any row's, and all rows'.
+
+    rows: the tile's tokens, of which each has `group` rows. lows, highs: see `Work`.
+    """
+    num_rows = rows.shape[0] * group
+    num_blocks = (num_rows + BLOCK_ROWS - 1) // BLOCK_ROWS
+    row_lows, row_highs, block_bounds = tile.lows, tile.highs, tile.bounds
+    low, high, all_low, all_high = _EVERY_POSITION, 0, 0, _EVERY_POSITION
+    for block in range(num_blocks):
+        some_low, some_high, each_low, each_high = _EVERY_POSITION, 0, 0, _EVERY_POSITION
+        for row in range(block * BLOCK_ROWS, (block + 1) * BLOCK_ROWS):
+            # What fills up the last block sees what the last row sees.
+            token = rows[min(row, num_rows - 1) // group]
+            row_low, row_high = 0, _EVERY_POSITION
+            if highs.shape[0] > 0:
+                row_low, row_high = lows[token], highs[token]
+            row_lows[row], row_highs[row] = row_low, row_high
+            some_low, each_low = min(some_low, row_low), max(each_low, row_low)
+            some_high, each_high = max(some_high, row_high), min(each_high, row_high)
+        block_bounds[block, SOME_LOW], block_bounds[block, SOME_HIGH] = some_low, some_high
+        block_bounds[block, ALL_LOW], block_bounds[block, ALL_HIGH] = each_low, each_high
+        low, high = min(low, some_low), max(high, some_high)
+        all_low, all_high = max(all_low, each_low), min(all_high, each_high)
+    return low, high, all_low, all_high
+
+
+@part()
+def pack_queries(q: Any, rows: Any, head: Any, group: Any, dim: Any, operands: Any) -> None:
+    """Copy the rows' queries to `operands.queries`.
+
+    A word is a float32, or two neighbouring bfloat16 as they lie in memory.
+    """
+    lines, queries = operands.block_rows, operands.queries
+    num_rows, num_words = rows.shape[0] * group, dim * lines.itemsize // 4
+    for start in range(0, num_rows, BLOCK_ROWS):
+        fill(lines, 0)
+        for row in range(start, min(start + BLOCK_ROWS, num_rows)):
+            source = q[rows[row // group], head * group + row % group]
+            target = lines[(row - start) * dim : (row - start + 1) * dim]
+            for d in range(source.shape[0]):
+                target[d] = as_operand(source[d], lines)
+        _transpose(lines, 0, BLOCK_ROWS, num_words, queries, start * num_words)
+
+
+@part()
+def reset_state(tile: Any, num_rows: Any, dim: Any) -> None:
+    """Make the state that of rows which have read nothing."""
+    end = (num_rows + BLOCK_ROWS - 1) // BLOCK_ROWS * BLOCK_ROWS
+    peaks, sums = tile.peaks, tile.sums
+    for row in range(end):
+        peaks[row], sums[row] = -np.inf, 0.0
+    fill(tile.totals[: end * dim], 0)
+
+
+@part()
+def load_state(tile: Any, state: Any, rows: Any, head: Any, group: Any, dim: Any) -> None:
+    """Read the state that an earlier group of partitions left."""
+    num_rows = rows.shape[0] * group
+    peaks, sums, totals, lines = tile.peaks, tile.sums, tile.totals, tile.lines
+    kept_peaks, kept_sums, kept_totals = state
+    for start in range(0, num_rows, BLOCK_ROWS):
+        for row in range(start, min(start + BLOCK_ROWS, num_rows)):
+            token, q_head = rows[row // group], head * group + row % group
+            peaks[row], sums[row] = kept_peaks[token, q_head], kept_sums[token, q_head]
+            source = kept_totals[token, q_head]
+            target = lines[(row - start) * dim : (row - start + 1) * dim]
+            for d in range(source.shape[0]):
+                target[d] = source[d]
+            fill(target, source.shape[0])  # the memory is that of the task before
+        _transpose(lines, 0, BLOCK_ROWS, dim, totals, start * dim)
+
+
+@part()
+def store_state(tile: Any, state: Any, rows: Any, head: Any, group: Any, dim: Any) -> None:
+    """Write the state to where a later group of partitions, or decoding, finds it."""
+    num_rows = rows.shape[0] * group
+    peaks, sums, totals, lines = tile.peaks, tile.sums, tile.totals, tile.lines
+    kept_peaks, kept_sums, kept_totals = state
+    for start in range(0, num_rows, BLOCK_ROWS):
+        _transpose(totals, start * dim, dim, BLOCK_ROWS, lines, 0)
+        for row in range(start, min(start + BLOCK_ROWS, num_rows)):
+            token, q_head = rows[row // group], head * group + row % group
+            kept_peaks[token, q_head], kept_sums[token, q_head] = peaks[row], sums[row]
+            source = lines[(row - start) * dim : (row - start + 1) * dim]
+            target = kept_totals[token, q_head]
+            for d in range(target.shape[0]):
+                target[d] = source[d]
+
+
+@part()
+def add_tile_sinks(tile: Any, sinks: Any, num_rows: Any, head: Any, group: Any) -> None:
+    """Let the sinks of the rows' heads, powers of two, join the sums of weights."""
+    peaks, sums, lines = tile.peaks, tile.sums, tile.lines
+    for start in range(0, num_rows, BLOCK_ROWS):
+        for row in range(BLOCK_ROWS):
+            lines[row] = sinks[head * group + (start + row) % group]
+        block = slice(start, start + BLOCK_ROWS)
+        for half in range(0, BLOCK_ROWS, _LANES):
+            add_sinks(lines, half, peaks[block], sums[block])
+
+
+@part()
+def write_results(tile: Any, rows: Any, head: Any, group: Any, dim: Any, out: Any) -> None:
+    """Write the totals over the sums of weights to `out`, in its dtype."""
+    num_rows = rows.shape[0] * group
+    sums, totals, lines = tile.sums, tile.totals, tile.lines
+    for start in range(0, num_rows, BLOCK_ROWS):
+        own = totals[start * dim : (start + BLOCK_ROWS) * dim]
+        for half in range(0, BLOCK_ROWS, _LANES):
+            normalize_totals(own, half, sums[start : start + BLOCK_ROWS])
+        _transpose(own, 0, dim, BLOCK_ROWS, lines, 0)
+        for row in range(start, min(start + BLOCK_ROWS, num_rows)):
+            source = lines[(row - start) * dim : (row - start + 1) * dim]
+            target = out[rows[row // group], head * group + row % group]
+            for d in range(target.shape[0]):
+                target[d] = from_float32(source[d], out)
+
+
+@part()
+def _transpose(
+    source: Any, start: Any, num_rows: Any, num_columns: Any, target: Any, target_start: Any
+) -> None:
+    """Copy [num_rows, num_columns] words to [num_columns, num_rows]; multiples of 16, both.
+
+    The source may have two elements to a word.
+    """
+    elements = 4 // source.itemsize
+    for row in range(0, num_rows, _LANES):
+        for column in range(0, num_columns, _LANES):
+            transpose_words(
+                source,
+                start + (row * num_columns + column) * elements,
+                num_columns * elements,
+                target,
+                target_start + column * num_rows + row,
+                num_rows,
+            )
+
+
+_NOTHING = np.float32(-np.inf)
+_ANYTHING = np.float32(-3.0e38)  # every score is above it
+_ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
+
+
+@part(fastmath=EXACT)
+def mask_scores(scores: Any, half: Any, lows: Any, highs: Any, first: Any, num_tokens: Any) -> None:
+    """Set scores of tokens `first` on to -inf but where low <= token < high.
+
+    lows, highs: [32] float32, relative to the beginning of the partition.
+    """
+    low, high, nothing = load(lows, half), load(highs, half), splat(_NOTHING)
+    for token in range(first, num_tokens):
+        place = token * BLOCK_ROWS + half
+        number = splat(np.float32(token))
+        seen = where_less(number, high, load(scores, place), nothing)
+        store(scores, place, where_less(number, low, nothing, seen))
+
+
+@part(fastmath=EXACT)
+def cap_scores(scores: Any, half: Any, num_tokens: Any, scale: Any, softcap: Any) -> None:
+    """Turn scores into `softcap * tanh(score * scale / softcap)`; tanh x = 1 - 2 / (e^2x + 1)."""
+    factor = splat(_TWO * LOG2_E * scale / softcap)
+    one, two, limit = splat(_ONE), splat(_TWO), splat(softcap)
+    for token in range(num_tokens):
+        place = token * BLOCK_ROWS + half
+        power = exp2_lanes(smaller(splat(HIGH), load(scores, place) * factor))
+        store(scores, place, limit * (one - two / (power + one)))
+
+
+@part(fastmath=EXACT)
+def update_softmax(
+    scores: Any,
+    half: Any,
+    num_tokens: Any,
+    scale: Any,
+    peaks: Any,
+    sums: Any,
+    totals: Any,
+    factors: Any,
+    weights: Any,
+    power: Any,
+    store_weights: Any,
+) -> None:
+    """Turn scores into weights relative to the largest so far, and bring the state up to date.
+
+    half: 0 for the first sixteen rows, 16 for the others. num_tokens: an even number. scale:
+    log2(e) included. totals: [dim, 32] float32, made relative to the new largest score. factors:
+    those of the values, by which weights are multiplied when they are kept.
+    `power` is 2^x, and `store_weights(weights, token, half, even, odd)` keeps those of two tokens.
+    A NaN score gives a NaN sum.
+    """
+    old = load(peaks, half)
+    best, other = splat(_NOTHING), splat(_NOTHING)
+    for token in range(0, num_tokens, 2):
+        best = larger(load(scores, token * BLOCK_ROWS + half), best)
+        other = larger(load(scores, (token + 1) * BLOCK_ROWS + half), other)
+    factor = splat(scale)
+    peak = larger(larger(best, other) * factor, old)
+    store(peaks, half, peak)
+    # A row that has seen no key: any finite number will do in place of -inf.
+    base = where_less(peak, splat(_ANYTHING), splat(_ZERO), peak)
+    minus = splat(_ZERO) - base
+    even_sum, odd_sum = splat(_ZERO), splat(_ZERO)
+    for token in range(0, num_tokens, 2):
+        even = power(fused(load(scores, token * BLOCK_ROWS + half), factor, minus))
+        odd = power(fused(load(scores, (token + 1) * BLOCK_ROWS + half), factor, minus))
+        even_sum, odd_sum = even_sum + even, odd_sum + odd
+        even, odd = scaled(even, factors, token), scaled(odd, factors, token + 1)
+        store_weights(weights, token, half, even, odd)
+    fading = exp2_lanes(old - base)
+    store(sums, half, fused(load(sums, half), fading, even_sum + odd_sum))
+    if any_less(fading, splat(_ONE)):
+        for d in range(totals.shape[0] // BLOCK_ROWS):
+            place = d * BLOCK_ROWS + half
+            store(totals, place, load(totals, place) * fading)
+
+
+@part(fastmath=EXACT)
+def add_sinks(sinks: Any, half: Any, peaks: Any, sums: Any) -> None:
+    """Add what a score [32] without a value weighs to the sums; it is a power of two."""
+    power = smaller(splat(HIGH), load(sinks, half) - load(peaks, half))
+    store(sums, half, load(sums, half) + exp2_lanes(power))
+
+
+@part(fastmath=EXACT)
+def normalize_totals(totals: Any, half: Any, sums: Any) -> None:
+    """Turn totals [dim * 32] into results.
+
+    A row with any number that is not finite becomes NaN, wherever that came from; -0 becomes 0, so
+    that no bit tells how many zeros were added.
+    """
+    inverse, zero = splat(_ONE) / load(sums, half), splat(_ZERO)
+    spoilt = zero
+    for d in range(totals.shape[0] // BLOCK_ROWS):
+        spoilt = fused(load(totals, d * BLOCK_ROWS + half), zero, spoilt)
+    for d in range(totals.shape[0] // BLOCK_ROWS):
+        place = d * BLOCK_ROWS + half
+        store(totals, place, fused(load(totals, place), inverse, spoilt))

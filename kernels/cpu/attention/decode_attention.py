@@ -19,19 +19,19 @@ from pagedrun.kernels.attention.kv_layer import KVLayer
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.attention.prefix_groups import PrefixState
 from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.cpu.attention.decode_floats import add_floats, score_floats
-from pagedrun.kernels.cpu.attention.decode_integers import (
+from pagedrun.kernels.cpu.attention.decode_products import (
+    add_floats,
     add_integers,
     integers_for,
+    score_floats,
     score_integers,
 )
-from pagedrun.kernels.cpu.attention.decode_softmax import bend, weigh
-from pagedrun.kernels.cpu.attention.factors import factors_for, prefetch_factors, read_factors
-from pagedrun.kernels.cpu.attention.operands import SoftmaxNumbers
-from pagedrun.kernels.cpu.attention.scale_arrays import scale_arrays
+from pagedrun.kernels.cpu.attention.inputs import SoftmaxNumbers
+from pagedrun.kernels.cpu.attention.partitions import factors_for, prefetch_factors, read_factors
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
-from pagedrun.kernels.cpu.exp2 import LOG2_E, exp2
-from pagedrun.kernels.cpu.jit import kernel, part, spread
+from pagedrun.kernels.cpu.jit import REORDERED, kernel, part, spread
+from pagedrun.kernels.cpu.kv_cache import scale_arrays
+from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2, largest
 
 
 def decode_attention(
@@ -177,9 +177,9 @@ def _attend(
         for g in range(group):
             factor = scale
             if softcap > 0:
-                bend(weights[g, : high - low], scale, softcap)
+                cap_scores(weights[g, : high - low], scale, softcap)
                 factor = LOG2_E
-            part_peaks[g], part_masses[g] = weigh(weights[g, : high - low], factor)
+            part_peaks[g], part_masses[g] = softmax_weights(weights[g, : high - low], factor)
         read_factors(value_scales, table, kv_head, low, high, value_factors)
         _multiply(weights, value_factors)
         _add_values(weights, integers, value_cache, table, kv_head, low, high, last, partial)
@@ -248,3 +248,28 @@ def _add_values(
         add_floats(weights, value_cache, table, kv_head, low, high, last, partial)
     else:
         add_integers(weights, integers, value_cache, table, kv_head, low, high, last, partial)
+
+
+@part(fastmath=REORDERED)
+def softmax_weights(scores: Any, scale: Any) -> Any:
+    """Turn the scores of one row into weights relative to the largest, in place.
+
+    scores: [num_keys] float32, at least one. scale: float32 above 0, log2(e) included. Returns
+    (peak, mass): the largest scaled score, a power of two, and the sum of the weights
+    `2^(score * scale - peak)`. A NaN score gives a NaN sum.
+    """
+    peak = largest(scores) * scale
+    mass = np.float32(0.0)
+    for i in range(scores.shape[0]):
+        weight = exp2(scores[i] * scale - peak)
+        scores[i] = weight
+        mass += weight
+    return peak, mass
+
+
+@part()
+def cap_scores(scores: Any, scale: Any, softcap: Any) -> None:
+    """Turn scores [num_keys] float32 into `softcap * tanh(score * scale / softcap)`, in place."""
+    factor = scale / softcap
+    for i in range(scores.shape[0]):
+        scores[i] = softcap * np.tanh(scores[i] * factor)

@@ -1,8 +1,8 @@
-"""The products of attention in float32, on any processor; see `tile_products`."""
+"""Products of attention in float32, on any processor; see `amx_products`."""
 
 from typing import Any
 
-from pagedrun.kernels.cpu.attention.gather import fill
+from pagedrun.kernels.cpu.attention.partitions import fill
 from pagedrun.kernels.cpu.jit import EXACT, part
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 from pagedrun.kernels.cpu.simd.lanes import exp2_lanes, store

@@ -1,4 +1,8 @@
-"""Attention of groups of tokens, on the processor's best units for the dtype at hand."""
+"""Prefill and shared-prefix attention: groups of rows that read partitions together.
+
+Both entry points make groups (`inputs`) and attend from them level by level, with the processor's
+best units for the dtypes at hand: one kernel for each, over the same tasks (`attend`).
+"""
 
 from typing import Any
 
@@ -7,26 +11,113 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.attention.attention_inputs import PrefillInputs
 from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.prefix_groups import PrefixState
+from pagedrun.kernels.attention.prefix_groups import PrefixGroups, PrefixState
 from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.cpu.attention import float_products, pair_products, tile_products
+from pagedrun.kernels.cpu.attention import amx_products, float_products, pair_products
 from pagedrun.kernels.cpu.attention.attend import DIM_STEP, attend_tiles
-from pagedrun.kernels.cpu.attention.groups import cut_tiles
-from pagedrun.kernels.cpu.attention.operands import (
+from pagedrun.kernels.cpu.attention.inputs import (
     BLOCK_ROWS,
+    LEVEL,
     Cache,
     SoftmaxNumbers,
     State,
     Work,
     bfloat16_operands,
+    chunk_groups,
+    cut_tiles,
     float32_operands,
+    prefix_levels,
 )
-from pagedrun.kernels.cpu.attention.scale_arrays import scale_arrays
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, num_threads
+from pagedrun.kernels.cpu.kv_cache import scale_arrays
 from pagedrun.kernels.cpu.simd.amx import configure, release, tile_shapes
 from pagedrun.kernels.kernel_set import KernelSet
+
+
+def prefill_attention(
+    q: Tensor,
+    layer: KVLayer,
+    block_tables: Tensor,
+    chunks: PrefillInputs,
+    softmax: Softmax,
+    window: int | None,
+    *,
+    kernel_set: KernelSet | None = None,
+) -> Tensor:
+    """Attend from chunks of queries over the blocks of their tables; see the reference."""
+    assert layer.keys.is_contiguous(), "a copy would cost too much"
+    assert layer.values.is_contiguous(), "a copy would cost too much"
+    starts, firsts = as_array(chunks.chunk_starts), as_array(chunks.first_positions)
+    groups = chunk_groups(
+        starts, as_array(chunks.table_rows), firsts, as_array(block_tables), layer.block_size
+    )
+    rows = np.arange(len(q), dtype=np.int32)
+    highs = rows + np.repeat(firsts - starts[:-1] + 1, np.diff(starts))
+    lows = np.zeros_like(highs) if window is None else np.maximum(highs - window, 0)
+    state = None if (groups[:, LEVEL] == 0).all() else _empty_state(q)
+    out = torch.empty_like(q)
+    attend_groups(
+        q,
+        layer,
+        Work(as_array(block_tables.contiguous()), rows, groups, lows, highs),
+        softmax,
+        state,
+        out,
+        KernelSet.usable(kernel_set),
+    )
+    return out
+
+
+def _empty_state(q: Tensor) -> PrefixState:
+    """Return memory for what tokens have read so far; every token that needs it writes it first."""
+    return PrefixState(
+        peaks=torch.empty(q.shape[:2]),
+        masses=torch.empty(q.shape[:2]),
+        totals=torch.empty(q.shape),
+        num_partitions=torch.empty(0, dtype=torch.int32),
+    )
+
+
+def prefix_attention(
+    q: Tensor,
+    layer: KVLayer,
+    block_tables: Tensor,
+    groups: PrefixGroups,
+    softmax: Softmax,
+    *,
+    kernel_set: KernelSet | None = None,
+) -> PrefixState:
+    """Attend from each row over the partitions of its groups; see the reference."""
+    num_rows, num_heads, head_dim = q.shape
+    state = PrefixState(
+        peaks=torch.full((num_rows, num_heads), -torch.inf),
+        masses=torch.zeros(num_rows, num_heads),
+        totals=torch.zeros(num_rows, num_heads, head_dim),
+        num_partitions=groups.num_partitions,
+    )
+    rows, everything = as_array(groups.rows), np.zeros(0, np.int32)
+    levels = prefix_levels(
+        rows,
+        as_array(groups.row_starts),
+        as_array(groups.table_rows),
+        as_array(groups.first_partitions),
+        as_array(groups.last_partitions),
+        num_rows,
+    )
+    attend_groups(
+        q,
+        layer,
+        Work(as_array(block_tables.contiguous()), rows, levels, everything, everything),
+        softmax,
+        state,
+        None,
+        KernelSet.usable(kernel_set),
+    )
+    return state
+
 
 MAX_TILE_ROWS = 512  # queries and totals of a tile stay in L2
 TASKS_PER_THREAD = 4
@@ -108,9 +199,9 @@ def _attend_on_tiles(
             attend_tiles(
                 first + worker, end, num_workers, tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
-                tile_products.can_stay, tile_products.source_of, tile_products.pack_values,
-                tile_products.multiply_keys, tile_products.multiply_values,
-                tile_products.power, tile_products.store_weights,
+                amx_products.can_stay, amx_products.source_of, amx_products.pack_values,
+                amx_products.multiply_keys, amx_products.multiply_values,
+                amx_products.power, amx_products.store_weights,
             )  # fmt: skip
             release()
 

@@ -1,9 +1,9 @@
-"""The products of attention on pairs of bfloat16 (`vdpbf16ps`); see `tile_products`."""
+"""Products of attention on pairs of bfloat16 (`vdpbf16ps`); see `amx_products`."""
 
 from typing import Any
 
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.cpu.attention.gather import fill
+from pagedrun.kernels.cpu.attention.partitions import fill
 from pagedrun.kernels.cpu.jit import EXACT, part
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 from pagedrun.kernels.cpu.simd.lanes import exp2_lanes_for_bfloat16

@@ -1,15 +1,26 @@
-"""Linear layers: the fastest way that keeps a row's bits whatever the number of rows."""
+"""Linear layers on the fastest products of a kernel set that are row-invariant.
+
+On AMX `amx_linear`, else oneDNN where it is row-invariant, else products of our own
+(`ChainLinear`): each output is one chain over k in float32. Up to `ROWS` rows these wait for the
+weights; above, a panel of 32 columns stays in L2 while the rows pass.
+"""
 
 from collections.abc import Callable
+from typing import Any
 
+import numba
+import numpy as np
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
+from pagedrun.kernels.cpu.jit import kernel, spread
 from pagedrun.kernels.cpu.linears import onednn_linear
-from pagedrun.kernels.cpu.linears.chain_linear import ChainLinear
-from pagedrun.kernels.cpu.linears.onednn_linear import OneDnnLinear
-from pagedrun.kernels.cpu.linears.row_heights import RowHeights
-from pagedrun.kernels.cpu.linears.tile_linear import TileLinear
+from pagedrun.kernels.cpu.linears.amx_linear import TileLinear
+from pagedrun.kernels.cpu.linears.epilogue import write_block
+from pagedrun.kernels.cpu.linears.onednn_linear import OneDnnLinear, RowHeights
+from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
+from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 from pagedrun.kernels.kernel_set import KernelSet
 
 
@@ -48,3 +59,72 @@ def _packed(
         if heights.cuts:
             return OneDnnLinear(weight, bias, heights)
     return ChainLinear(weight, bias)
+
+
+PANEL_COLUMNS = 32
+_multiply_block = block_product(ROWS, 2)
+
+
+class ChainLinear:
+    """`y = x @ weight.T + bias` for float32 or bfloat16, which are multiplied as float32.
+
+    weight: [out_features, in_features], not kept. bias: [out_features], same dtype, or None.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.out_features, in_features = weight.shape
+        source = as_array(weight.contiguous())
+        num_panels = -(-self.out_features // PANEL_COLUMNS)
+        self._weights = aligned_empty((num_panels, in_features, PANEL_COLUMNS), source.dtype)
+        pack_panels(source, self._weights)
+        self._bias = np.zeros(0 if bias is None else num_panels * PANEL_COLUMNS, np.float32)
+        if bias is not None:
+            self._bias[: self.out_features] = bias.float().numpy()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [num_rows, in_features] to [num_rows, out_features], in the same dtype."""
+        out = torch.empty(len(x), self.out_features, dtype=x.dtype)
+        rows = np.zeros((-(-len(x) // ROWS) * ROWS, x.shape[1]), np.float32)
+        spread(self._weights.size)
+        _multiply(as_array(x.contiguous()), rows, self._weights, self._bias, as_array(out))
+        return out
+
+
+@kernel
+def pack_panels(weight: Any, packed: Any) -> None:
+    """Copy weights [columns, k] to panels of columns; zeros follow the last column."""
+    for panel in numba.prange(packed.shape[0]):
+        packed[panel] = 0
+        for column in range(min(PANEL_COLUMNS, weight.shape[0] - panel * PANEL_COLUMNS)):
+            source = weight[panel * PANEL_COLUMNS + column]
+            for k in range(source.shape[0]):
+                packed[panel, k, column] = source[k]
+
+
+@kernel
+def _multiply(x: Any, rows: Any, weights: Any, bias: Any, out: Any) -> None:
+    """rows: memory for x in float32, with rows of zeros up to a multiple of `ROWS`."""
+    num_panels, num_k = weights.shape[:2]
+    for row in numba.prange(x.shape[0]):
+        source, target = x[row], rows[row]
+        for k in range(num_k):
+            target[k] = to_float32(source[k])
+    for panel in numba.prange(num_panels):
+        sums = aligned_floats(ROWS * PANEL_COLUMNS)
+        for row in range(0, rows.shape[0], ROWS):
+            sums[:] = np.float32(0.0)
+            start = panel * num_k * PANEL_COLUMNS
+            _multiply_block(
+                rows,
+                row * num_k,
+                num_k,
+                1,
+                weights,
+                start,
+                PANEL_COLUMNS,
+                num_k,
+                sums,
+                0,
+                PANEL_COLUMNS,
+            )
+            write_block(sums, 0, ROWS, bias, row, panel * PANEL_COLUMNS, out)

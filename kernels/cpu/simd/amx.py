@@ -19,7 +19,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from pagedrun.kernels.cpu.simd.pointer import INT8, element_pointer
+from pagedrun.kernels.cpu.simd.arrays import INT8, element_pointer
 
 TILE_ROWS = 16
 TILE_BYTES = 64  # of a row

@@ -18,8 +18,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from pagedrun.kernels.cpu.simd.arrays import INT8, INT16, INT32, element_pointer
 from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS
-from pagedrun.kernels.cpu.simd.pointer import INT8, INT16, INT32, element_pointer
 from pagedrun.kernels.processor import has_features
 
 # Rows of a block that, with two vectors of columns, fit the registers: 32 of 16 floats with

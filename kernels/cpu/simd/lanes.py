@@ -1,8 +1,12 @@
-"""Lanes: sixteen float32 numbers that a kernel treats as one value.
+"""Lanes: sixteen float32 numbers as one value of a kernel; 2^x and maximum in vector code.
 
 LLVM makes of it what the processor has: one register with AVX-512, two with AVX2, four with NEON.
 Lane i of a result depends on lane i of the operands alone, so a kernel that gives each row a lane
 treats every row alike, whatever its place.
+
+`exp2` is the same polynomial for a scalar, vectorized in loops unlike the library's exp; `largest`
+compares floats as integers, since LLVM makes vector code of a maximum of floats only under the
+promise that there are no NaN.
 """
 
 import operator
@@ -14,9 +18,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from pagedrun.kernels.cpu.exp2 import C1, C2, C3, C4, C5, C6, LOW
 from pagedrun.kernels.cpu.jit import EXACT, part
-from pagedrun.kernels.cpu.simd.pointer import INT16, INT32, element_pointer
+from pagedrun.kernels.cpu.simd.arrays import INT16, INT32, element_pointer
 
 NUM_LANES = 16
 FLOATS = ir.VectorType(ir.FloatType(), NUM_LANES)
@@ -295,3 +298,55 @@ def _overload_multiply(a: Any, b: Any) -> Any:
 @overload(operator.truediv, strict=False)
 def _overload_divide(a: Any, b: Any) -> Any:
     return (lambda a, b: _divide(a, b)) if _are_lanes(a, b) else None
+
+
+LOG2_E = np.float32(1.4426950408889634)
+
+# Weighted least squares fit of 2^f - 1 over |f| <= 1/2; relative error 2e-9 before rounding.
+C1 = np.float32(0.6931471824645996)
+C2 = np.float32(0.24022647738456726)
+C3 = np.float32(0.055503323674201965)
+C4 = np.float32(0.009618437848985195)
+C5 = np.float32(0.0013398878509178758)
+C6 = np.float32(0.00015353357593994588)
+LOW = np.float32(-127.0)
+HIGH = np.float32(127.0)
+
+
+@part()
+def exp2(x: Any) -> Any:
+    """Return 2^x for a float32 x; relative error 2e-7, 0 from -127 down, 2^127 from 127 up.
+
+    NaN stays NaN.
+    """
+    x = LOW if x < LOW else x
+    x = HIGH if x > HIGH else x
+    whole = np.floor(x + np.float32(0.5))
+    f = x - whole
+    p = C5 + f * C6
+    p = C4 + f * p
+    p = C3 + f * p
+    p = C2 + f * p
+    p = C1 + f * p
+    p = np.float32(1.0) + f * p
+    exponent = np.int32((np.int32(whole) + np.int32(127)) << np.int32(23))  # 0 at -127: gives 0.0
+    return p * exponent.view(np.float32)
+
+
+_DIGITS = np.int32(0x7FFFFFFF)
+
+
+@part()
+def largest(values: Any) -> Any:
+    """Return the largest of float32 values, of which there is at least one; for NaN see below.
+
+    Compared as integers in the same order (negative floats with their digits flipped): LLVM makes
+    vector code of an integer maximum, of a float one only under the promise that there are no NaN.
+    A positive NaN counts as larger, a negative one as smaller than every number.
+    """
+    peak = np.int32(-0x80000000)
+    for i in range(values.shape[0]):
+        bits = np.float32(values[i]).view(np.int32)
+        order = np.int32(bits ^ (np.int32(bits >> np.int32(31)) & _DIGITS))
+        peak = max(peak, order)
+    return np.int32(peak ^ (np.int32(peak >> np.int32(31)) & _DIGITS)).view(np.float32)

@@ -10,6 +10,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic, overload
 
+from pagedrun.kernels.cpu.simd.arrays import INT8, INT16, element_pointer
 from pagedrun.kernels.cpu.simd.lanes import (
     FLOATS,
     NUM_LANES,
@@ -18,7 +19,6 @@ from pagedrun.kernels.cpu.simd.lanes import (
     load,
     store,
 )
-from pagedrun.kernels.cpu.simd.pointer import INT8, INT16, element_pointer
 
 _HALVES = ir.VectorType(INT16, NUM_LANES)
 _TO_INTEGER = 12_582_912.0  # 1.5 * 2^23: see `lanes`

@@ -22,7 +22,7 @@ from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError, option
 
 if TYPE_CHECKING:
-    from pagedrun.kernels.cpu.first_run import CompilingAhead
+    from pagedrun.kernels.cpu.compile_ahead import CompilingAhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Device:
         """Begin to compile the kernels that a decoder's runs call; None where they are no CPU's."""
         if self.kernel_set is None:
             return None
-        from pagedrun.kernels.cpu.first_run import CompilingAhead, RunKernels
+        from pagedrun.kernels.cpu.compile_ahead import CompilingAhead, RunKernels
 
         own, kept = (str(each).removeprefix("torch.") for each in (dtype, cache_dtype))
         return CompilingAhead(RunKernels(own, kept, self.kernel_set, tuple(sorted(activations))))
@@ -141,7 +141,7 @@ class Device:
         if self.kernel_set is None:
             on_compile()
             return nullcontext()
-        from pagedrun.kernels.cpu.first_run import compiling_told
+        from pagedrun.kernels.cpu.compile_ahead import compiling_told
 
         return compiling_told(on_compile)
 

@@ -8,9 +8,8 @@ import torch
 from numba import config
 from torch import Tensor
 
-from pagedrun.kernels.cpu import jit
+from pagedrun.kernels.cpu import grouped_linear, jit
 from pagedrun.kernels.cpu.attention import group_attention
-from pagedrun.kernels.cpu.experts import grouped_linear
 from pagedrun.kernels.kernel_set import KernelSet
 
 DTYPES = [torch.float32, torch.bfloat16]

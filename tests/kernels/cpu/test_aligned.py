@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pagedrun.kernels.cpu.jit import kernel
-from pagedrun.kernels.cpu.simd.aligned import (
+from pagedrun.kernels.cpu.simd.arrays import (
     LINE_BYTES,
     aligned_empty,
     aligned_floats,

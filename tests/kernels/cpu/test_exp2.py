@@ -3,7 +3,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from pagedrun.kernels.cpu.exp2 import exp2
+from pagedrun.kernels.cpu.simd.lanes import exp2
 
 
 @numba.njit  # type: ignore[untyped-decorator]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from pagedrun.kernels.cpu import first_run, jit
-from pagedrun.kernels.cpu.first_run import CompilingAhead, RunKernels, compiling_told
+from pagedrun.kernels.cpu import compile_ahead, jit
+from pagedrun.kernels.cpu.compile_ahead import CompilingAhead, RunKernels, compiling_told
 from pagedrun.kernels.cpu.linears import onednn_linear
 from pagedrun.kernels.kernel_set import KernelSet
 
@@ -24,7 +24,7 @@ import gc, json
 from pagedrun.kernels.environment.threads import prepare_environment
 prepare_environment()
 from numba.core.registry import CPUDispatcher
-from pagedrun.kernels.cpu.first_run import RunKernels
+from pagedrun.kernels.cpu.compile_ahead import RunKernels
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun import SamplingParams
@@ -68,7 +68,7 @@ def test_a_run_calls_what_is_compiled_ahead_and_nothing_else(dtype: str) -> None
 
 def begin(cache: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "pagedrun.kernels.cpu.compile_kernels"],
+        [sys.executable, "-m", "pagedrun.kernels.cpu.compile_worker"],
         env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -123,8 +123,8 @@ class TestAhead:
         self, kernels: list[Kernel], command: str, monkeypatch: pytest.MonkeyPatch
     ) -> CompilingAhead:
         monkeypatch.setattr(RunKernels, "all", lambda _: kernels)
-        monkeypatch.setattr(first_run, "num_threads", lambda: 2)
-        monkeypatch.setattr(first_run, "_COMMAND", [sys.executable, "-c", command])
+        monkeypatch.setattr(compile_ahead, "num_threads", lambda: 2)
+        monkeypatch.setattr(compile_ahead, "_COMMAND", [sys.executable, "-c", command])
         return CompilingAhead(wanted())
 
     def test_what_is_on_disk_begins_no_process(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ import pagedrun.kernels.environment.threads
 pagedrun.kernels.environment.threads.prepare_environment()
 import torch
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
+from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.kernel_set import KernelSet
 
 def check_linears():

@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import pytest
 
-from pagedrun.kernels.cpu.maximum import largest
+from pagedrun.kernels.cpu.simd.lanes import largest
 
 
 @numba.njit  # type: ignore[untyped-decorator]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.kernels.cpu.packed.linear import QuantizedLinear
+from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.packed_weight import GroupScales, PackedWeight, joined_neighbours
 from tests.every_pair import every_pair

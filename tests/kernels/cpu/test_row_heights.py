@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.cpu.linears import row_heights
-from pagedrun.kernels.cpu.linears.row_heights import CUTS, MIN_ROWS, RowHeights
+from pagedrun.kernels.cpu.linears import onednn_linear
+from pagedrun.kernels.cpu.linears.onednn_linear import CUTS, MIN_ROWS, RowHeights
 from tests.kernels.cpu.products import threads
 
 SHAPE = torch.Size((40, 24))
@@ -83,7 +83,7 @@ def test_what_depends_on_threads_is_left_out(lowest: int, cuts: tuple[int, ...])
 
 
 def test_large_weights_are_tried_at_few_heights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_heights, "_LARGE", SHAPE.numel())
+    monkeypatch.setattr(onednn_linear, "_LARGE", SHAPE.numel())
     multiply = Multiply(lambda height, row: False)
     heights = RowHeights.tried(multiply, same, SHAPE, BFLOAT16)
     assert heights == RowHeights((16, 32, 64, 128), all_agree=False)
@@ -119,7 +119,7 @@ def test_pieces_where_all_heights_agree(min_rows: int) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(row_heights, "private_folder", lambda name: tmp_path)
+    monkeypatch.setattr(onednn_linear, "private_folder", lambda name: tmp_path)
     return tmp_path
 
 
@@ -172,8 +172,8 @@ def changes(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             yield variable
     for module, name in (
         (torch, "get_num_threads"),
-        (row_heights, "processor_name"),
-        (row_heights, "_source_digest"),
+        (onednn_linear, "processor_name"),
+        (onednn_linear, "_source_digest"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, lambda: 77)
@@ -188,7 +188,7 @@ def test_what_onednn_chooses_by_is_told_apart(
     found(odd_64, shape=torch.Size((24, 40)))
     assert len(list(folder.iterdir())) == 3
     for number, change in enumerate(changes(monkeypatch)):
-        monkeypatch.setattr(row_heights, "_on_one_thread", lambda compute: compute())
+        monkeypatch.setattr(onednn_linear, "_on_one_thread", lambda compute: compute())
         found(odd_64)
         assert len(list(folder.iterdir())) == 4 + number, change
 
@@ -197,7 +197,7 @@ def test_what_onednn_chooses_by_is_told_apart(
 def test_without_a_folder_it_is_tried_each_time(
     missing: Path | None, odd_64: Multiply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_heights, "private_folder", lambda name: missing)
+    monkeypatch.setattr(onednn_linear, "private_folder", lambda name: missing)
     for _ in range(2):
         odd_64.heights.clear()
         assert found(odd_64) == EXPECTED

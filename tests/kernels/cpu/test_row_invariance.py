@@ -14,8 +14,8 @@ from torch import Tensor
 from pagedrun.kernels import reference
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears import onednn_linear
-from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
-from pagedrun.kernels.cpu.linears.chain_linear import ChainLinear
+from pagedrun.kernels.cpu.linears.linear import ChainLinear
+from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.kernel_set import KernelSet
 from tests.every_pair import every_pair
 from tests.kernels.cpu.products import (

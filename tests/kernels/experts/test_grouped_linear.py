@@ -9,7 +9,7 @@ from torch import Tensor
 from pagedrun.kernels import reference
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.kernels.cpu.linears.cancelling import CancellingOperands
+from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.experts.routing import ExpertRows
 from pagedrun.kernels.kernel_set import KernelSet
 from tests.kernels.conftest import Twin

@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, gpu, reference
-from pagedrun.kernels.cpu.linears.int8_chains import EXACT_TERMS, Int8Chains
-from pagedrun.kernels.cpu.linears.int8_linear import Products
-from pagedrun.kernels.cpu.linears.int8_tiles import Int8Tiles
-from pagedrun.kernels.cpu.linears.int8_words import Int8Words
+from pagedrun.kernels.cpu.linears.int8_linear import (
+    EXACT_TERMS,
+    Int8Chains,
+    Int8Tiles,
+    Int8Words,
+    Products,
+)
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.processor import has_features
 from pagedrun.kernels.reference.linears.int8_linear import MAX_IN_FEATURES

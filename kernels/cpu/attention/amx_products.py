@@ -1,0 +1,161 @@
+"""Products of attention on AMX tiles: bfloat16 keys, queries, values and weights.
+
+The three modules of products offer the same functions. Keys and values lie in `source`, a flat
+array: sixteen tokens from each of `places` on, [partition / 16] int64, `stride` elements apart.
+dim: the padded head size. queries: [num_blocks * words of a row * 32]. scores: [partition * 32].
+weights: those of a partition, as `store_weights` keeps them. totals: [num_blocks * dim * 32]
+float32. `both`: true for a block of more than sixteen rows.
+"""
+
+from typing import Any
+
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.cpu.attention.partitions import readable
+from pagedrun.kernels.cpu.jit import EXACT, part
+from pagedrun.kernels.cpu.simd.amx import (
+    dot_00,
+    dot_01,
+    dot_10,
+    dot_11,
+    load_00,
+    load_01,
+    load_10,
+    load_11,
+    load_a0,
+    load_a1,
+    load_b0,
+    load_b1,
+    store_00,
+    store_01,
+    store_10,
+    store_11,
+    zero_00,
+    zero_01,
+    zero_10,
+    zero_11,
+)
+from pagedrun.kernels.cpu.simd.lanes import exp2_lanes_for_bfloat16
+from pagedrun.kernels.cpu.simd.words import store_pairs, transpose_pairs
+
+TILE_TOKENS = 16
+_COLUMNS = 32
+_STEP = 32  # terms of a sum that a tile holds
+_FLOATS_ROW = 4 * _COLUMNS  # bytes
+
+
+@part()
+def can_stay(cache: Any) -> Any:
+    """Return whether tiles can be read where the cache has them."""
+    return cache.itemsize == 2 and cache.shape[2] % TILE_TOKENS == 0 and cache.shape[3] % _STEP == 0
+
+
+@part()
+def source_of(cache: Any, copy: Any, in_place: Any) -> Any:
+    """Return the flat array that holds keys or values: the cache, or the copy of a partition."""
+    return readable(cache, copy, in_place)
+
+
+@part()
+def pack_values(source: Any, places: Any, stride: Any, dim: Any, packed: Any) -> None:
+    """Transpose the values of a partition to [dim * partition]."""
+    for tile in range(0, places.shape[0], 2):
+        for d in range(0, dim, TILE_TOKENS):
+            transpose_pairs(
+                source,
+                places[tile] + d,
+                places[tile + 1] + d,
+                stride,
+                packed,
+                d * PARTITION_TOKENS + tile * TILE_TOKENS,
+                PARTITION_TOKENS,
+            )
+
+
+@part()
+def multiply_keys(
+    source: Any,
+    places: Any,
+    stride: Any,
+    dim: Any,
+    queries: Any,
+    block: Any,
+    num_tokens: Any,
+    scores: Any,
+    both: Any,
+) -> None:
+    """Write the products of the first keys with a block of queries."""
+    for tile in range(0, num_tokens // TILE_TOKENS, 2):
+        a0, a1, b = places[tile], places[tile + 1], block * dim // 2 * _COLUMNS
+        c = tile * TILE_TOKENS * _COLUMNS
+        zero_00()
+        zero_01()
+        zero_10()
+        zero_11()
+        for _ in range(dim // _STEP):
+            load_b0(queries, b, _FLOATS_ROW)
+            load_a0(source, a0, 2 * stride)
+            load_a1(source, a1, 2 * stride)
+            dot_00()
+            dot_10()
+            if both:
+                load_b1(queries, b + 16, _FLOATS_ROW)
+                dot_01()
+                dot_11()
+            a0 += _STEP
+            a1 += _STEP
+            b += _STEP // 2 * _COLUMNS
+        store_00(scores, c, _FLOATS_ROW)
+        store_10(scores, c + 16 * _COLUMNS, _FLOATS_ROW)
+        if both:
+            store_01(scores, c + 16, _FLOATS_ROW)
+            store_11(scores, c + 16 * _COLUMNS + 16, _FLOATS_ROW)
+
+
+@part()
+def multiply_values(
+    packed: Any,
+    dim: Any,
+    weights: Any,
+    totals: Any,
+    block: Any,
+    num_tokens: Any,
+    both: Any,
+) -> None:
+    """Add the products of the first values with the weights to the totals of a block."""
+    for d in range(0, dim, 32):
+        c = (block * dim + d) * _COLUMNS
+        load_00(totals, c, _FLOATS_ROW)
+        load_10(totals, c + 16 * _COLUMNS, _FLOATS_ROW)
+        if both:
+            load_01(totals, c + 16, _FLOATS_ROW)
+            load_11(totals, c + 16 * _COLUMNS + 16, _FLOATS_ROW)
+        a, b = d * PARTITION_TOKENS, 0
+        for _ in range(num_tokens // _STEP):
+            load_b0(weights, b, _FLOATS_ROW)
+            load_a0(packed, a, 2 * PARTITION_TOKENS)
+            load_a1(packed, a + 16 * PARTITION_TOKENS, 2 * PARTITION_TOKENS)
+            dot_00()
+            dot_10()
+            if both:
+                load_b1(weights, b + 16, _FLOATS_ROW)
+                dot_01()
+                dot_11()
+            a += _STEP
+            b += _STEP // 2 * _COLUMNS
+        store_00(totals, c, _FLOATS_ROW)
+        store_10(totals, c + 16 * _COLUMNS, _FLOATS_ROW)
+        if both:
+            store_01(totals, c + 16, _FLOATS_ROW)
+            store_11(totals, c + 16 * _COLUMNS + 16, _FLOATS_ROW)
+
+
+@part(fastmath=EXACT)
+def power(x: Any) -> Any:
+    """Return 2^x as exactly as weights are kept."""
+    return exp2_lanes_for_bfloat16(x)
+
+
+@part()
+def store_weights(weights: Any, token: Any, half: Any, even: Any, odd: Any) -> None:
+    """Keep the weights of tokens `token` and `token + 1` for one half of a block."""
+    store_pairs(weights, token // 2 * _COLUMNS + half, even, odd)

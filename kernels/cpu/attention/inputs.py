@@ -1,0 +1,266 @@
+"""Inputs of the attention kernels: groups of rows, and the arrays of a call in named tuples.
+
+A group is one line of an int64 array: the indices in `rows` where its tokens begin and end, the row
+of the block tables to read, the first partition and the one after the last (`TO_THE_END`: as far as
+its tokens see, after which they are done), and its level. Groups of one level have no token in
+common; a token reads its groups in ascending order of level.
+
+Numba takes the named tuples apart at no cost.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.cpu.jit import part, serial_kernel
+from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
+from pagedrun.kernels.cpu.simd.lanes import LOG2_E
+
+BLOCK_ROWS = 32  # a row is one query head of one token
+
+
+class Cache(NamedTuple):
+    """Keys or values, or their codes.
+
+    blocks: [num_blocks, num_kv_heads, block_size, head_dim]; flat: the same memory as one row.
+    scales: [num_blocks, num_kv_heads, block_size] float32, without blocks where the cache is not
+    quantised.
+    """
+
+    blocks: Any
+    flat: Any
+    scales: Any
+
+
+class Work(NamedTuple):
+    """Who reads what; rows and groups: see `groups`.
+
+    tables: [num_tables, max_blocks] int32. lows, highs: [num_tokens] int32, the positions that a
+    token sees; empty where every token sees all.
+    """
+
+    tables: Any
+    rows: Any
+    groups: Any
+    lows: Any
+    highs: Any
+
+
+class SoftmaxNumbers(NamedTuple):
+    """scale: log2(e) included where there is no cap. softcap: 0 for none. Both are float32.
+
+    sinks: [num_heads] float32, times log2(e); empty for none.
+    """
+
+    scale: Any
+    softcap: Any
+    sinks: Any
+
+    @classmethod
+    def of(cls, softmax: Softmax) -> "SoftmaxNumbers":
+        """Return what kernels read of it."""
+        scale, softcap = np.float32(softmax.scale), np.float32(softmax.softcap or 0.0)
+        sinks = np.empty(0, np.float32)
+        if softmax.sinks is not None:
+            sinks = softmax.sinks.numpy() * LOG2_E
+        return cls(scale if softmax.softcap else scale * LOG2_E, softcap, sinks)
+
+
+class State(NamedTuple):
+    """What tokens have read, from one of their groups to the next.
+
+    peaks, sums: [num_tokens, num_heads] float32, the largest score so far (a power of two) and the
+    sum of weights relative to it. totals: [num_tokens, num_heads, head_dim] float32.
+    """
+
+    peaks: Any
+    sums: Any
+    totals: Any
+
+
+class Operands(NamedTuple):
+    """One thread's memory for the operands of products, flat.
+
+    keys, values: a partition each, [partition * dim]. packed: the values as a product takes them.
+    queries: [num_blocks * words of a row * 32]. block_rows: the queries of a block before they are
+    transposed, [32 * dim]. weights: those of a block, [words of a partition * 32].
+    """
+
+    keys: Any
+    values: Any
+    packed: Any
+    queries: Any
+    block_rows: Any
+    weights: Any
+
+
+@part()
+def bfloat16_operands(num_blocks: Any, dim: Any) -> Any:
+    """Return memory for operands that are pairs of bfloat16, two to a word."""
+    return Operands(
+        aligned_zeros(PARTITION_TOKENS * dim, np.uint16),
+        aligned_zeros(PARTITION_TOKENS * dim, np.uint16),
+        aligned_zeros(PARTITION_TOKENS * dim, np.uint16),
+        aligned_zeros(num_blocks * dim // 2 * BLOCK_ROWS, np.uint32),
+        aligned_zeros(BLOCK_ROWS * dim, np.uint16),
+        aligned_zeros(PARTITION_TOKENS // 2 * BLOCK_ROWS, np.uint32),
+    )
+
+
+@part()
+def float32_operands(num_blocks: Any, dim: Any) -> Any:
+    """Return memory for float32 operands; values are taken as they are."""
+    values = aligned_zeros(PARTITION_TOKENS * dim, np.float32)
+    return Operands(
+        aligned_zeros(PARTITION_TOKENS * dim, np.float32),
+        values,
+        values,
+        aligned_zeros(num_blocks * dim * BLOCK_ROWS, np.float32),
+        aligned_zeros(BLOCK_ROWS * dim, np.float32),
+        aligned_zeros(PARTITION_TOKENS * BLOCK_ROWS, np.float32),
+    )
+
+
+BEGIN, END, TABLE, FIRST, LAST, LEVEL = range(6)
+TO_THE_END = 1 << 40
+
+
+@serial_kernel
+def chunk_groups(
+    chunk_starts: Any, table_rows: Any, first_positions: Any, block_tables: Any, block_size: Any
+) -> Any:
+    """Return the groups of prompt chunks: neighbours read the partitions before both together.
+
+    Chunks share a partition if their tables name the same blocks up to its end; rows come in the
+    order of the prefix tree, so those that share are neighbours. Arguments: as for
+    `prefill_attention`. `rows` is to be 0, 1, 2, … The groups come level by level.
+    """
+    num_chunks = table_rows.shape[0]
+    shared = np.zeros(num_chunks + 1, np.int64)  # partitions that a chunk shares with that before
+    for chunk in range(1, num_chunks):
+        before = min(first_positions[chunk - 1], first_positions[chunk]) // PARTITION_TOKENS
+        one, other = block_tables[table_rows[chunk - 1]], block_tables[table_rows[chunk]]
+        num_blocks = 0
+        while num_blocks * block_size < before * PARTITION_TOKENS and (
+            one[num_blocks] == other[num_blocks]
+        ):
+            num_blocks += 1
+        shared[chunk] = min(before, num_blocks * block_size // PARTITION_TOKENS)
+    groups = np.zeros((2 * num_chunks, 6), np.int64)
+    num_groups = 0
+    # Chunks `stack[i, 0]` up to `stack[i, 1]` that agree on all before partition `stack[i, 2]`.
+    stack = np.zeros((2 * num_chunks + 1, 4), np.int64)
+    stack[0, 1] = num_chunks
+    top = 1
+    while top > 0:
+        top -= 1
+        first, last, partition, level = (
+            stack[top, 0],
+            stack[top, 1],
+            stack[top, 2],
+            stack[top, 3],
+        )
+        common = TO_THE_END
+        for chunk in range(first + 1, last):
+            common = min(common, shared[chunk])
+        if common > partition:
+            _write_group(
+                groups[num_groups],
+                chunk_starts[first],
+                chunk_starts[last],
+                table_rows[first],
+                partition,
+                common,
+                level,
+            )
+            num_groups += 1
+            level += 1
+        if common == TO_THE_END:
+            continue
+        start = first
+        for chunk in range(first + 1, last + 1):
+            if chunk == last or shared[chunk] == common:
+                stack[top, 0], stack[top, 1] = start, chunk
+                stack[top, 2], stack[top, 3] = common, level
+                top += 1
+                start = chunk
+    return _by_level(groups, num_groups)
+
+
+@part()
+def _write_group(
+    group: Any, begin: Any, end: Any, table: Any, first: Any, last: Any, level: Any
+) -> None:
+    group[BEGIN], group[END], group[TABLE] = begin, end, table
+    group[FIRST], group[LAST], group[LEVEL] = first, last, level
+
+
+@part()
+def _by_level(groups: Any, num_groups: Any) -> Any:
+    """Return the first groups, those of one level together and in their order."""
+    ordered = np.zeros((num_groups, groups.shape[1]), np.int64)
+    place, level = 0, 0
+    while place < num_groups:
+        for group in range(num_groups):
+            if groups[group, LEVEL] == level:
+                for field in range(groups.shape[1]):
+                    ordered[place, field] = groups[group, field]
+                place += 1
+        level += 1
+    return ordered
+
+
+@part()
+def cut_tiles(groups: Any, num_tokens: Any) -> Any:
+    """Cut groups, which come level by level, into tiles of at most `num_tokens` tokens.
+
+    Returns tiles [num_tiles, 3] int64, their groups and where their tokens begin and end in `rows`;
+    level_starts [num_levels + 1] int64, where each level's tiles begin; and the most tokens that a
+    tile has.
+    """
+    num_tiles = 0
+    for group in range(groups.shape[0]):
+        num_tiles += (groups[group, END] - groups[group, BEGIN] + num_tokens - 1) // num_tokens
+    num_levels = groups[groups.shape[0] - 1, LEVEL] + 1
+    tiles = np.zeros((num_tiles, 3), np.int64)
+    level_starts = np.zeros(num_levels + 1, np.int64)
+    for level in range(num_levels + 1):
+        level_starts[level] = num_tiles
+    tile, most_tokens = 0, 0
+    for group in range(groups.shape[0]):
+        level = groups[group, LEVEL]
+        level_starts[level] = min(level_starts[level], tile)
+        for start in range(groups[group, BEGIN], groups[group, END], num_tokens):
+            tiles[tile, 0], tiles[tile, 1] = group, start
+            tiles[tile, 2] = min(groups[group, END], start + num_tokens)
+            most_tokens = max(most_tokens, tiles[tile, 2] - start)
+            tile += 1
+    return tiles, level_starts, most_tokens
+
+
+@serial_kernel
+def prefix_levels(
+    rows: Any, row_starts: Any, table_rows: Any, first_partitions: Any, last_partitions: Any,
+    num_rows: Any,
+) -> Any:  # fmt: skip
+    """Return the groups of `PrefixGroups`, level by level."""
+    num_groups = table_rows.shape[0]
+    groups = np.zeros((num_groups, 6), np.int64)
+    levels = np.zeros(num_rows, np.int64)
+    for group in range(num_groups):
+        begin, end = row_starts[group], row_starts[group + 1]
+        level = levels[rows[begin]]  # of all its rows: they were together before
+        _write_group(
+            groups[group],
+            begin,
+            end,
+            table_rows[group],
+            first_partitions[group],
+            last_partitions[group],
+            level,
+        )
+        for place in range(begin, end):
+            levels[rows[place]] = level + 1
+    return _by_level(groups, num_groups)

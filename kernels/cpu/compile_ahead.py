@@ -1,0 +1,254 @@
+"""Compiles the kernels of a decoder's first run ahead, in several processes.
+
+A process of its own each, since Numba compiles one function at a time. They compile while this one
+reads weights, and leave the machine code in the folder where Numba looks for it. A kernel that is
+missing from the list is compiled when it is first called, as is one whose process ended too early.
+"""
+
+import json
+import subprocess
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
+from typing import Any, NamedTuple
+
+import torch
+from numba import types
+from numba.core import event
+
+from pagedrun.kernels import token_rows
+from pagedrun.kernels.cpu import activations, kv_cache, sampling
+from pagedrun.kernels.cpu.attention import decode_attention, group_attention, inputs
+from pagedrun.kernels.cpu.attention.inputs import Cache, SoftmaxNumbers, State, Work
+from pagedrun.kernels.cpu.jit import num_threads
+from pagedrun.kernels.cpu.linears import linear, onednn_linear
+from pagedrun.kernels.cpu.norms import _add_rms_norm, _rms_norm
+from pagedrun.kernels.kernel_set import KernelSet
+
+MAX_PROCESSES = 3  # the kernel that takes longest is a quarter of all
+_COMMAND = [sys.executable, "-P", "-m", "pagedrun.kernels.cpu.compile_worker"]
+_ELEMENTS = {
+    "float32": types.float32,
+    "bfloat16": types.uint16,
+    "int8": types.int8,
+    "float8_e4m3fn": types.uint8,
+}
+
+
+class RunKernels(NamedTuple):
+    """What decides which kernels a run calls, and of which types: dtypes of the model and of its
+    keys and values, the kernel set, and the activations of its feed-forward layers.
+    """
+
+    dtype: str
+    cache_dtype: str
+    kernel_set: str
+    activations: tuple[str, ...]
+
+    def all(self) -> "list[RunKernel]":
+        """Return the kernels, those that take longest to compile first."""
+        return [RunKernel(*each) for each in self._pairs()]
+
+    def _pairs(self) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+        model, kept = _ELEMENTS[self.dtype], _ELEMENTS[self.cache_dtype]
+        i32, i64, f32 = types.int32, types.int64, types.float32
+        yield (
+            self._attend(),
+            (
+                *(i64, i64, i64, _array(model, 3)),
+                *[_tuple(Cache, _array(kept, 4), _array(kept, 1), _array(f32, 3))] * 2,
+                _tuple(Work, _array(i32, 2), _array(i32, 1), _array(i64, 2), *[_array(i32, 1)] * 2),
+                _tuple(SoftmaxNumbers, f32, f32, _array(f32, 1)),
+                _tuple(State, _array(f32, 2), _array(f32, 2), _array(f32, 3)),
+                _array(model, 3),
+            ),
+        )
+        yield (
+            decode_attention._decode,
+            (
+                *(_array(model, 3), _array(kept, 4), _array(kept, 4), _array(i32, 2)),
+                *[_array(i32, 1)] * 2,
+                *[_array(f32, 3)] * 2,
+                *(f32, f32, _array(f32, 1), i64, _array(i32, 1)),
+                *(_array(f32, 2), _array(f32, 2), _array(f32, 3), _array(model, 3)),
+            ),
+        )
+        yield (
+            sampling._sample,
+            (
+                *(_array(model, 2), _array(f32, 1), _array(i32, 1), _array(f32, 1), _array(f32, 1)),
+                *[_array(i64, 1)] * 5,
+            ),
+        )
+        yield (
+            kv_cache._rotary_store,
+            (
+                *(_array(model, 3), _array(f32, 3), _array(i64, 1), _array(i64, 1)),
+                *[_array(kept, 4)] * 2,
+                *[_array(f32, 3)] * 2,
+                *[_array(model, 1)] * 2,
+                *(f32, types.boolean, _array(model, 3)),
+            ),
+        )
+        if self._has_chains:
+            panels = _array(model, 3)
+            yield (
+                linear._multiply,
+                (_array(model, 2), _array(f32, 2), panels, _array(f32, 1), _array(model, 2)),
+            )
+            yield linear.pack_panels, (_array(model, 2), panels)
+        yield inputs.chunk_groups, (*[_array(i32, 1)] * 3, _array(i32, 2), i64)
+        yield token_rows._build_tree, (_array(i32, 1), _array(i64, 1))
+        rows = (_array(i32, 1), _array(i64, 1), _array(i64, 1), _array(i32, 1))
+        yield token_rows._merge_runs, (*rows, _array(i64, 1), _array(i32, 1), i64)
+        yield token_rows._sort_runs, (*rows, i64)
+        norm = (_array(model, 1), f32, _array(model, 2))
+        yield _add_rms_norm, (_array(model, 2), _array(f32, 2), *norm)
+        yield inputs.prefix_levels, (*[_array(i32, 1)] * 5, i64)
+        yield _rms_norm, (_array(f32, 2), *norm)
+        for activation in self.activations:
+            yield _ACTIVATIONS[activation], (_array(model, 2), _array(model, 2))
+        yield kv_cache._copy, (*[_array(kept, 3)] * 2, *[_array(i64, 1)] * 2)
+        walked = (*[_array(i32, 1)] * 2, *[_array(i64, 1)] * 3, *[i64] * 3)
+        yield token_rows._walk, walked
+        yield token_rows._first_rows, (_array(i32, 1), i64, i64)
+
+    @property
+    def _has_chains(self) -> bool:
+        """Whether linear layers are ours, as in bfloat16 on a processor without AVX-512."""
+        has_tiles = self.kernel_set == KernelSet.AMX and self.dtype == "bfloat16"
+        return not has_tiles and not onednn_linear.can_pack(getattr(torch, self.dtype))
+
+    def _attend(self) -> Any:
+        dtypes = (getattr(torch, name) for name in (self.dtype, self.cache_dtype))
+        return group_attention.attend_kernel(KernelSet(self.kernel_set), *dtypes)
+
+
+_ACTIVATIONS = {"silu": activations._silu_mul, "gelu_tanh": activations._gelu_tanh_mul}
+
+
+class RunKernel(NamedTuple):
+    """A kernel and the Numba types of its arguments."""
+
+    dispatcher: Any
+    arguments: tuple[Any, ...]
+
+    def compile(self) -> None:
+        """Read the machine code from disk, or compile it and keep it there."""
+        self.dispatcher.compile(self.arguments)
+
+    @property
+    def is_kept(self) -> bool | None:
+        """Whether the machine code is on disk; None where there is no place for it."""
+        try:
+            cache = self.dispatcher._cache
+            key = cache._index_key(self.arguments, self.dispatcher.targetctx.codegen())
+            return key in cache._cache_file._load_index()
+        except AttributeError:  # a cache that keeps nothing; or another Numba
+            return None
+
+
+class CompilingAhead:
+    """The kernels of `wanted` that are not on disk, compiled by processes that are begun here.
+
+    They end with this process, whatever it ends by.
+    """
+
+    def __init__(self, wanted: RunKernels) -> None:
+        kernels = wanted.all()
+        self._kernels = kernels
+        self._missing = deque(i for i, each in enumerate(kernels) if each.is_kept is False)
+        self._threads: list[Thread] = []
+        num_processes = min(num_threads() - 1, MAX_PROCESSES, len(self._missing) - 1)
+        for _ in range(num_processes):
+            process = _begin()
+            weakref.finalize(self, _end, process)
+            thread = Thread(target=_hand_out, args=(process, wanted, self._missing), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def finish(self, on_compile: Callable[[], None] | None = None) -> None:
+        """Compile what no process has begun with, and wait for the others.
+
+        `on_compile` is called first, if there is something to wait for.
+        """
+        if on_compile is not None and any(each.is_alive() for each in self._threads):
+            on_compile()
+        while self._threads and (index := _next(self._missing)) is not None:
+            self._kernels[index].compile()
+        for each in self._threads:
+            each.join()
+
+
+@contextmanager
+def compiling_told(on_compile: Callable[[], None]) -> Iterator[None]:
+    """Call `on_compile` when Numba begins to compile, as it does with what is not on disk; once."""
+    with event.install_listener("numba:compile", _Told(on_compile)):
+        yield
+
+
+class _Told(event.Listener):  # type: ignore[misc]
+    def __init__(self, on_compile: Callable[[], None]) -> None:
+        self._on_compile: Callable[[], None] | None = on_compile
+
+    def on_start(self, event: Any) -> None:
+        """Tell it, if that was not done."""
+        tell, self._on_compile = self._on_compile, None
+        if tell is not None:
+            tell()
+
+    def on_end(self, event: Any) -> None:
+        """Ignore it."""
+
+
+def _array(element: Any, num_dims: int) -> Any:
+    return types.Array(element, num_dims, "C")
+
+
+def _tuple(named: type, *elements: Any) -> Any:
+    return types.BaseTuple.from_types(elements, named)
+
+
+def _begin() -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        _COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        encoding="ascii",
+        start_new_session=True,  # an interrupt is for us to handle
+    )
+
+
+def _hand_out(process: "subprocess.Popen[str]", wanted: RunKernels, missing: deque[int]) -> None:
+    """Give a process one kernel after the other; one that it does not finish is dropped."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(OSError, ValueError):  # it ended, or was ended
+        process.stdin.write(json.dumps(wanted) + "\n")
+        while (index := _next(missing)) is not None:
+            process.stdin.write(f"{index}\n")
+            process.stdin.flush()
+            if not process.stdout.readline():
+                break
+    _end(process)
+
+
+def _next(missing: deque[int]) -> int | None:
+    try:
+        return missing.popleft()
+    except IndexError:
+        return None
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    process.kill()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):  # what was not written when it ended
+                pipe.close()
+    process.wait()

@@ -1,0 +1,93 @@
+"""Epilogue of a block of sums: scales, bias, rounding and writing."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from pagedrun.kernels.cpu.bfloat16 import from_float32
+from pagedrun.kernels.cpu.jit import EXACT, part
+from pagedrun.kernels.cpu.simd.arrays import aligned_floats
+from pagedrun.kernels.cpu.simd.lanes import load, splat, store
+from pagedrun.kernels.cpu.simd.words import read_lanes, write_lanes
+
+COLUMNS = 32
+_LANES = 16
+
+
+class Scales(NamedTuple):
+    """What int32 sums of products of codes are multiplied by, and then a bias is added.
+
+    rows: [num_rows] float32. columns, bias: [all columns of the last block] float32; bias may be
+    empty.
+    """
+
+    rows: Any
+    columns: Any
+    bias: Any
+
+
+@part()
+def write_block(
+    sums: Any, place: Any, num_rows: Any, epilogue: Any, row: Any, column: Any, out: Any
+) -> None:
+    """Write sums [num_rows, 32], from `place` on, to `out` from (row, column) on.
+
+    What lies beyond the last row or column of `out` is left out. epilogue: `Scales` for int32 sums;
+    for float32 sums a bias, [at least column + 32] float32, or empty.
+    """
+    width = out.shape[1]
+    for i in range(min(num_rows, out.shape[0] - row)):
+        start, target = place + i * COLUMNS, (row + i) * width + column
+        low = _finished(sums, start, epilogue, row + i, column)
+        high = _finished(sums, start + _LANES, epilogue, row + i, column + _LANES)
+        if column + COLUMNS <= width:
+            write_lanes(out, target, low)
+            write_lanes(out, target + _LANES, high)
+        else:
+            values = np.empty(COLUMNS, np.float32)
+            store(values, 0, low)
+            store(values, _LANES, high)
+            for j in range(width - column):
+                out[row + i, column + j] = from_float32(values[j], out)
+
+
+def sums_for(epilogue: Any, size: Any) -> Any:
+    """Inside kernels: return memory for sums that an epilogue takes, its content undefined."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+def _finished(sums: Any, start: Any, epilogue: Any, row: Any, column: Any) -> Any:
+    """Inside kernels: return what sixteen sums from `start` on come to, as Lanes."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+@overload(sums_for, strict=False)
+def _overload_sums_for(epilogue: Any, size: Any) -> Any:
+    if isinstance(epilogue, types.BaseNamedTuple):
+        return lambda epilogue, size: aligned_floats(size).view(np.int32)
+    return lambda epilogue, size: aligned_floats(size)
+
+
+@overload(_finished, strict=False)
+def _overload_finished(sums: Any, start: Any, epilogue: Any, row: Any, column: Any) -> Any:
+    if isinstance(epilogue, types.BaseNamedTuple):
+        return lambda sums, start, epilogue, row, column: _scaled(
+            sums, start, epilogue, row, column
+        )
+    return lambda sums, start, epilogue, row, column: _with_bias(
+        load(sums, start), epilogue, column
+    )
+
+
+@part(fastmath=EXACT)
+def _scaled(sums: Any, start: Any, scales: Any, row: Any, column: Any) -> Any:
+    """A product and a sum, each of them rounded, on every processor."""
+    factors = splat(scales.rows[row]) * load(scales.columns, column)
+    return _with_bias(read_lanes(sums, start) * factors, scales.bias, column)
+
+
+@part(fastmath=EXACT)
+def _with_bias(value: Any, bias: Any, column: Any) -> Any:
+    return value + load(bias, column) if bias.shape[0] > 0 else value

@@ -1,0 +1,295 @@
+"""Products of bfloat16 with quantized weights on AMX tiles, sums in float32.
+
+The weight is the left operand: sixteen of its rows are a tile. Each output is one chain over k,
+tile by tile in ascending order, of the weights rounded to bfloat16: it has the bits of
+`pagedrun.kernels.cpu.linears.amx_linear` with these.
+
+A step's weights are written to the cache and multiplied one step later, when they have arrived
+there. Up to 32 rows of inputs pass them at once; with more, sixteen steps of weights stay in L1
+while the rows pass. Inputs lie in blocks of sixteen rows side by side.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.kernels.cpu.jit import kernel, part, spread
+from pagedrun.kernels.cpu.linears.epilogue import write_block
+from pagedrun.kernels.cpu.quantized.code_arrays import PANEL, STEP
+from pagedrun.kernels.cpu.quantized.unpack import (
+    NUMBER_BYTES,
+    TABLE_BYTES,
+    begin_group,
+    second_numbers,
+    unpack_step,
+)
+from pagedrun.kernels.cpu.simd.amx import (
+    configure,
+    dot_00,
+    dot_01,
+    dot_10,
+    dot_11,
+    load_00,
+    load_01,
+    load_10,
+    load_11,
+    load_a0,
+    load_a1,
+    load_b0,
+    load_b1,
+    release,
+    store_00,
+    store_01,
+    store_10,
+    store_11,
+    zero_00,
+    zero_01,
+    zero_10,
+    zero_11,
+)
+from pagedrun.kernels.cpu.simd.arrays import (
+    aligned_empty,
+    aligned_floats,
+    prefetch_at,
+    prefetch_lines,
+)
+from pagedrun.kernels.cpu.simd.words import transpose_words
+
+ROWS = 16  # of a block of inputs
+FEW_BLOCKS = 2
+CHUNK_STEPS = 16
+BLOCKS_AT_ONCE = 32  # their part of a chunk stays in L2
+PANELS_OF_TASK = 4
+_BYTES_AHEAD = 8192  # of a weight's memory, that are asked for before they are needed
+_TILE = 256  # words
+_STEP_BYTES = 2 * PANEL * STEP  # of a step's weights
+_PAIR = 4 * _TILE  # the sums of two blocks with a panel
+
+_prefetch_tile = prefetch_lines(16, level=1)
+
+
+@kernel
+def multiply_tiles(inputs: Any, weight: Any, bias: Any, shapes: Any, out: Any) -> None:
+    """Multiply blocks of inputs with a weight.
+
+    inputs: [num_blocks, num_steps, 16, 16] words of two bfloat16, sixteen rows side by side, or
+    fewer, in one block. shapes: of the tiles, for as many.
+    weight: `CodeArrays`. bias: float32, one for each output of all panels, or empty. out:
+    [num_rows, out_features], bits of bfloat16.
+    """
+    num_panels = (out.shape[1] + PANEL - 1) // PANEL
+    num_pairs = (min(inputs.shape[0], BLOCKS_AT_ONCE) + 1) // 2
+    for task in numba.prange((num_panels + PANELS_OF_TASK - 1) // PANELS_OF_TASK):
+        configure(shapes)
+        memory = aligned_floats((NUMBER_BYTES + PANEL * TABLE_BYTES) // 4)
+        numbers = memory.ctypes.data
+        tables = numbers + NUMBER_BYTES
+        steps = aligned_floats(CHUNK_STEPS * _STEP_BYTES // 4)
+        sums = aligned_floats(num_pairs * _PAIR)
+        rows = aligned_floats(2 * ROWS * PANEL)
+        first = task * PANELS_OF_TASK
+        for panel in range(first, min(num_panels, first + PANELS_OF_TASK)):
+            if inputs.shape[0] <= FEW_BLOCKS:
+                _few_blocks(inputs, weight, panel, numbers, tables, steps, sums)
+                _write(sums, 0, inputs.shape[0], rows, bias, 0, panel, out)
+                continue
+            for block in range(0, inputs.shape[0], BLOCKS_AT_ONCE):
+                end = min(inputs.shape[0], block + BLOCKS_AT_ONCE)
+                _many_blocks(inputs, block, end, weight, panel, numbers, tables, steps, sums)
+                for pair in range((end - block + 1) // 2):
+                    row = (block + 2 * pair) * ROWS
+                    num_blocks = min(2, end - block - 2 * pair)
+                    _write(sums, pair * _PAIR, num_blocks, rows, bias, row, panel, out)
+        release()
+        memory[0] = 0  # Numba frees an array behind its last use, and knows of none by address
+
+
+@part()
+def _few_blocks(
+    inputs: Any, weight: Any, panel: Any, numbers: Any, tables: Any, steps: Any, sums: Any
+) -> None:
+    """Compute the sums of one or two blocks with a panel, which waits for the weights."""
+    num_steps, target = weight.num_steps, steps.ctypes.data
+    width = inputs.shape[3]
+    other = (inputs.shape[0] - 1) * num_steps * _TILE
+    kind, step_bytes, above_bytes = weight.kind, weight.step_bytes, weight.above_bytes
+    codes = weight.codes + panel * num_steps * step_bytes
+    above = weight.above + panel * num_steps * above_bytes
+    second = second_numbers(weight, numbers)
+    zero_00()
+    zero_01()
+    zero_10()
+    zero_11()
+    left = begin_group(weight, panel, 0, numbers, tables)
+    unpack_step(kind, codes, above, numbers, second, tables, target)
+    for step in range(num_steps):
+        if step + 1 < num_steps:
+            if left > 0:
+                left -= 1
+            else:
+                left = begin_group(weight, panel, step + 1, numbers, tables)
+            codes += step_bytes
+            above += above_bytes
+            prefetch_at(codes + _BYTES_AHEAD, step_bytes // 64)
+            prefetch_at(above + _BYTES_AHEAD // 4, above_bytes // 64)
+            other_half = target + (step + 1) % 2 * _STEP_BYTES
+            unpack_step(kind, codes, above, numbers, second, tables, other_half)
+        w, x = step % 2 * _STEP_BYTES // 4, step * ROWS * width
+        load_b0(inputs, x, 4 * width)
+        load_a0(steps, w, 64)
+        load_a1(steps, w + _TILE, 64)
+        dot_00()
+        dot_10()
+        if other > 0:
+            load_b1(inputs, x + other, 64)
+            dot_01()
+            dot_11()
+    _store(sums, 0)
+
+
+@part()
+def _many_blocks(
+    inputs: Any,
+    first: Any,
+    last: Any,
+    weight: Any,
+    panel: Any,
+    numbers: Any,
+    tables: Any,
+    chunk: Any,
+    sums: Any,
+) -> None:
+    """Compute the sums of blocks first .. last - 1 with a panel.
+
+    A chain that is interrupted goes on from its sum. An odd last block is computed twice.
+    """
+    num_steps, num_pairs = weight.num_steps, (last - first + 1) // 2
+    size = num_steps * _TILE
+    target = chunk.ctypes.data
+    kind, step_bytes, above_bytes = weight.kind, weight.step_bytes, weight.above_bytes
+    codes = weight.codes + panel * num_steps * step_bytes
+    above = weight.above + panel * num_steps * above_bytes
+    second = second_numbers(weight, numbers)
+    left = 0
+    for begin in range(0, num_steps, CHUNK_STEPS):
+        steps = min(CHUNK_STEPS, num_steps - begin)
+        for step in range(steps):
+            if left > 0:
+                left -= 1
+            else:
+                left = begin_group(weight, panel, begin + step, numbers, tables)
+            target_of_step = target + step * _STEP_BYTES
+            unpack_step(kind, codes, above, numbers, second, tables, target_of_step)
+            codes += step_bytes
+            above += above_bytes
+        for pair in range(num_pairs):
+            x = (first + 2 * pair) * size + begin * _TILE
+            y = min(first + 2 * pair + 1, last - 1) * size + begin * _TILE
+            place = pair * _PAIR
+            if begin == 0:
+                zero_00()
+                zero_01()
+                zero_10()
+                zero_11()
+            else:
+                load_00(sums, place, 64)
+                load_10(sums, place + _TILE, 64)
+                load_01(sums, place + 2 * _TILE, 64)
+                load_11(sums, place + 3 * _TILE, 64)
+            w = 0
+            for _ in range(steps):
+                load_b0(inputs, x, 64)
+                load_a0(chunk, w, 64)
+                load_b1(inputs, y, 64)
+                load_a1(chunk, w + _TILE, 64)
+                dot_00()
+                _prefetch_tile(inputs, x + _TILE)
+                dot_01()
+                dot_10()
+                _prefetch_tile(inputs, y + _TILE)
+                dot_11()
+                w += _STEP_BYTES // 4
+                x += _TILE
+                y += _TILE
+            _store(sums, place)
+
+
+@part()
+def _store(sums: Any, place: Any) -> None:
+    """Write the tiles of sums, [2 blocks, 2 halves of a panel, 16 columns, 16 rows]."""
+    store_00(sums, place, 64)
+    store_10(sums, place + _TILE, 64)
+    store_01(sums, place + 2 * _TILE, 64)
+    store_11(sums, place + 3 * _TILE, 64)
+
+
+@part()
+def _write(
+    sums: Any,
+    place: Any,
+    num_blocks: Any,
+    rows: Any,
+    bias: Any,
+    row: Any,
+    panel: Any,
+    out: Any,
+) -> None:
+    """Turn the sums of one or two blocks to rows [32, 32] and write these."""
+    for half in range(2):
+        transpose_words(sums, place + half * _TILE, ROWS, rows, half * ROWS, PANEL)
+        if num_blocks > 1:
+            start = place + (2 + half) * _TILE
+            transpose_words(sums, start, ROWS, rows, ROWS * PANEL + half * ROWS, PANEL)
+    write_block(rows, 0, num_blocks * ROWS, bias, row, panel * PANEL, out)
+
+
+ROWS = 16
+STEP = 32
+NARROW_ROWS = 4
+
+
+def input_blocks(x: NDArray[np.uint16], num_steps: int) -> NDArray[np.uint32]:
+    """Return x [num_rows, in_features], bits of bfloat16, as words of two neighbours.
+
+    Returns [num_blocks, num_steps, 16, width]: for each pair of inputs, sixteen rows, or as few as
+    there are, which then take less of the cache. Zeros follow the last row and the last input.
+    """
+    if len(x) <= NARROW_ROWS:
+        few = aligned_empty((1, num_steps, ROWS, len(x)), np.uint32)
+        spread(0)
+        _pack_narrow(x, few.reshape(-1, len(x)))
+        return few
+    blocks = aligned_empty((-(-len(x) // ROWS), num_steps, ROWS, ROWS), np.uint32)
+    spread(blocks.size)
+    _pack(x, blocks)
+    return blocks
+
+
+@kernel
+def _pack_narrow(x: Any, words: Any) -> None:
+    for pair in numba.prange(words.shape[0]):
+        for row in range(words.shape[1]):
+            low, high = np.uint32(0), np.uint32(0)
+            if 2 * pair < x.shape[1]:
+                low = np.uint32(x[row, 2 * pair])
+            if 2 * pair + 1 < x.shape[1]:
+                high = np.uint32(x[row, 2 * pair + 1])
+            words[pair, row] = np.uint32(low | np.uint32(high << np.uint32(16)))
+
+
+@kernel
+def _pack(x: Any, blocks: Any) -> None:
+    num_steps = blocks.shape[1]
+    for block in numba.prange(blocks.shape[0]):
+        rows = np.zeros(ROWS * num_steps * STEP, np.uint16)
+        for i in range(min(ROWS, x.shape[0] - block * ROWS)):
+            start = i * num_steps * STEP
+            source, target = x[block * ROWS + i], rows[start : start + x.shape[1]]
+            for k in range(source.shape[0]):
+                target[k] = source[k]
+        words = rows.view(np.uint32)
+        for step in range(num_steps):
+            place = (block * num_steps + step) * ROWS * ROWS
+            transpose_words(words, step * ROWS, num_steps * ROWS, blocks, place, ROWS)

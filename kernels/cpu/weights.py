@@ -1,0 +1,270 @@
+"""Unpacking of checkpoint weights: codes with scales, 32-bit words, pairs of codes, GGUF blocks."""
+
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
+from pagedrun.kernels.cpu.jit import kernel, part, spread
+from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.reference.weights.split_blocks import BLOCK_LAYOUTS, packed_weight
+
+# Columns from which on a loop over a run of them takes less than one that looks at each.
+_LONG_RUN = 8
+
+
+def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
+    """Return `(code - zero) * scale - minimum`; see the reference."""
+    weight = weight.with_numbers()
+    weights = torch.empty(weight.codes.shape, dtype=dtype)
+    scales = weight.scales.to_float32()
+    zeros = torch.zeros_like(scales) if weight.zeros is None else weight.zeros.float()
+    minima = torch.zeros_like(scales) if weight.minima is None else weight.minima.to_float32()
+    spread(weight.codes.numel())
+    given = (weight.codes, scales, zeros, minima, weight.groups())
+    arrays = [as_array(each.contiguous()) for each in given]
+    _dequantize(*arrays, _runs(arrays[-1]), weight.rows_per_scale, as_array(weights))
+    return weights
+
+
+def _runs(group_of: Any) -> Any:
+    """Return where columns of another group than the one before begin, and the end of the last."""
+    changes = np.flatnonzero(np.diff(group_of)) + 1
+    return np.concatenate([[0], changes, [len(group_of)]])
+
+
+@kernel
+def _dequantize(
+    codes: Any,
+    scales: Any,
+    zeros: Any,
+    minima: Any,
+    group_of: Any,
+    runs: Any,
+    rows_per_scale: int,
+    weights: Any,
+) -> None:
+    """A minimum is only there with codes from 0 on, whose products with scales are exact."""
+    # Of a run, what codes are multiplied with is the same, and its loop becomes vector code.
+    num_runs = runs.shape[0] - 1
+    has_long_runs = num_runs * _LONG_RUN <= codes.shape[1]
+    for row in numba.prange(codes.shape[0]):
+        group_row = row // rows_per_scale
+        scale, zero, minimum = scales[group_row], zeros[group_row], minima[group_row]
+        if has_long_runs:
+            for run in range(num_runs):
+                first, last = runs[run], runs[run + 1]
+                group = group_of[first]
+                of_run, out = codes[row, first:last], weights[row, first:last]
+                _of_one_group(of_run, scale[group], zero[group], minimum[group], out)
+        else:
+            of_row, out = codes[row], weights[row]
+            for column in range(of_row.shape[0]):
+                group = group_of[column]
+                code = to_float32(of_row[column]) - zero[group]
+                value = np.float32(code * scale[group]) - minimum[group]
+                out[column] = from_float32(value, out)
+
+
+@part()
+def _of_one_group(codes: Any, scale: Any, zero: Any, minimum: Any, weights: Any) -> None:
+    for column in range(codes.shape[0]):
+        code = to_float32(codes[column]) - zero
+        weights[column] = from_float32(np.float32(code * scale) - minimum, weights)
+
+
+def split_blocks(blocks: Tensor, kind: str) -> PackedWeight:
+    """Return the matrix in rows of blocks; see the reference."""
+    num_bytes = BLOCK_LAYOUTS[kind].num_bytes
+    num_blocks = blocks.shape[1] // num_bytes
+    split, num_weights = _KINDS[kind]
+    codes = torch.empty(len(blocks), num_blocks * num_weights, dtype=torch.int8)
+    spread(codes.numel())
+    split(blocks.contiguous().numpy().reshape(len(blocks), -1, num_bytes), as_array(codes))
+    return packed_weight(codes, blocks, kind)
+
+
+@kernel
+def _q4_0(blocks: Any, codes: Any) -> None:
+    for row in numba.prange(blocks.shape[0]):
+        for index in range(blocks.shape[1]):
+            packed, out = blocks[row, index, 2:], codes[row, index * 32 : (index + 1) * 32]
+            for i in range(16):
+                out[i] = np.int8(np.int8(packed[i] & 15) - 8)
+                out[i + 16] = np.int8(np.int8(packed[i] >> 4) - 8)
+
+
+@kernel
+def _q4_1(blocks: Any, codes: Any) -> None:
+    for row in numba.prange(blocks.shape[0]):
+        for index in range(blocks.shape[1]):
+            packed, out = blocks[row, index, 4:], codes[row, index * 32 : (index + 1) * 32]
+            for i in range(16):
+                out[i] = np.int8(packed[i] & 15)
+                out[i + 16] = np.int8(packed[i] >> 4)
+
+
+@kernel
+def _q5_0(blocks: Any, codes: Any) -> None:
+    for row in numba.prange(blocks.shape[0]):
+        for index in range(blocks.shape[1]):
+            fifth, packed = blocks[row, index, 2:6], blocks[row, index, 6:]
+            out = codes[row, index * 32 : (index + 1) * 32]
+            for i in range(16):
+                low = np.int32(fifth[i // 8] >> (i % 8)) & 1
+                high = np.int32(fifth[2 + i // 8] >> (i % 8)) & 1
+                out[i] = np.int8((np.int32(packed[i] & 15) | (low << 4)) - 16)
+                out[i + 16] = np.int8((np.int32(packed[i] >> 4) | (high << 4)) - 16)
+
+
+@kernel
+def _q8_0(blocks: Any, codes: Any) -> None:
+    for row in numba.prange(blocks.shape[0]):
+        for index in range(blocks.shape[1]):
+            packed, out = blocks[row, index, 2:], codes[row, index * 32 : (index + 1) * 32]
+            for i in range(32):
+                out[i] = np.int8(packed[i])
+
+
+@kernel
+def _q4_k(blocks: Any, codes: Any) -> None:
+    for row in numba.prange(blocks.shape[0]):
+        for index in range(blocks.shape[1]):
+            for group in range(8):
+                packed = blocks[row, index, 16 + group // 2 * 32 :]
+                shift, start = group % 2 * 4, index * 256 + group * 32
+                out = codes[row, start : start + 32]
+                for i in range(32):
+                    out[i] = np.int8(packed[i] >> shift & 15)
+
+
+@kernel
+def _q5_k(blocks: Any, codes: Any) -> None:
+    for row in numba.prange(blocks.shape[0]):
+        for index in range(blocks.shape[1]):
+            fifth = blocks[row, index, 16:48]
+            for group in range(8):
+                packed = blocks[row, index, 48 + group // 2 * 32 :]
+                shift, start = group % 2 * 4, index * 256 + group * 32
+                out = codes[row, start : start + 32]
+                for i in range(32):
+                    upper = (fifth[i] >> group & 1) << 4
+                    out[i] = np.int8((packed[i] >> shift & 15) | upper)
+
+
+@kernel
+def _q6_k(blocks: Any, codes: Any) -> None:
+    for row in numba.prange(blocks.shape[0]):
+        for index in range(blocks.shape[1]):
+            block = blocks[row, index]
+            for run in range(8):
+                half, quarter = run // 4, run % 4
+                low, high = block[64 * half + quarter % 2 * 32 :], block[128 + 32 * half :]
+                start = index * 256 + run * 32
+                out = codes[row, start : start + 32]
+                for i in range(32):
+                    upper = (high[i] >> (quarter * 2) & 3) << 4
+                    code = low[i] >> (quarter // 2 * 4) & 15 | upper
+                    out[i] = np.int8(np.int32(code) - 32)
+
+
+# What takes codes out of blocks, and how many there are in one.
+_KINDS = {
+    "Q4_0": (_q4_0, 32),
+    "Q4_1": (_q4_1, 32),
+    "Q5_0": (_q5_0, 32),
+    "Q8_0": (_q8_0, 32),
+    "Q4_K": (_q4_k, 256),
+    "Q5_K": (_q5_k, 256),
+    "Q6_K": (_q6_k, 256),
+}
+
+# Orders of eight nibbles in a word: as they are, and AWQ's.
+_PLAIN = (0, 1, 2, 3, 4, 5, 6, 7)
+_INTERLEAVED = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def unpack_codes(words: Tensor, num_bits: int, order: tuple[int, ...]) -> Tensor:
+    """Return the codes in `words` as signed numbers; see the reference."""
+    num_rows, num_words = words.shape
+    codes = torch.empty(num_rows, num_words * len(order), dtype=torch.int8)
+    spread(codes.numel())
+    given = as_array(words.contiguous())
+    if num_bits == 4 and order in (_PLAIN, _INTERLEAVED):
+        _unpack_nibbles(given, order == _INTERLEAVED, as_array(codes.view(torch.int64)))
+    else:
+        _unpack_codes(given, num_bits, np.array(order, np.int64), as_array(codes))
+    return codes
+
+
+@kernel
+def _unpack_codes(words: Any, num_bits: int, order: Any, codes: Any) -> None:
+    mask, half = (1 << num_bits) - 1, 1 << (num_bits - 1)
+    num_codes = order.shape[0]
+    for row in numba.prange(words.shape[0]):
+        for column in range(words.shape[1]):
+            word = np.int64(words[row, column])
+            of_word = codes[row, column * num_codes : (column + 1) * num_codes]
+            for i in range(num_codes):
+                of_word[order[i]] = np.int8(((word >> (i * num_bits)) & mask) - half)
+
+
+@kernel
+def _unpack_nibbles(words: Any, is_interleaved: bool, codes: Any) -> None:
+    """Write a word's eight codes as one number, a byte each: vector code, as nothing is scattered.
+
+    codes: [num_rows, num_words] int64.
+    """
+    for row in numba.prange(words.shape[0]):
+        of_row, out = words[row], codes[row]
+        if is_interleaved:
+            for column in range(of_row.shape[0]):
+                word = np.uint64(np.uint32(of_row[column]))
+                low, high = word & np.uint64(0xFFFF), word >> np.uint64(16)
+                out[column] = _signed(_in_words(low) | (_in_words(high) << np.uint64(8)))
+        else:
+            for column in range(of_row.shape[0]):
+                word = np.uint64(np.uint32(of_row[column]))
+                word = (word | (word << np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
+                word = (word | (word << np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
+                word = (word | (word << np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+                out[column] = _signed(word)
+
+
+@part()
+def _in_words(nibbles: Any) -> Any:
+    """Return four nibbles in words of 16 bits each."""
+    apart = (nibbles | (nibbles << np.uint64(24))) & np.uint64(0x000000FF000000FF)
+    return (apart | (apart << np.uint64(12))) & np.uint64(0x000F000F000F000F)
+
+
+@part()
+def _signed(nibbles: Any) -> Any:
+    """Return nibbles in bytes, each less 8; the upper bit keeps a byte from taking of the next."""
+    upper = np.uint64(0x8080808080808080)
+    return np.int64(((nibbles | upper) - np.uint64(0x0808080808080808)) ^ upper)
+
+
+def unpack_pairs(pairs: Tensor, table: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return `table[code] * scale`; see the reference."""
+    weights = torch.empty(len(pairs), 2 * pairs.shape[1], dtype=dtype)
+    spread(weights.numel())
+    arrays = [as_array(each.contiguous()) for each in (pairs, table, scales)]
+    _unpack_pairs(*arrays, as_array(weights))
+    return weights
+
+
+@kernel
+def _unpack_pairs(pairs: Any, table: Any, scales: Any, weights: Any) -> None:
+    num_bytes = pairs.shape[1] // scales.shape[1]  # of a group
+    for row in numba.prange(pairs.shape[0]):
+        for group in range(scales.shape[1]):
+            scale, first = scales[row, group], group * num_bytes
+            packed = pairs[row, first : first + num_bytes]
+            out = weights[row, 2 * first : 2 * (first + num_bytes)]
+            for i in range(num_bytes):
+                out[2 * i] = from_float32(np.float32(table[packed[i] & 15] * scale), out)
+                out[2 * i + 1] = from_float32(np.float32(table[packed[i] >> 4] * scale), out)
